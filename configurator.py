@@ -1,0 +1,237 @@
+"""Config files and `--key=value` overrides -> a checked dataclass.
+
+    python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
+
+A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
+applied from left to right, then the overrides from left to right: the last word wins. A key that no
+script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
+scripts) and a mistake on the command line. All mistakes are reported together, before any work.
+
+Each script declares one dataclass whose fields carry a comment on the same line; that comment is
+what `--help` prints. A dataclass may define `check()`, which returns a list of complaints.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import re
+import runpy
+import sys
+import traceback
+import types
+import typing
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
+
+
+class ConfigError(ValueError):
+    """Every mistake found in a configuration, one per line."""
+
+    def __init__(self, mistakes: list[str]):
+        self.mistakes = mistakes
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
+
+
+def parse(config_class, argv: list[str], positional: str | None = None, saved: Path | None = None):
+    """Build a `config_class` from a command line, or print what is wrong and exit with status 2.
+
+    `positional` names the key that an argument which is no .py file sets (sample.py takes a run
+    folder that way). See `resolve` for `saved`.
+    """
+    if any(argument in ("-h", "--help") for argument in argv):
+        print(help_text(config_class, positional))
+        sys.exit(0)
+    try:
+        return resolve(config_class, argv, positional, saved)
+    except ConfigError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def resolve(config_class, argv: list[str], positional: str | None = None, saved: Path | None = None):
+    """Like `parse`, but raises ConfigError. `saved` is a config.json to start from, below all files."""
+    hints = typing.get_type_hints(config_class)
+    foreign = _keys_of_other_scripts(set(hints))
+    values, mistakes = {}, []
+
+    def assign(source, key, value, from_text):
+        if key not in hints:
+            mistakes.append(f"{source}: {_unknown(key, hints, foreign)}")
+            return
+        try:
+            values[key] = _convert(value, hints[key], from_text)
+        except ValueError as error:
+            mistakes.append(f"{source}: {key} {error}")
+
+    if saved is not None:
+        for key, value in _read_saved(saved, mistakes).items():
+            assign(str(saved), key, value, from_text=False)
+    overrides = []
+    for argument in argv:
+        if argument.startswith("--"):
+            key, equals, value = argument[2:].partition("=")
+            if equals:
+                overrides.append((argument, key.replace("-", "_"), value))
+            else:
+                mistakes.append(f"{argument}: write it as --{key}=VALUE")
+        elif argument.endswith(".py"):
+            for key, value in _run_file(argument, mistakes).items():
+                if key in hints or key not in foreign:
+                    assign(argument, key, value, from_text=False)
+        elif positional:
+            assign(argument, positional, argument, from_text=True)
+        else:
+            mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
+    for source, key, value in overrides:
+        assign(source, key, value, from_text=True)
+    if mistakes:
+        raise ConfigError(mistakes)
+    missing = [
+        field.name
+        for field in dataclasses.fields(config_class)
+        if field.name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError([f"--{name}=... is required" for name in missing])
+    config = config_class(**values)
+    if complaints := getattr(config, "check", list)():
+        raise ConfigError(complaints)
+    return config
+
+
+def format_config(config) -> str:
+    """One `key = value` line per field, in order; `*` marks what differs from the default."""
+    lines = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        lines.append(f"{' ' if value == field.default else '*'} {field.name} = {value!r}")
+    return "\n".join(lines)
+
+
+def help_text(config_class, positional: str | None = None) -> str:
+    script = Path(sys.argv[0]).name
+    what = "[config.py ...] [--key=value ...]"
+    if positional:
+        what = f"[{positional.upper()}] {what}"
+    lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", "keys:"]
+    hints = typing.get_type_hints(config_class)
+    notes = field_comments(config_class)
+    for field in dataclasses.fields(config_class):
+        default = "required" if field.default is dataclasses.MISSING else repr(field.default)
+        kind = _type_name(hints[field.name])
+        lines.append(f"  --{field.name}={default}  ({kind})\n        {notes.get(field.name, '')}")
+    return "\n".join(lines)
+
+
+def field_comments(config_class) -> dict[str, str]:
+    """The comment that stands behind each field of a dataclass and of those it inherits from."""
+    notes = {}
+    for cls in reversed(config_class.__mro__):
+        if dataclasses.is_dataclass(cls):
+            for line in inspect.getsource(cls).splitlines():
+                if found := re.match(r"    (\w+): [^#]*?(?:\"[^\"]*\")?\s*# (.*)", line):
+                    notes[found[1]] = found[2]
+    return notes
+
+
+def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
+    """Field name -> script, read from the source of the scripts: importing them would be slow."""
+    owners = {}
+    for script in sorted(ROOT.glob("*.py")):
+        for node in ast.parse(script.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign) and item.target.id not in own:
+                        owners.setdefault(item.target.id, script.name)
+    return owners
+
+
+def _unknown(key, own, foreign) -> str:
+    if key in foreign:
+        return f"{key} is a key of {foreign[key]}; this script does not use it"
+    near = difflib.get_close_matches(key, [*own, *foreign], n=3, cutoff=0.6)
+    return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
+
+
+def _run_file(path: str, mistakes: list[str]) -> dict:
+    """The names that a config file assigns. `_private` names and imported modules do not count."""
+    if not Path(path).is_file():
+        folder = Path(path).parent
+        names = [str(p) for p in folder.glob("*.py")] if folder.is_dir() else []
+        near = difflib.get_close_matches(path, names, n=3)
+        mistakes.append(
+            f"{path}: no such config file" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        )
+        return {}
+    try:
+        namespace = runpy.run_path(path)
+    except (Exception, SystemExit) as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else "?"
+        mistakes.append(f"{path}, line {line}: {type(error).__name__}: {error}")
+        return {}
+    return {
+        key: value
+        for key, value in namespace.items()
+        if not key.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def _read_saved(path: Path, mistakes: list[str]) -> dict:
+    import json
+
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        mistakes.append(f"{path}: cannot be read as JSON ({error})")
+        return {}
+    if not isinstance(values, dict):
+        mistakes.append(f"{path}: holds no object")
+        return {}
+    return values
+
+
+def _convert(value, hint, from_text: bool):
+    """`value` as the type of the field; a text from the command line is parsed first."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in options:
+        if value is None or (from_text and value in NONE):
+            return None
+        (hint,) = (option for option in options if option is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        return value
+    if from_text:
+        value = _from_text(value, hint)
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        raise ValueError(f"must be of type {_type_name(hint)}, not {value!r} ({type(value).__name__})")
+    return value
+
+
+def _from_text(text: str, hint):
+    if hint is bool and text in TRUE + FALSE:
+        return text in TRUE
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _type_name(hint) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, types.UnionType):
+        return " | ".join("None" if o is type(None) else _type_name(o) for o in typing.get_args(hint))
+    return getattr(hint, "__name__", str(hint))
