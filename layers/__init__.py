@@ -1,0 +1,11 @@
+"""What a block can be made of: the three registries that the model's keys name."""
+
+from layers.attention import SoftmaxAttention
+from layers.cattn import CAttnM
+from layers.cffn import CffnAdded, CffnGated, CffnProduct
+from layers.feedforward import MLP
+from layers.position import LearnedPosition
+
+ATTENTION = {"softmax": SoftmaxAttention, "cattn_m": CAttnM}
+FFN = {"mlp": MLP, "cffn_gated": CffnGated, "cffn_product": CffnProduct, "cffn_added": CffnAdded}
+POSITION = {"learned": LearnedPosition}

@@ -1,0 +1,83 @@
+"""CAttnM: causal attention whose scores come from continued fractions (CoFrGeNet, section 4.1.1).
+
+    y_t = W_0 x_t + z(W x_t)  in R^L          ladders on the token itself
+    S_t = y_t F,   F in R^{L x block_size}    column j scores absolute position j
+    A_t = softmax over j <= t of S_tj
+    O_t = sum_{j <= t} A_tj (W^v x_j)
+
+There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
+is at most L. Only the values are needed from the past.
+"""
+
+import torch
+from torch import nn
+
+from layers.ladder import LadderEnsemble
+
+
+class CAttnM(nn.Module):
+    """x: [B, T, C] -> [B, T, C], T <= block_size.
+
+    cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V.
+    cattn_proj: a C x C map on the output (the paper counts none).
+    cattn_strict: token t attends to j < t only, and the first token's output is 0.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads, self.strict = config.cattn_heads, config.cattn_strict
+        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
+        self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
+        self.value = nn.Linear(width, width, bias=False)
+        self.proj = nn.Linear(width, width, bias=False) if config.cattn_proj else None
+        (self.proj or self.value).residual_output = True
+        self.weight_dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def init_weights(self):
+        nn.init.normal_(self.F, std=0.02)
+
+    def forward(self, x):
+        length, block_size = x.shape[1], self.F.shape[-1]
+        if length > block_size:
+            raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
+        y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        scores = y @ self.F[..., :length]
+        weights = self.weight_dropout(self._causal_softmax(scores).to(v.dtype))
+        out = (weights @ v).transpose(1, 2).flatten(-2)
+        return self.dropout(out if self.proj is None else self.proj(out))
+
+    def _causal_softmax(self, scores):
+        """[B, H, T, T] scores -> weights, float32, zero above the diagonal (strict: on it too)."""
+        length = scores.shape[-1]
+        past = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril(
+            -1 if self.strict else 0
+        )
+        # the first row of the strict mask is empty: its softmax would be 0/0
+        weights = scores.float().masked_fill(~past, float("-inf"))
+        if not self.strict:
+            return weights.softmax(-1)
+        first = torch.arange(length, device=scores.device)[:, None] == 0
+        return weights.masked_fill(first, 0.0).softmax(-1).masked_fill(first, 0.0)
+
+    @staticmethod
+    def complaints(config):
+        if config.cattn_heads < 1 or config.n_embd % config.cattn_heads:
+            return [f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}"]
+        return []
+
+    @staticmethod
+    def parameter_count(config):
+        """With L ladders in all: L (p (d + 1) + d) + L l + p^2, and p^2 more with a projection."""
+        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        ensemble = LadderEnsemble.parameter_count(width, ladders, ladders, config.cf_depth, project=False)
+        return ensemble + ladders * config.block_size + (1 + config.cattn_proj) * width**2
+
+    @staticmethod
+    def flops_per_token(config, context):
+        """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
+        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        ensemble = LadderEnsemble.flops_per_token(width, ladders, ladders, config.cf_depth, project=False)
+        return ensemble + 2 * (ladders + width) * context + 2 * (1 + config.cattn_proj) * width**2

@@ -1,0 +1,143 @@
+"""Cffn: feed-forward layers made of continued-fraction ladders.
+
+Three forms. x: [B, T, C] -> [B, T, C] each; z(.) is an ensemble of `cf_ladders` ladders.
+
+- `CffnGated` (arXiv version of CoFrGeNet, section 4.1.2): ladders on a gated, non-expanded input.
+- `CffnProduct` (ICLR version): the element-wise product of two ensembles of depth d and d + 1.
+- `CffnAdded` (ours): the product of two linear maps, with an ensemble of ladders added beside it.
+
+The papers name no bias, no activation and no output projection. One vector of biases, 1 at the start,
+stands in the second factor of the products, so that the layer begins near y = y_1 instead of at the
+product of two small numbers.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from layers.ladder import LadderEnsemble
+
+GATES = ("self", "glu", "glu_collapsed")
+
+
+class CffnGated(nn.Module):
+    """cffn_gate says how the input of the ladders is gated, and what the linear part sees:
+
+    - self:           h = sigmoid(G x) * x,      y = U x + V z(h)
+    - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
+    - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        width, ladders = config.n_embd, config.cf_ladders
+        self.kind = config.cffn_gate
+        self.gate = nn.Linear(width, width, bias=False)
+        self.up = None if self.kind == "self" else nn.Linear(width, width, bias=False)
+        self.ladders = LadderEnsemble(
+            config,
+            width,
+            n_out=ladders if self.kind == "glu" else width,
+            ladders=ladders,
+            depth=config.cf_depth,
+            linear=self.kind != "self",
+            project=self.kind != "glu",
+        )
+        self.U = nn.Linear(width, width, bias=False) if self.kind == "self" else None
+        self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
+        for output in (self.U, self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None):
+            if output is not None:
+                output.residual_output = True
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        if self.kind == "self":
+            y = self.U(x) + self.ladders(torch.sigmoid(self.gate(x)) * x)
+        else:
+            y = self.ladders(F.silu(self.gate(x)) * self.up(x))
+            y = y if self.V is None else self.V(y)
+        return self.dropout(y)
+
+    @staticmethod
+    def complaints(config):
+        if config.cffn_gate not in GATES:
+            return [f"cffn_gate must be one of {', '.join(GATES)}, not {config.cffn_gate!r}"]
+        return []
+
+    @staticmethod
+    def parameter_count(config):
+        """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed: p^2 more."""
+        p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
+        extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
+        return 2 * p * p + ladders * (p * (depth + 1) + depth) + extra
+
+    @staticmethod
+    def flops_per_token(config, context):
+        """Two for each weight of a matrix; the L d biases of the ladders are not in a product."""
+        return 2 * (CffnGated.parameter_count(config) - config.cf_ladders * config.cf_depth)
+
+
+class CffnProduct(nn.Module):
+    """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2 + 1), ladders of depth d in the first factor, d + 1 in the
+    second; the 1 is the start value of a learned bias."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
+        self.first = LadderEnsemble(config, width, width, ladders, depth)
+        self.second = LadderEnsemble(config, width, width, ladders, depth + 1)
+        self.first.U.residual_output = self.first.V.residual_output = True
+        self.bias = nn.Parameter(torch.empty(width))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def init_weights(self):
+        nn.init.ones_(self.bias)
+
+    def forward(self, x):
+        return self.dropout(self.first(x) * (self.second(x) + self.bias))
+
+    @staticmethod
+    def parameter_count(config):
+        """2 p^2 + L (p (2 d + 3) + 2 d + 1) + p"""
+        p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
+        ensembles = (LadderEnsemble.parameter_count(p, p, ladders, k) for k in (depth, depth + 1))
+        return sum(ensembles) + p
+
+    @staticmethod
+    def flops_per_token(config, context):
+        p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
+        return sum(LadderEnsemble.flops_per_token(p, p, ladders, k) for k in (depth, depth + 1))
+
+
+class CffnAdded(nn.Module):
+    """y = (U_1 x) * (U_2 x + 1) + V z(x); the 1 is the start value of a learned bias."""
+
+    def __init__(self, config):
+        super().__init__()
+        width = config.n_embd
+        self.U1 = nn.Linear(width, width, bias=False)
+        self.U2 = nn.Linear(width, width, bias=True)
+        self.ladders = LadderEnsemble(
+            config, width, width, config.cf_ladders, config.cf_depth, linear=False
+        )
+        self.U1.residual_output = self.ladders.V.residual_output = True
+        self.dropout = nn.Dropout(config.dropout)
+
+    def init_weights(self):
+        nn.init.ones_(self.U2.bias)
+
+    def forward(self, x):
+        return self.dropout(self.U1(x) * self.U2(x) + self.ladders(x))
+
+    @staticmethod
+    def parameter_count(config):
+        """2 p^2 + L (p (d + 1) + d) + p"""
+        p = config.n_embd
+        ladders = LadderEnsemble.parameter_count(p, p, config.cf_ladders, config.cf_depth, linear=False)
+        return 2 * p * p + p + ladders
+
+    @staticmethod
+    def flops_per_token(config, context):
+        p = config.n_embd
+        ladders = LadderEnsemble.flops_per_token(p, p, config.cf_ladders, config.cf_depth, linear=False)
+        return 4 * p * p + ladders

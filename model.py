@@ -1,0 +1,238 @@
+"""The language model: embedding -> blocks -> norm -> head, and its exact accounts.
+
+A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `attention`, `ffn` and
+`position` is looked up by name in the registries of `layers`.
+
+    python model.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py
+
+prints parameters and FLOPs of each model; `+` stacks config files, --key=value applies to all.
+"""
+
+import dataclasses
+import difflib
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from kernels.continued_fraction import POLES
+from layers import ATTENTION, FFN, POSITION
+
+
+@dataclass
+class ModelConfig:
+    """The architecture, in flat keys."""
+
+    n_layer: int = 12  # blocks
+    n_head: int = 12  # heads of softmax attention
+    n_embd: int = 768  # width of the residual stream
+    block_size: int = 1024  # longest sequence, in tokens
+    vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
+    bias: bool = False  # biases in the linear layers and norms of the Transformer
+    dropout: float = 0.0  # share of activations dropped in training
+    attention: str = "softmax"  # token mixer: softmax, cattn_m
+    ffn: str = "mlp"  # channel mixer: mlp, cffn_gated, cffn_product, cffn_added
+    position: str = "learned"  # positional encoding: learned
+    cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
+    cf_depth: int = 3  # d, partial denominators in a ladder
+    cf_pole: str = "positive"  # near K_d = 0: clamp (as printed), positive (softplus(a) + cf_floor)
+    cf_eps: float = 0.01  # clamp: smallest |K_d|
+    cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
+    cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
+    cffn_gate: str = "self"  # input of cffn_gated: self, glu, glu_collapsed
+    cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
+    cattn_proj: bool = False  # cattn_m: a linear map on the output
+    cattn_strict: bool = False  # cattn_m: a token does not attend to itself
+
+    def check(self) -> list[str]:
+        """What is wrong, one sentence each."""
+        wrong = []
+        for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "cf_ladders", "cf_depth"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                wrong.append(f"{key} must be at least 1, not {value}")
+        for key in ("cf_eps", "cf_floor"):
+            if not getattr(self, key) > 0:
+                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        if not 0 <= self.dropout < 1:
+            wrong.append(f"dropout must be in [0, 1), not {self.dropout}")
+        if self.cf_pole not in POLES:
+            wrong.append(_unknown("cf_pole", self.cf_pole, POLES))
+        for key, registry in (("attention", ATTENTION), ("ffn", FFN), ("position", POSITION)):
+            name = getattr(self, key)
+            if name not in registry:
+                wrong.append(_unknown(key, name, registry))
+            elif not wrong:
+                wrong += getattr(registry[name], "complaints", lambda config: [])(self)
+        return wrong
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding: a multiple of 64 suits the matrix units."""
+        return (self.vocab_size + 63) // 64 * 64
+
+
+def _unknown(key, name, known) -> str:
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"{key} must be one of {', '.join(known)}, not {name!r}{hint}"
+
+
+class Block(nn.Module):
+    """x: [B, T, C] -> [B, T, C]"""
+
+    def __init__(self, config):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attention = ATTENTION[config.attention](config)
+        self.norm2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ffn = FFN[config.ffn](config)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.ffn(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A decoder-only language model with a tied head.
+
+    Build it under `torch.device("meta")` for the accounts alone; call `init_weights()` to draw the
+    weights. Raises ValueError where the config is not sound or has no vocab_size.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        if wrong := config.check() or ([] if config.vocab_size else ["vocab_size is not set"]):
+            raise ValueError("; ".join(wrong))
+        self.config = config
+        # model keys only: a script's config may hold many more
+        self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
+        self.position = POSITION[config.position](config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.LayerNorm(config.n_embd, bias=config.bias)
+
+    def init_weights(self):
+        """GPT-2's: N(0, 0.02), on the residual stream's outputs N(0, 0.02 / sqrt(2 n_layer)), biases 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                scale = (2 * self.config.n_layer) ** -0.5 if hasattr(module, "residual_output") else 1.0
+                nn.init.normal_(module.weight, std=0.02 * scale)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        for module in self.modules():
+            if module is not self and hasattr(module, "init_weights"):
+                module.init_weights()
+        return self
+
+    def forward(self, tokens, targets=None):
+        """tokens: [B, T] int64, T <= block_size -> logits [B, T, vocab_size]; with targets [B, T] int64
+        the mean cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of
+        the probability. Raises ValueError for T > block_size.
+        """
+        length = tokens.shape[1]
+        if length > self.config.block_size:
+            raise ValueError(f"{length} tokens do not fit into block_size={self.config.block_size}")
+        x = self.position.embed(self.embedding(tokens), torch.arange(length, device=tokens.device))
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.embedding.weight)[..., : self.config.vocab_size]
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    @torch.no_grad()
+    def generate(self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None):
+        """Yields one token id after the other.
+
+        tokens: list of ids, not empty. temperature 0 takes the likeliest token; top_k keeps the k
+        likeliest, top_p the fewest whose probabilities reach p. Past block_size the window slides: the
+        model sees the last block_size tokens, at positions counted from the window's start.
+        """
+        device = self.embedding.weight.device
+        context = list(tokens)
+        for _ in range(max_new_tokens):
+            window = torch.tensor([context[-self.config.block_size :]], device=device)
+            logits = self(window)[0, -1].float()
+            context.append(int(sample_token(logits, temperature, top_k, top_p, generator)))
+            yield context[-1]
+
+    def parameter_count(self) -> int:
+        """Parameters as stored, every padding row included."""
+        return sum(p.numel() for p in self.parameters())
+
+
+def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
+    """logits: [vocab_size] float32 -> token id, int64 scalar."""
+    if temperature == 0:
+        return logits.argmax()
+    logits = logits / temperature
+    if top_k is not None and top_k < logits.numel():
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], float("-inf"))
+    probabilities = logits.softmax(-1)
+    if top_p is not None and top_p < 1:
+        ordered, order = probabilities.sort(descending=True)
+        # a token stays if the likelier ones before it do not reach p: the likeliest always does
+        cut = order[ordered.cumsum(0) - ordered >= top_p]
+        probabilities = probabilities.index_fill(0, cut, 0.0)
+    return torch.multinomial(probabilities, 1, generator=generator)[0]
+
+
+def parameter_counts(config: ModelConfig) -> dict[str, int]:
+    """Parameters by part, in closed form; the values add up to `GPT(config).parameter_count()`."""
+    norm = config.n_embd * (1 + config.bias)
+    return {
+        "embedding": config.padded_vocab_size * config.n_embd,
+        "position": POSITION[config.position].parameter_count(config),
+        "attention": config.n_layer * ATTENTION[config.attention].parameter_count(config),
+        "ffn": config.n_layer * FFN[config.ffn].parameter_count(config),
+        "norm": (2 * config.n_layer + 1) * norm,
+    }
+
+
+def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
+    """Forward model FLOPs per token at a context length (block_size unless given); training takes
+    three times as many. Matrix products only, the head included, causal attention counted in full, as
+    nanoGPT and PaLM count.
+    """
+    context = context or config.block_size
+    block = ATTENTION[config.attention].flops_per_token(config, context)
+    block += FFN[config.ffn].flops_per_token(config, context)
+    return config.n_layer * block + 2 * config.n_embd * config.padded_vocab_size
+
+
+def model_config(config) -> ModelConfig:
+    """The model's share of a script's config (or of a saved dict)."""
+    values = config if isinstance(config, dict) else dataclasses.asdict(config)
+    return ModelConfig(**{f.name: values[f.name] for f in dataclasses.fields(ModelConfig)})
+
+
+def print_accounts(arguments):
+    import configurator
+
+    overrides = [a for a in arguments if a.startswith("--")]
+    if "--help" in overrides or not arguments:
+        print(__doc__)
+        configurator.parse(ModelConfig, ["--help"])
+    row = "{:44} {:>15} {:>15} {:>15} {:>15} {:>13}".format
+    print(row("model", "parameters", "no embeddings", "attention", "ffn", "MFLOPs/token"))
+    for argument in (a for a in arguments if not a.startswith("--")):
+        config = configurator.parse(ModelConfig, [*argument.split("+"), *overrides])
+        if config.vocab_size is None:
+            config.vocab_size = 50257
+            argument += " (vocab 50257)"
+        counts = parameter_counts(config)
+        total = sum(counts.values())
+        body = total - counts["embedding"] - counts["position"]
+        numbers = (total, body, counts["attention"], counts["ffn"])
+        megaflops = f"{flops_per_token(config) / 1e6:,.1f}"
+        print(row(argument, *(f"{n:,}" for n in numbers), megaflops))
+
+
+if __name__ == "__main__":
+    print_accounts(sys.argv[1:])

@@ -1,0 +1,128 @@
+"""Checkpoints: written beside, synced, renamed; read as data, never as code.
+
+A checkpoint is a dict of tensors and plain values with everything that a model needs to be rebuilt
+and a run needs to go on: format, step, config, model, optimizer, tokenizer, versions and the run's
+own bookkeeping.
+"""
+
+import os
+import pickle
+import platform
+import re
+import zipfile
+from pathlib import Path
+
+import torch
+
+FORMAT = "cofrgenet checkpoint 1"
+REQUIRED = ("step", "config", "model", "optimizer", "tokenizer")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, foreign or of another model; says which and what to do."""
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": str(torch.__version__)}
+
+
+def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
+    """Write folder/step_XXXXXXXX.pt, keep the newest `keep`; `best` links it as best.pt too.
+
+    At every moment the folder holds the previous checkpoint or the new one, whole. Raises OSError
+    where the disk does not take it; the previous checkpoints are then untouched.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step:08d}.pt"
+    _write(path, {"format": FORMAT, "versions": versions(), **content})
+    if best:
+        link = folder / "best.pt.tmp"
+        link.unlink(missing_ok=True)
+        try:
+            os.link(path, link)
+            os.replace(link, folder / "best.pt")
+        except OSError:  # a file system without hard links
+            _write(folder / "best.pt", {"format": FORMAT, "versions": versions(), **content})
+    for old in numbered(folder)[:-keep]:
+        old.unlink()
+    return path
+
+
+def _write(path: Path, content: dict):
+    temporary = path.with_suffix(".pt.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"{path} could not be written ({error}); earlier checkpoints are untouched"
+        ) from error
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The complete checkpoints of a folder, oldest first."""
+    return sorted(p for p in folder.glob("step_*.pt") if re.fullmatch(r"step_\d{8,}\.pt", p.name))
+
+
+def find(run: Path, which: str = "last") -> Path:
+    """The checkpoint that `run` means: a .pt file itself, or the last or best one of a run folder."""
+    if run.is_file():
+        return run
+    folder = run / "ckpt"
+    if not folder.is_dir():
+        reason = "has no ckpt folder, so it is no run folder" if run.is_dir() else "does not exist"
+        raise CheckpointError(f"{run} {reason}; give the out_dir of a train.py run or a .pt file")
+    found = numbered(folder)
+    if which == "best" and (folder / "best.pt").is_file():
+        return folder / "best.pt"
+    if not found:
+        raise CheckpointError(
+            f"{folder} holds no checkpoint yet; one is written every checkpoint_interval steps"
+        )
+    return found[-1]
+
+
+def load(path: Path, device="cpu") -> dict:
+    """Read and check a checkpoint. Raises CheckpointError; never runs code from the file."""
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist") from None
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{path} is not plain tensors and values, so it is not loaded ({reason})"
+        ) from None
+    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT or any(key not in content for key in REQUIRED):
+        what = f"its format is {found!r}, not {FORMAT!r}" if found != FORMAT else "it lacks parts"
+        raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
+    return content
+
+
+def load_weights(model, content: dict, path: Path):
+    """Put a checkpoint's weights into `model`; raises CheckpointError where the two do not match."""
+    own, stored = model.state_dict(), content["model"]
+    wrong = [f"lacks {key}" for key in own if key not in stored]
+    wrong += [f"has {key}, the model has not" for key in stored if key not in own]
+    wrong += [
+        f"{key} is {list(stored[key].shape)}, the model's {list(own[key].shape)}"
+        for key in own
+        if key in stored and stored[key].shape != own[key].shape
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CheckpointError(f"{path} is of another model: it {'; '.join(wrong[:3])}{more}")
+    model.load_state_dict(stored)
