@@ -82,7 +82,9 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             for key, value in _run_file(argument, mistakes).items():
                 if key in hints or key not in foreign:
                     assign(argument, key, value, from_text=False)
-        elif positional:
+        elif positional and hints[positional] == list[str]:
+            assign(argument, positional, [*values.get(positional, []), argument], from_text=False)
+        elif positional and positional not in values:
             assign(argument, positional, argument, from_text=True)
         else:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
@@ -213,7 +215,11 @@ def _convert(value, hint, from_text: bool):
         value = _from_text(value, hint)
     if hint is float and type(value) is int:
         value = float(value)
-    if type(value) is not hint:
+    if hint == list[str]:
+        right = type(value) is list and all(type(item) is str for item in value)
+    else:
+        right = type(value) is hint
+    if not right:
         raise ValueError(f"must be of type {_type_name(hint)}, not {value!r} ({type(value).__name__})")
     return value
 
@@ -226,7 +232,7 @@ def _from_text(text: str, hint):
             return hint(text)
         except ValueError:
             pass
-    return text
+    return text.split(",") if hint == list[str] else text
 
 
 def _type_name(hint) -> str:
@@ -234,4 +240,4 @@ def _type_name(hint) -> str:
         return " | ".join(map(str, typing.get_args(hint)))
     if isinstance(hint, types.UnionType):
         return " | ".join("None" if o is type(None) else _type_name(o) for o in typing.get_args(hint))
-    return getattr(hint, "__name__", str(hint))
+    return "list of str" if hint == list[str] else hint.__name__

@@ -1,0 +1,115 @@
+"""One table and one picture of several runs.
+
+python compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import configurator
+from model import flops_per_token, model_config, parameter_counts
+from training.log import RunFolderError, draw_losses, read_log
+
+
+@dataclass
+class CompareConfig:
+    """One table and one picture of several runs."""
+
+    runs: list[str]  # run folders of train.py, separated by commas
+    plot: str = "out/compare.png"  # where the picture goes
+
+
+COLUMNS = {
+    "run": "run",
+    "parameters": "parameters",
+    "body": "without embeddings",
+    "flops": "MFLOPs/token",
+    "tokens": "tokens trained",
+    "loss": "validation loss",
+    "bits_per_byte": "bits per byte",
+    "best": "best",
+    "speed": "tokens/s",
+    "minutes": "minutes",
+}
+# keys that say where a run lives or how it is watched, not what it is
+INCIDENTAL = {"out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"}
+
+
+def main(argv: list[str]):
+    config = configurator.parse(CompareConfig, argv, positional="runs")
+    try:
+        runs = {run: read_run(Path(run)) for run in config.runs}
+    except RunFolderError as error:
+        sys.exit(f"compare.py: {error}")
+    print_table([row(run, *parts) for run, parts in runs.items()])
+    for line in differences({run: parts[0] for run, parts in runs.items()}):
+        print(line)
+    Path(config.plot).parent.mkdir(parents=True, exist_ok=True)
+    draw_losses({Path(run).name: records for run, (_, records) in runs.items()}, Path(config.plot))
+    print(f"curves: {config.plot}")
+
+
+def read_run(folder: Path) -> tuple[dict, list[dict]]:
+    """(config, log records) of a run folder that was evaluated at least once."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None
+    records = read_log(folder)
+    if not any("val_loss" in record for record in records):
+        raise RunFolderError(f"{folder} has no evaluation in its log yet")
+    return config, records
+
+
+def row(run: str, config: dict, records: list[dict]) -> dict[str, str]:
+    model = model_config(config)
+    counts = parameter_counts(model)
+    evaluations = [record for record in records if "val_loss" in record]
+    # the first record's rate has the compiler in it
+    rates = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
+    body = counts["attention"] + counts["ffn"] + counts["norm"]
+    final = evaluations[-1]
+    return {
+        "run": Path(run).name,
+        "parameters": f"{sum(counts.values()):,}",
+        "body": f"{body:,}",
+        "flops": f"{3 * flops_per_token(model) / 1e6:,.1f}",
+        "tokens": f"{final['tokens']:,}",
+        "loss": f"{final['val_loss']:.4f}",
+        "bits_per_byte": f"{final['val_bits_per_byte']:.4f}",
+        "best": f"{min(e['val_bits_per_byte'] for e in evaluations):.4f}",
+        "speed": f"{statistics.median(rates[1:] or rates or [0]):,.0f}",
+        "minutes": f"{final['seconds'] / 60:.1f}",
+    }
+
+
+def print_table(rows: list[dict[str, str]]):
+    """A Markdown table, its columns aligned for reading in a terminal too."""
+    widths = {key: max(len(title), *(len(r[key]) for r in rows)) for key, title in COLUMNS.items()}
+
+    def line(cells):
+        aligned = (c.ljust(widths[k]) if k == "run" else c.rjust(widths[k]) for k, c in cells.items())
+        print("| " + " | ".join(aligned) + " |")
+
+    line(COLUMNS)
+    line({key: "-" * width if key == "run" else "-" * (width - 1) + ":" for key, width in widths.items()})
+    for cells in rows:
+        line(cells)
+
+
+def differences(configs: dict[str, dict]) -> list[str]:
+    """One line for each key in which the runs differ."""
+    keys = sorted({key for config in configs.values() for key in config} - INCIDENTAL)
+    lines = []
+    for key in keys:
+        values = [config.get(key) for config in configs.values()]
+        if any(value != values[0] for value in values):
+            lines.append(f"differs: {key} = {', '.join(map(repr, values))}")
+    return lines
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,6 @@
+# GPT-2 large (774M parameters as a dense Transformer), on top of any variant:
+#   python train.py config/cofrgenet_f.py config/size/large.py --out_dir=out/cofrgenet_f_large
+n_layer = 36
+n_head = 20
+n_embd = 1280
+block_size = 1024

@@ -1,0 +1,6 @@
+# GPT-2 medium (350M parameters as a dense Transformer), on top of any variant:
+#   python train.py config/cofrgenet_f.py config/size/medium.py --out_dir=out/cofrgenet_f_medium
+n_layer = 24
+n_head = 16
+n_embd = 1024
+block_size = 1024

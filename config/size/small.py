@@ -1,0 +1,6 @@
+# GPT-2 small (124M parameters as a dense Transformer), on top of any variant:
+#   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
+n_layer = 12
+n_head = 12
+n_embd = 768
+block_size = 1024

@@ -1,0 +1,129 @@
+"""Write text with a trained model.
+
+python sample.py out/demo_dense --start="Fellow citizens," --num_samples=2
+python sample.py out/gpt2/ckpt/step_00002000.pt --start=FILE:prompt.txt --temperature=0.7 --top_p=0.95
+"""
+
+import codecs
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import configurator
+from data.tokenizer import TokenizerError, from_json
+from model import GPT, model_config
+from training import checkpoint
+from training.checkpoint import CheckpointError
+
+
+@dataclass
+class SampleConfig:
+    """Write text with a trained model; prints as it generates, and keeps a copy in samples.txt."""
+
+    out_dir: str  # run folder of train.py, or one checkpoint file
+    which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
+    start: str = ""  # the text to go on from; FILE:path reads it from a file; empty: a new document
+    num_samples: int = 1  # texts to write
+    max_new_tokens: int = 300  # longest text, in tokens; an end-of-text token ends it earlier
+    temperature: float = 0.8  # 0: always the likeliest token; 1: as the model believes
+    top_k: int | None = 200  # only among the k likeliest tokens
+    top_p: float | None = None  # only among the likeliest tokens that make up this probability
+    seed: int = 1337  # same seed, same texts
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+
+    def check(self) -> list[str]:
+        wrong = []
+        for key in ("num_samples", "max_new_tokens", "top_k"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                wrong.append(f"{key} must be at least 1, not {value}")
+        if not self.temperature >= 0:
+            wrong.append(f"temperature must not be below 0, not {self.temperature}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        return wrong
+
+
+def main(argv: list[str]):
+    config = configurator.parse(SampleConfig, argv, positional="out_dir")
+    try:
+        start = read_start(config.start)
+        path = checkpoint.find(Path(config.out_dir), config.which)
+        model, tokenizer, step = load_model(path, config.device)
+    except (CheckpointError, TokenizerError, OSError, UnicodeDecodeError) as error:
+        sys.exit(f"sample.py: {error}")
+    print(f"{path}, step {step:,}", file=sys.stderr)
+    # in training every document follows an end-of-text token
+    prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
+    generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    texts = []
+    for number in range(1, config.num_samples + 1):
+        print(f"--- sample {number} of {config.num_samples} ---")
+        texts.append(write_one(model, tokenizer, prompt, start, config, generator))
+    keep(Path(config.out_dir), path, config, texts)
+
+
+def write_one(model, tokenizer, prompt, start, config, generator) -> str:
+    """Generate one text, printing each piece as soon as its bytes are whole characters."""
+    pieces = tokenizer.token_bytes()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = start
+    print(start, end="", flush=True)
+    stream = model.generate(
+        prompt, config.max_new_tokens, config.temperature, config.top_k, config.top_p, generator
+    )
+    for token in stream:
+        if token == tokenizer.end_of_text:
+            break
+        piece = decoder.decode(pieces[token])
+        text += piece
+        print(piece, end="", flush=True)
+    rest = decoder.decode(b"", final=True)
+    print(rest)
+    return text + rest
+
+
+def read_start(start: str) -> str:
+    if start.startswith("FILE:"):
+        return Path(start.removeprefix("FILE:")).read_text(encoding="utf-8")
+    return start
+
+
+def load_model(path: Path, device: str):
+    """(model in evaluation mode, tokenizer, step) of a checkpoint; raises CheckpointError."""
+    content = checkpoint.load(path)
+    try:
+        config = model_config(content["config"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} has no complete model configuration ({error})") from None
+    with torch.device("meta"):
+        model = GPT(config)
+    model.to_empty(device="cpu").init_weights()
+    checkpoint.load_weights(model, content, path)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval(), from_json(content["tokenizer"]), content["step"]
+
+
+def keep(run: Path, path: Path, config: SampleConfig, texts: list[str]):
+    """Append the texts to the run folder's samples.txt, if it is a run folder that can be written."""
+    if not run.is_dir():
+        return
+    settings = (
+        f"temperature {config.temperature}, top_k {config.top_k}, top_p {config.top_p}, seed {config.seed}"
+    )
+    try:
+        with open(run / "samples.txt", "a", encoding="utf-8") as file:
+            for text in texts:
+                file.write(f"--- {path.name}, {settings} ---\n{text}\n\n")
+    except OSError as error:
+        print(f"sample.py: samples.txt was not written ({error})", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

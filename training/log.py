@@ -1,0 +1,140 @@
+"""The run folder: who may write to it, its log and its picture.
+
+out/<run>/config.json   the resolved config
+          log.jsonl     one object per logged step: training records hold `loss`, evaluations `val_loss`
+          loss.png      both, redrawn at each evaluation
+          ckpt/         see training/checkpoint.py
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+
+class RunFolderError(ValueError):
+    """A run folder that cannot be used; says why and what to do."""
+
+
+def open_run(out_dir: str, resume: bool) -> Path:
+    """Claim a run folder for this process until it ends.
+
+    Without `resume` the folder must be new or empty. Raises RunFolderError where it is not, where it
+    cannot be written, and where another process is training in it.
+    """
+    folder = Path(out_dir)
+    if not resume and folder.is_dir() and any(folder.iterdir()):
+        raise RunFolderError(
+            f"{folder} is not empty, and a run is never overwritten: continue it with --resume=True, "
+            "choose another --out_dir, or delete it"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be written ({error}); choose another --out_dir") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RunFolderError(f"another process is training in {folder}") from None
+    open_run.locks.append(lock)
+    return folder
+
+
+open_run.locks = []
+
+
+def write_whole(path: Path, data: str | bytes):
+    """Replace a small file so that a reader or a crash never meets half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.replace(temporary, path)
+
+
+def read_log(folder: Path) -> list[dict]:
+    """The records of log.jsonl in order; a last line that was cut off by a kill is left out."""
+    records = []
+    path = folder / "log.jsonl"
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
+
+
+class Log:
+    """Appends records to log.jsonl (and to wandb), and redraws loss.png.
+
+    On resume the records after `step` are dropped: the steps that they tell of run again.
+    """
+
+    def __init__(self, folder: Path, step: int, wandb_run=None):
+        self.folder, self.wandb_run = folder, wandb_run
+        self.records = [r for r in read_log(folder) if r["step"] <= step] if step else []
+        write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
+        self.file = open(folder / "log.jsonl", "a")  # noqa: SIM115 (closed by close)
+
+    def add(self, record: dict):
+        self.records.append(record)
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        if self.wandb_run is not None:
+            self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+
+    def draw(self):
+        draw_losses({self.folder.name: self.records}, self.folder / "loss.png")
+
+    def close(self):
+        self.file.close()
+        if self.wandb_run is not None:
+            self.wandb_run.finish()
+
+
+def draw_losses(runs: dict[str, list[dict]], path: Path, training: bool = True):
+    """Validation (and training) loss in nats per token against tokens, one colour a run -> a PNG."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, records) in enumerate(runs.items()):
+        colour = f"C{number}"
+        for key, style in (("loss", {"alpha": 0.35, "lw": 1}), ("val_loss", {"marker": "o", "ms": 3})):
+            points = [(r["tokens"] / 1e6, r[key]) for r in records if key in r]
+            if points and (training or key == "val_loss"):
+                label = f"{name}: {'validation' if key == 'val_loss' else 'training'}"
+                axes.plot(*zip(*points, strict=True), color=colour, label=label, **style)
+    axes.set_xlabel("million tokens")
+    axes.set_ylabel("loss (nats per token)")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend()
+        # the first steps would squeeze everything that follows
+        later = sorted(y for line in axes.lines for y in line.get_ydata()[len(line.get_ydata()) // 10 :])
+        axes.set_ylim(later[0] - 0.1, later[-1] + 0.1)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    write_whole(path, image.getvalue())
+
+
+def start_wandb(project: str, name: str, folder: Path, config: dict, run_id: str | None):
+    """A wandb run that a resumed training continues; raises RunFolderError where wandb does not start."""
+    try:
+        import wandb
+    except ImportError:
+        raise RunFolderError("wandb_log=True needs the wandb package: pip install wandb") from None
+    try:
+        return wandb.init(
+            project=project,
+            name=name,
+            dir=folder,
+            config=config,
+            id=run_id,
+            resume="allow" if run_id else None,
+        )
+    except Exception as error:
+        hint = "log in with `wandb login`, or set WANDB_MODE=offline"
+        raise RunFolderError(f"wandb did not start ({error}); {hint}") from error
