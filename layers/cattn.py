@@ -50,13 +50,14 @@ class CAttnM(nn.Module):
         return self.dropout(out if self.proj is None else self.proj(out))
 
     def _causal_softmax(self, scores):
-        """[B, H, T, T] scores -> weights, float32, zero above the diagonal (strict: on it too)."""
+        """[B, H, T, T] scores -> weights, at least float32, zero above the diagonal (strict: on it too)."""
         length = scores.shape[-1]
         past = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril(
             -1 if self.strict else 0
         )
         # the first row of the strict mask is empty: its softmax would be 0/0
-        weights = scores.float().masked_fill(~past, float("-inf"))
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        weights = scores.masked_fill(~past, float("-inf"))
         if not self.strict:
             return weights.softmax(-1)
         first = torch.arange(length, device=scores.device)[:, None] == 0

@@ -6,9 +6,7 @@ Three forms. x: [B, T, C] -> [B, T, C] each; z(.) is an ensemble of `cf_ladders`
 - `CffnProduct` (ICLR version): the element-wise product of two ensembles of depth d and d + 1.
 - `CffnAdded` (ours): the product of two linear maps, with an ensemble of ladders added beside it.
 
-The papers name no bias, no activation and no output projection. One vector of biases, 1 at the start,
-stands in the second factor of the products, so that the layer begins near y = y_1 instead of at the
-product of two small numbers.
+The papers name no bias, no activation and no output projection, and there are none.
 """
 
 import torch
@@ -78,8 +76,7 @@ class CffnGated(nn.Module):
 
 
 class CffnProduct(nn.Module):
-    """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2 + 1), ladders of depth d in the first factor, d + 1 in the
-    second; the 1 is the start value of a learned bias."""
+    """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2), ladders of depth d in the first factor, d + 1 in the second."""
 
     def __init__(self, config):
         super().__init__()
@@ -87,21 +84,16 @@ class CffnProduct(nn.Module):
         self.first = LadderEnsemble(config, width, width, ladders, depth)
         self.second = LadderEnsemble(config, width, width, ladders, depth + 1)
         self.first.U.residual_output = self.first.V.residual_output = True
-        self.bias = nn.Parameter(torch.empty(width))
         self.dropout = nn.Dropout(config.dropout)
 
-    def init_weights(self):
-        nn.init.ones_(self.bias)
-
     def forward(self, x):
-        return self.dropout(self.first(x) * (self.second(x) + self.bias))
+        return self.dropout(self.first(x) * self.second(x))
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (2 d + 3) + 2 d + 1) + p"""
+        """2 p^2 + L (p (2 d + 3) + 2 d + 1)"""
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
-        ensembles = (LadderEnsemble.parameter_count(p, p, ladders, k) for k in (depth, depth + 1))
-        return sum(ensembles) + p
+        return sum(LadderEnsemble.parameter_count(p, p, ladders, k) for k in (depth, depth + 1))
 
     @staticmethod
     def flops_per_token(config, context):
@@ -110,31 +102,28 @@ class CffnProduct(nn.Module):
 
 
 class CffnAdded(nn.Module):
-    """y = (U_1 x) * (U_2 x + 1) + V z(x); the 1 is the start value of a learned bias."""
+    """y = (U_1 x) * (U_2 x) + V z(x)"""
 
     def __init__(self, config):
         super().__init__()
         width = config.n_embd
         self.U1 = nn.Linear(width, width, bias=False)
-        self.U2 = nn.Linear(width, width, bias=True)
+        self.U2 = nn.Linear(width, width, bias=False)
         self.ladders = LadderEnsemble(
             config, width, width, config.cf_ladders, config.cf_depth, linear=False
         )
         self.U1.residual_output = self.ladders.V.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
-    def init_weights(self):
-        nn.init.ones_(self.U2.bias)
-
     def forward(self, x):
         return self.dropout(self.U1(x) * self.U2(x) + self.ladders(x))
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (d + 1) + d) + p"""
+        """2 p^2 + L (p (d + 1) + d)"""
         p = config.n_embd
         ladders = LadderEnsemble.parameter_count(p, p, config.cf_ladders, config.cf_depth, linear=False)
-        return 2 * p * p + p + ladders
+        return 2 * p * p + ladders
 
     @staticmethod
     def flops_per_token(config, context):

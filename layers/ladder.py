@@ -8,6 +8,8 @@ d counts the partial denominators a_1..a_d. The partial denominators are a bias 
 linear function of x at the start: at a = 0 every odd depth sits on a pole (K_d = 0).
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -79,7 +81,9 @@ class LadderEnsemble(nn.Module):
     def partial_denominators(self, x):
         """x: [..., n_in] -> a: [..., d, L]; never rounded to half precision, whatever autocast says."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        # autocast knows no meta device, which counts FLOPs
+        autocast = torch.amp.is_autocast_available(x.device.type)
+        with torch.autocast(x.device.type, enabled=False) if autocast else nullcontext():
             weight, bias = torch.cat(list(self.W)).to(dtype), torch.cat(list(self.b)).to(dtype)
             return F.linear(x.to(dtype), weight, bias).unflatten(-1, (self.depth, self.ladders))
 

@@ -1,0 +1,189 @@
+"""Every token and channel mixer against its equation, token by token, in fp32 and bf16."""
+
+import pytest
+import torch
+from torch.nn.functional import gelu, layer_norm, silu
+
+from kernels.continued_fraction import continued_fraction_naive
+from layers import ATTENTION, FFN
+from layers.cattn import CAttnM
+from layers.cffn import GATES, CffnAdded, CffnGated, CffnProduct
+from layers.feedforward import MLP
+
+DTYPES = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def drawn(layer, scale=0.2):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(std=scale)
+    return layer
+
+
+def check(layer, oracle, dtype, shape=(2, 13, 24)):
+    """The layer under autocast against the oracle on float64 copies of weights and input."""
+    torch.manual_seed(1)
+    x = torch.randn(shape)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        found = layer(x)
+    weights = {name: p.detach().double() for name, p in layer.named_parameters()}
+    expected = oracle(weights, x.double())
+    tolerance = DTYPES[dtype] * expected.abs().max().item()
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+
+
+def fractions(weights, prefix, depth, x, floor=0.1):
+    """z(x) of one ensemble, [..., L], by d divisions."""
+    a = [x @ weights[f"{prefix}.W.{k}"].T + weights[f"{prefix}.b.{k}"] for k in range(depth)]
+    return continued_fraction_naive(torch.stack(a, dim=-2), "positive", floor=floor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_softmax_attention(tiny, dtype, bias):
+    config = tiny(bias=bias)
+
+    def oracle(w, x):
+        q, k, v = (x @ w["qkv.weight"].T + w.get("qkv.bias", 0)).chunk(3, -1)
+        rows = torch.zeros_like(x)
+        for head in range(3):
+            part = slice(8 * head, 8 * head + 8)
+            for t in range(x.shape[1]):
+                scores = (k[:, : t + 1, part] @ q[:, t, part, None])[..., 0] / 8**0.5
+                rows[:, t, part] = (scores.softmax(-1)[:, None] @ v[:, : t + 1, part])[:, 0]
+        return rows @ w["proj.weight"].T + w.get("proj.bias", 0)
+
+    check(drawn(ATTENTION["softmax"](config)), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("heads", "proj"), [(1, False), (3, False), (2, True)])
+def test_cattn_m(tiny, dtype, strict, heads, proj):
+    config = tiny(attention="cattn_m", cattn_heads=heads, cattn_proj=proj, cattn_strict=strict)
+
+    def oracle(w, x):
+        y = x @ w["ladders.U.weight"].T + fractions(w, "ladders", 3, x)
+        v = x @ w["value.weight"].T
+        out = torch.zeros_like(x)
+        width = 24 // heads
+        for head in range(heads):
+            part = slice(width * head, width * (head + 1))
+            scores = y[..., 3 * head : 3 * head + 3] @ w["F"][head]
+            for t in range(x.shape[1]):
+                end = t if strict else t + 1
+                if end:
+                    weights = scores[:, t, :end].softmax(-1)
+                    out[:, t, part] = (weights[:, None] @ v[:, :end, part])[:, 0]
+        return out @ w["proj.weight"].T if proj else out
+
+    check(drawn(CAttnM(config)), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_mlp(tiny, dtype, bias):
+    def oracle(w, x):
+        inner = gelu(x @ w["up.weight"].T + w.get("up.bias", 0))
+        return inner @ w["down.weight"].T + w.get("down.bias", 0)
+
+    check(drawn(MLP(tiny(bias=bias))), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gate", GATES)
+def test_cffn_gated(tiny, dtype, gate):
+    def oracle(w, x):
+        gated = x @ w["gate.weight"].T
+        if gate == "self":
+            h = torch.sigmoid(gated) * x
+            return x @ w["U.weight"].T + fractions(w, "ladders", 3, h) @ w["ladders.V.weight"].T
+        h = silu(gated) * (x @ w["up.weight"].T)
+        z = fractions(w, "ladders", 3, h)
+        if gate == "glu":
+            return (h @ w["ladders.U.weight"].T + z) @ w["V.weight"].T
+        return h @ w["ladders.U.weight"].T + z @ w["ladders.V.weight"].T
+
+    check(drawn(CffnGated(tiny(cffn_gate=gate))), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cffn_product(tiny, dtype):
+    def oracle(w, x):
+        first, second = (
+            x @ w[f"{name}.U.weight"].T + fractions(w, name, depth, x) @ w[f"{name}.V.weight"].T
+            for name, depth in (("first", 3), ("second", 4))
+        )
+        return first * second
+
+    check(drawn(CffnProduct(tiny())), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cffn_added(tiny, dtype):
+    def oracle(w, x):
+        product = (x @ w["U1.weight"].T) * (x @ w["U2.weight"].T)
+        return product + fractions(w, "ladders", 3, x) @ w["ladders.V.weight"].T
+
+    check(drawn(CffnAdded(tiny())), oracle, dtype)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_cattn_m_rows_are_convex_combinations(tiny, heads):
+    layer = drawn(CAttnM(tiny(cattn_heads=heads)), 1.0)
+    weights = layer._causal_softmax(torch.randn(2, heads, 13, 13))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, heads, 13))
+    assert (weights.triu(1) == 0).all()
+
+
+def test_cattn_m_without_scores_is_the_causal_mean(tiny):
+    layer = drawn(CAttnM(tiny()))
+    with torch.no_grad():
+        layer.F.zero_()
+    x = torch.randn(2, 13, 24)
+    v = layer.value(x)
+    means = v.cumsum(1) / torch.arange(1, 14)[:, None]
+    torch.testing.assert_close(layer(x), means)
+
+
+def test_cattn_m_copies_the_position_that_one_column_points_at(tiny):
+    layer = drawn(CAttnM(tiny(cf_pole="positive")))
+    with torch.no_grad():
+        layer.ladders.U.weight.zero_()  # y = z > 0
+        layer.F.zero_()
+        layer.F[:, :, 5] = 1e4
+    x = torch.randn(2, 13, 24)
+    v = layer.value(x)
+    torch.testing.assert_close(layer(x)[:, 5:], v[:, 5:6].expand(-1, 8, -1))
+
+
+def test_cattn_m_strict_starts_with_zeros_and_no_nan(tiny):
+    layer = drawn(CAttnM(tiny(cattn_strict=True)))
+    x = torch.randn(2, 13, 24, requires_grad=True)
+    out = layer(x)
+    out.square().sum().backward()
+    assert (out[:, 0] == 0).all()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_cattn_m_refuses_more_tokens_than_columns(tiny):
+    with pytest.raises(ValueError, match="18 tokens do not fit into CAttnM's block_size of 17 columns"):
+        CAttnM(tiny())(torch.zeros(1, 18, 24))
+
+
+@pytest.mark.parametrize(("registry", "name"), [(r, n) for r in (ATTENTION, FFN) for n in r])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("keys", [{}, {"cf_pole": "clamp", "cf_depth": 2, "cattn_strict": True}])
+def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
+    """Perturb token s: outputs before s stay the same to the bit, some output from s on changes."""
+    layer = drawn(registry[name](tiny(**keys)), 0.5).eval()
+    x = layer_norm(torch.randn(2, 17, 24), (24,))
+    for s in (1, 7, 16):
+        changed = x.clone()
+        changed[:, s:] += torch.randn(2, 17 - s, 24)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32), torch.no_grad():
+            before, after = layer(x), layer(changed)
+        assert torch.equal(before[:, :s], after[:, :s])
+        assert not torch.equal(before[:, s:], after[:, s:])

@@ -1,0 +1,225 @@
+"""The whole model: accounts, causality, loss, generation; every attention with every ffn."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from layers import ATTENTION, FFN
+from layers.cffn import GATES
+from model import GPT, ModelConfig, flops_per_token, parameter_counts, sample_token
+
+VARIANTS = list(itertools.product(ATTENTION, FFN))
+OPTIONS = [
+    {},
+    {"bias": True},
+    {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True},
+    *({"cffn_gate": gate} for gate in GATES),
+]
+variants = pytest.mark.parametrize(("attention", "ffn"), VARIANTS)
+
+
+@variants
+@pytest.mark.parametrize("options", OPTIONS)
+def test_parameters_in_closed_form(tiny, attention, ffn, options):
+    config = tiny(attention=attention, ffn=ffn, **options)
+    model = GPT(config)
+    counts = parameter_counts(config)
+    assert sum(counts.values()) == model.parameter_count() == sum(p.numel() for p in model.parameters())
+    for part in ("attention", "ffn"):
+        found = sum(p.numel() for block in model.blocks for p in getattr(block, part).parameters())
+        assert counts[part] == found
+
+
+def test_gpt2_sizes():
+    """GPT-2 with biases has 124,439,808 parameters and the XL 1,557,611,200, but for the padding rows."""
+    sizes = [((12, 12, 768), 124_439_808), ((48, 25, 1600), 1_557_611_200)]
+    for (n_layer, n_head, n_embd), published in sizes:
+        config = ModelConfig(n_layer=n_layer, n_head=n_head, n_embd=n_embd, vocab_size=50257, bias=True)
+        padding = (config.padded_vocab_size - 50257) * n_embd
+        assert sum(parameter_counts(config).values()) - padding == published
+
+
+@variants
+@pytest.mark.parametrize("options", OPTIONS)
+def test_flops_in_closed_form(tiny, attention, ffn, options):
+    """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
+    config = tiny(attention=attention, ffn=ffn, **options)
+    for context in (17, 5):
+        with torch.device("meta"):
+            model, tokens = GPT(config), torch.zeros(3, context, dtype=torch.int64)
+        with FlopCounterMode(display=False) as counter:
+            model(tokens)
+        assert counter.get_total_flops() == 3 * context * flops_per_token(config, context)
+
+
+@variants
+def test_the_future_has_no_influence(build, attention, ffn):
+    model = build(attention=attention, ffn=ffn).eval()
+    tokens = torch.randint(0, 100, (2, 17))
+    with torch.no_grad():
+        logits = model(tokens)
+        for s in (1, 8, 16):
+            changed = tokens.clone()
+            changed[:, s:] = (changed[:, s:] + 1) % 100
+            after = model(changed)
+            assert torch.equal(logits[:, :s], after[:, :s])
+            assert not torch.equal(logits[:, s:], after[:, s:])
+
+
+@variants
+def test_a_prefix_gives_the_same_outputs(build, attention, ffn):
+    model = build(attention=attention, ffn=ffn).double().eval()
+    tokens = torch.randint(0, 100, (2, 17))
+    with torch.no_grad():
+        whole = model(tokens)
+        for length in (1, 2, 11):
+            part = model(tokens[:, :length])
+            torch.testing.assert_close(part, whole[:, :length], rtol=0, atol=1e-12)
+
+
+@variants
+def test_every_parameter_gets_a_gradient(build, attention, ffn):
+    model = build(attention=attention, ffn=ffn, bias=True, cattn_proj=True)
+    tokens = torch.randint(0, 100, (2, 17))
+    model(tokens, tokens.roll(-1, 1)).backward()
+    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert idle == []
+
+
+def test_initial_loss_is_that_of_a_uniform_guess(tiny):
+    torch.manual_seed(0)
+    for attention, ffn in VARIANTS:
+        model = GPT(tiny(attention=attention, ffn=ffn, n_embd=48)).init_weights()
+        tokens = torch.randint(0, 100, (8, 17))
+        assert model(tokens, torch.randint(0, 100, (8, 17))).item() == pytest.approx(math.log(100), abs=0.1)
+
+
+def test_residual_outputs_start_smaller(tiny):
+    model = GPT(tiny(n_layer=8, n_embd=96, attention="cattn_m", ffn="cffn_added")).init_weights()
+    block = model.blocks[0]
+    for module, scaled in [
+        (block.attention.value, True),
+        (block.ffn.U1, True),
+        (block.ffn.ladders.V, True),
+        (block.ffn.U2, False),
+        (block.attention.ladders.U, False),
+    ]:
+        expected = 0.02 / 4 if scaled else 0.02
+        assert module.weight.std().item() == pytest.approx(expected, rel=0.1)
+
+
+def test_padding_rows_of_the_vocabulary_play_no_part(build):
+    """100 tokens are stored as 128 rows: no score, no share of the loss, never sampled."""
+    model = build()
+    assert model.embedding.weight.shape[0] == 128
+    with torch.no_grad():
+        model.embedding.weight[100:] = 50 * torch.randn(28, 24)
+    tokens = torch.randint(0, 100, (2, 17))
+    logits = model(tokens)
+    assert logits.shape == (2, 17, 100)
+    loss = model(tokens, tokens)
+    torch.testing.assert_close(loss, cross_entropy(logits.flatten(0, 1), tokens.flatten()))
+    loss.backward()
+    assert (model.embedding.weight.grad[100:] == 0).all()
+    assert max(model.generate([1], 200, temperature=5.0)) < 100
+
+
+def test_too_many_tokens_are_refused(build):
+    for attention in ATTENTION:
+        with pytest.raises(ValueError, match="18 tokens do not fit into block_size=17"):
+            build(attention=attention)(torch.zeros(1, 18, dtype=torch.int64))
+
+
+def test_dropout_acts_in_training_only(build):
+    for attention, ffn in VARIANTS:
+        model = build(attention=attention, ffn=ffn, dropout=0.3)
+        tokens = torch.randint(0, 100, (2, 17))
+        assert not torch.equal(model(tokens), model(tokens))
+        model.eval()
+        assert torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_greedy_generation_follows_the_model_past_the_block(build, attention):
+    """Each token is the likeliest after the last block_size tokens."""
+    model = build(attention=attention).eval()
+    context = [3, 1, 4]
+    for token in model.generate([3, 1, 4], 40, temperature=0):
+        with torch.no_grad():
+            logits = model(torch.tensor([context[-17:]]))
+        assert token == logits[0, -1].argmax().item()
+        context.append(token)
+    assert len(context) == 43
+
+
+def test_generation_repeats_with_the_same_seed(build):
+    model = build().eval()
+    runs = [
+        list(model.generate([5], 20, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_sampling_filters():
+    logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).log()
+    draws = {
+        (k, p): {int(sample_token(logits, 1.0, k, p)) for _ in range(300)}
+        for k, p in [(None, None), (2, None), (None, 0.5), (None, 0.51), (None, 1e-9), (3, 0.99), (9, 1.0)]
+    }
+    assert draws[None, None] == draws[9, 1.0] == {0, 1, 2, 3}
+    assert draws[2, None] == {1, 3}
+    assert draws[None, 0.5] == draws[None, 1e-9] == {1}
+    assert draws[None, 0.51] == {1, 3}
+    assert draws[3, 0.99] == {1, 2, 3}
+    assert int(sample_token(logits, 0)) == 1
+    frequent = sum(int(sample_token(logits, 0.05)) == 1 for _ in range(100))
+    assert frequent > 95
+
+
+@pytest.mark.parametrize(("attention", "ffn"), zip(itertools.cycle(ATTENTION), FFN))
+def test_compiles_into_one_graph(build, attention, ffn):
+    """fullgraph raises at any graph break; aot_eager traces the backward pass too."""
+    torch._dynamo.reset()
+    model = build(attention=attention, ffn=ffn, n_layer=1, cf_eval_clip=True)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
+    tokens = torch.randint(0, 100, (2, 17))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = compiled(tokens, tokens)
+    loss.backward()
+    compiled_grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(tokens, tokens)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
+    for found, parameter in zip(compiled_grads, model.parameters(), strict=True):
+        scale = parameter.grad.abs().max().item() + 1e-8
+        torch.testing.assert_close(found, parameter.grad, rtol=0, atol=0.1 * scale)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"attention": "sofmax"},
+            "attention must be one of softmax, cattn_m, not 'sofmax'; did you mean softmax",
+        ),
+        ({"ffn": "cffn"}, "ffn must be one of"),
+        ({"position": "rope"}, "position must be one of learned"),
+        ({"n_head": 5}, "n_head=5 does not divide n_embd=24"),
+        ({"attention": "cattn_m", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
+        ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
+        ({"cf_depth": 0}, "cf_depth must be at least 1"),
+        ({"cf_pole": "softplus"}, "cf_pole must be one of clamp, positive"),
+        ({"cf_floor": 0.0}, "cf_floor must be above 0"),
+        ({"dropout": 1.0}, "dropout must be in"),
+        ({"vocab_size": None}, "vocab_size is not set"),
+    ],
+)
+def test_unsound_configurations_are_refused(tiny, keys, message):
+    with pytest.raises(ValueError, match=message):
+        GPT(tiny(**keys))
