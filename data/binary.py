@@ -13,20 +13,13 @@ depend on the order. The folder appears under its name only when it is complete.
 import contextlib
 import fcntl
 import hashlib
-import itertools
 import json
-import multiprocessing
 import os
 import platform
 import shutil
-import signal
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,12 +27,11 @@ import numpy as np
 from tqdm import tqdm
 
 from data import DataError
-from data.tokenizer import Tokenizer, build_tokenizer, parse_tokenizer_name, valid_unicode
+from data.encoding import encode_documents, token_dtype, training_documents
+from data.tokenizer import build_tokenizer, parse_tokenizer_name
 
 FORMAT = 1
 SPLITS = ("train", "val")
-BATCH_CHARACTERS = 1 << 20  # a worker's portion: enough to hide the cost of handing it over
-TINY_BATCHES = 4  # fewer are encoded before a second process has started
 
 
 def prepare(
@@ -57,21 +49,23 @@ def prepare(
     a name for `build_tokenizer`. Raises DataError; what was written is removed then.
     """
     if not 0 < val_fraction < 1:
-        raise DataError(f"val_fraction must lie between 0 and 1, not {val_fraction}")
+        raise DataError(f"--val_fraction must lie between 0 and 1, not {val_fraction}")
+    if workers < 1:
+        raise DataError(f"--workers must be at least 1, not {workers}")
     recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
 
-    def training_documents():
-        cleaned = map(valid_unicode, documents())
-        return (text for text in cleaned if text.strip() and not in_validation(text, val_fraction))
+    def read() -> Iterator[str]:
+        try:
+            yield from documents()
+        except OSError as error:  # not to be mistaken for one of writing
+            raise DataError(f"cannot read the documents: {error}") from None
 
     with _partial_folder(out) as partial:
-        built = build_tokenizer(tokenizer, training_documents)
-        batches = _batches(documents())
-        encoded = _encode_all(batches, built, val_fraction, workers)
-        counts, skipped = _write_tokens(partial, encoded, built)
+        built = build_tokenizer(tokenizer, lambda: training_documents(read(), val_fraction))
+        counts, skipped = _write_tokens(partial, encode_documents(read(), built, val_fraction, workers))
         for split in SPLITS:
             if not counts[split]["documents"]:
                 raise DataError(_empty_split(split, counts, skipped))
@@ -88,7 +82,7 @@ def prepare(
             "tokenizer": {"name": recipe["tokenizer"], **saved},
             "vocab_size": built.vocab_size,
             "end_of_text": built.end_of_text,
-            "dtype": _dtype(built).name,
+            "dtype": token_dtype(built.vocab_size).name,
             "splits": counts,
             "skipped_empty": skipped,
             "versions": {
@@ -113,15 +107,6 @@ def describe(out: Path, meta: dict) -> str:
     if meta["skipped_empty"]:
         lines.append(f"skipped {meta['skipped_empty']:,} empty documents")
     return "\n".join([*lines, f"data set: {out}"])
-
-
-def in_validation(text: str, val_fraction: float) -> bool:
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=b"validation split").digest()
-    return int.from_bytes(digest, "little") < val_fraction * 2**64
-
-
-def _dtype(tokenizer: Tokenizer) -> np.dtype:
-    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
 def _identify(tokenizer: str) -> str:
@@ -153,6 +138,60 @@ def _finished(out: Path, recipe: dict) -> dict | None:
     raise DataError("\n".join([f"{out} was prepared otherwise; {elsewhere}:", *differences]))
 
 
+def _write_tokens(folder: Path, encoded: Iterator) -> tuple[dict, int]:
+    """Write the .bin files; returns ({split: {documents, tokens, bytes}}, empty documents)."""
+    counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
+    skipped = 0
+    start = time.monotonic()
+    # A terminal is redrawn ten times a second, a log file gets a line a minute.
+    interval = 0.1 if sys.stderr.isatty() else 60
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(tqdm(unit="tok", unit_scale=True, mininterval=interval, desc=folder.stem))
+        files = {split: stack.enter_context(_writing(folder / f"{split}.bin")) for split in SPLITS}
+        for batch, empty in encoded:
+            skipped += empty
+            for split, part in batch.items():
+                files[split].write(part.tokens.data)
+                counts[split]["documents"] += part.documents
+                counts[split]["tokens"] += len(part.tokens)
+                counts[split]["bytes"] += part.bytes
+                bar.update(len(part.tokens))
+            seconds = max(time.monotonic() - start, 1e-3)
+            total = {key: sum(count[key] for count in counts.values()) for key in ("documents", "bytes")}
+            bar.set_postfix_str(
+                f"{total['documents']:,} documents, {total['bytes'] / 1e6 / seconds:.1f} MB/s",
+                refresh=False,
+            )
+    return counts, skipped
+
+
+def _empty_split(split: str, counts: dict, skipped: int) -> str:
+    total = sum(count["documents"] for count in counts.values())
+    if not total:
+        return f"no document with any text was found ({skipped} were empty)"
+    remedy = {
+        "val": "raise --val_fraction, give more documents, or cut one big file with --separator",
+        "train": "lower --val_fraction, give more documents, or cut one big file with --separator",
+    }
+    return f"none of the {total} documents fell into the {split} split: {remedy[split]}"
+
+
+def _verify(folder: Path, meta: dict, token_bytes: np.ndarray) -> None:
+    """Read the tokens back: their bytes must be those of the texts, their end-of-texts the documents."""
+    for split, count in meta["splits"].items():
+        tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
+        found = {"documents": 0, "tokens": len(tokens), "bytes": 0}
+        for start in range(0, len(tokens), 1 << 24):
+            part = tokens[start : start + (1 << 24)]
+            found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
+            found["documents"] += int((part == meta["end_of_text"]).sum())
+        if found != count:
+            raise DataError(
+                f"{split}.bin does not hold what was written: {found} instead of {count}. Either the disk "
+                "lost something or the tokenizer is not lossless; nothing was kept"
+            )
+
+
 @contextlib.contextmanager
 def _partial_folder(out: Path) -> Iterator[Path]:
     """A clean `<out>.partial`, renamed to `out` at the end, removed if anything goes wrong."""
@@ -168,6 +207,8 @@ def _partial_folder(out: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(f"another process is preparing {out} right now") from None
+        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(lock)):
+            raise DataError(f"another process has just finished {out}: run this again")
         for left_over in partial.iterdir():
             left_over.unlink()
         try:
