@@ -151,7 +151,8 @@ def _write_tokens(folder: Path, encoded: Iterator) -> tuple[dict, int]:
         for batch, empty in encoded:
             skipped += empty
             for split, part in batch.items():
-                files[split].write(part.tokens.data)
+                with _blaming(folder / f"{split}.bin"):
+                    files[split].write(part.tokens.data)
                 counts[split]["documents"] += part.documents
                 counts[split]["tokens"] += len(part.tokens)
                 counts[split]["bytes"] += part.bytes
@@ -196,12 +197,10 @@ def _verify(folder: Path, meta: dict, token_bytes: np.ndarray) -> None:
 def _partial_folder(out: Path) -> Iterator[Path]:
     """A clean `<out>.partial`, renamed to `out` at the end, removed if anything goes wrong."""
     partial = out.with_name(out.name + ".partial")
-    try:
+    with _blaming(partial):
         partial.mkdir(parents=True, exist_ok=True)
         # Held while this process lives: a second run must not sweep away what the first is writing.
         lock = os.open(partial, os.O_RDONLY)
-    except OSError as error:
-        raise DataError(f"cannot write {partial}: {error.strerror}") from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,12 +212,10 @@ def _partial_folder(out: Path) -> Iterator[Path]:
             left_over.unlink()
         try:
             yield partial
-            try:
+            with _blaming(out):
                 os.fsync(lock)
                 partial.rename(out)
                 _sync_folder(out.parent)
-            except OSError as error:
-                raise DataError(f"cannot write {out}: {error.strerror}") from None
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -234,11 +231,17 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path):
-    """A file open for writing, on disk at the end. What is done inside must be writing and nothing else."""
+    """A file open for writing, on disk at the end."""
+    with _blaming(path), path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _blaming(path: Path):
+    """Turn an error of writing this file into a DataError that names it."""
     try:
-        with path.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}") from None

@@ -143,7 +143,7 @@ def _csv(path: Path, field: str) -> Iterator[str]:
                     raise DataError(f"{where}: not as many columns as in the first line")
                 yield text_of(row, field, where)
         except csv.Error as error:
-            raise DataError(f"{path}, line {rows.line_num}: not CSV ({error})") from None
+            raise DataError(f"{path}, line {rows.reader.line_num}: not CSV ({error})") from None
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
