@@ -1,0 +1,248 @@
+"""A prepared data set -> batches of windows, with nothing to remember but a number.
+
+The tokens of a split are read as a ring, in windows of block_size + 1 tokens (inputs and the targets one
+further) at a stride of block_size: an epoch has n = (tokens - 1) // block_size of them. Sample i belongs
+to epoch e = i // n and is the window at the place that a keyed permutation gives to i % n. The
+permutation and the shift of the windows' edges in the ring depend on (seed, e) alone, so that sample i
+is a pure function of (data set, seed, block size, i) and a resumed run is that one number.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data import DataError
+from data.binary import FORMAT
+from data.tokenizer import Tokenizer, from_json
+
+ROUNDS = 8  # of the Feistel network; four make a permutation that looks random, the rest is margin
+
+
+class Dataset:
+    """One split of a data set folder, its tokens mapped into memory.
+
+    `tokens` is uint16 or uint32 [n_tokens]; `token_bytes` int32 [vocab_size], the bytes of each token;
+    `meta` the content of meta.json; `n_windows` the windows per epoch. `vocab_size` is that of the model,
+    `batch_size` the samples per step. Raises DataError when the folder cannot serve them.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        block_size: int,
+        vocab_size: int | None = None,
+        batch_size: int = 1,
+    ):
+        self.folder, self.split, self.block_size = Path(folder), split, block_size
+        self.meta = _read_meta(self.folder)
+        splits = self.meta["splits"]
+        if split not in splits:
+            raise DataError(f"{self.folder} has no split {split!r}; it has {' and '.join(splits)}")
+        if vocab_size is not None and self.meta["vocab_size"] > vocab_size:
+            raise DataError(
+                f"the vocabulary of {self.folder} has {self.meta['vocab_size']:,} tokens, the model's only "
+                f"{vocab_size:,}; set --vocab_size={self.meta['vocab_size']} or more"
+            )
+        self.tokens = _map_tokens(self.folder / f"{split}.bin", splits[split]["tokens"], self.meta["dtype"])
+        self.n_windows = (len(self.tokens) - 1) // block_size
+        if self.n_windows < batch_size:
+            raise DataError(
+                f"the {split} split of {self.folder} has {len(self.tokens):,} tokens: {self.n_windows:,} "
+                f"windows of block_size={block_size}, fewer than the {batch_size:,} of one step; give more "
+                "text or take a smaller block size or batch"
+            )
+
+    @cached_property
+    def token_bytes(self) -> np.ndarray:
+        path = self.folder / "token_bytes.npy"
+        try:
+            table = np.load(path)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if table.shape != (self.meta["vocab_size"],):
+            raise DataError(
+                f"{path} has shape {table.shape}, the vocabulary {self.meta['vocab_size']} tokens"
+            )
+        return table
+
+    def tokenizer(self) -> Tokenizer:
+        """Rebuilt from this folder, and held against the hash that meta.json records."""
+        saved = dict(self.meta["tokenizer"])
+        if saved["kind"] == "bpe":
+            path = self.folder / "tokenizer.json"
+            try:
+                saved["tokenizer.json"] = path.read_bytes().decode()
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{path} cannot be read: {error}") from None
+        return from_json(saved)
+
+    def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
+        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
+        starts = np.empty(count, dtype=np.int64)
+        done = 0
+        while done < count:
+            epoch, place = divmod(first_sample + done, self.n_windows)
+            n = min(count - done, self.n_windows - place)
+            places = np.arange(place, place + n, dtype=np.uint64)
+            order = permute(places, self.n_windows, _keys("order", seed, epoch))
+            starts[done : done + n] = order.astype(np.int64) * self.block_size + self._shift(seed, epoch)
+            done += n
+        return self._gather(starts)
+
+    def validation_windows(self, count: int) -> np.ndarray:
+        """At most `count` evenly spaced windows that do not overlap, the same at every call.
+
+        int64 [min(count, n_windows), block_size + 1]
+        """
+        count = min(count, self.n_windows)
+        if count < 1:
+            raise DataError(f"{count} validation windows: at least one is needed")
+        return self._gather(np.arange(count) * self.n_windows // count * self.block_size)
+
+    def target_bytes(self, windows: np.ndarray) -> int:
+        """Bytes of text that the targets of windows [count, block_size + 1] stand for.
+
+        Bits per byte = summed loss in nats / ln 2 / these bytes.
+        """
+        return int(self.token_bytes[windows[:, 1:]].sum(dtype=np.int64))
+
+    def _shift(self, seed: int, epoch: int) -> int:
+        """Where the windows of an epoch begin, so that later epochs cut the text at other places."""
+        return int(_keys("shift", seed, epoch)[0] % np.uint64(self.block_size)) if epoch else 0
+
+    def _gather(self, starts: np.ndarray) -> np.ndarray:
+        length = self.block_size + 1
+        windows = np.empty((len(starts), length), dtype=np.int64)
+        for window, start in zip(windows, starts % len(self.tokens), strict=True):
+            piece = self.tokens[start : start + length]
+            window[: len(piece)] = piece
+            window[len(piece) :] = self.tokens[: length - len(piece)]
+        return windows
+
+
+class Loader:
+    """Iterates over batches (x, y) of int64 [batch_size, block_size] on `device`, without end.
+
+    `next_sample` is the global index of the first sample of the next batch: what a checkpoint stores and
+    what `first_sample` takes. On CUDA the next batch is gathered into pinned memory by a thread.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        seed: int,
+        device: str | torch.device,
+        first_sample: int = 0,
+    ):
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.device = torch.device(device)
+        self.next_sample = first_sample
+        self._ahead = None  # (first sample, future)
+        on_cuda = self.device.type == "cuda"
+        self._thread = ThreadPoolExecutor(1, initializer=self._use_device) if on_cuda else None
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = self.batch(self.next_sample)
+        self.next_sample += self.batch_size
+        if self._thread:
+            self._ahead = self.next_sample, self._thread.submit(self._gather, self.next_sample)
+        return batch
+
+    def batch(self, sample_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch whose first sample has this global index; does not move `next_sample`."""
+        if self._ahead and self._ahead[0] == sample_index:
+            windows = self._ahead[1].result()
+        else:
+            windows = self._gather(sample_index)
+        windows = windows.to(self.device, non_blocking=True)
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+    def _gather(self, sample_index: int) -> torch.Tensor:
+        windows = torch.from_numpy(self.dataset.windows(sample_index, self.batch_size, self.seed))
+        return windows.pin_memory() if self._thread else windows
+
+    def _use_device(self) -> None:
+        # Pinning in a thread that never chose a device would open a context on the first one.
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)
+
+
+def permute(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
+    """Places 0 .. n-1 through the permutation of range(n) that the keys name; both uint64 [count].
+
+    A Feistel network permutes the numbers of 2h bits, the least such range that holds n; what lands at n
+    or beyond goes through again until it lands below (it returns to its own cycle, so it does).
+    """
+    half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    out = places.copy()
+    walking = np.ones(len(out), dtype=bool)
+    while walking.any():
+        left, right = out[walking] >> half, out[walking] & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        out[walking] = left << half | right
+        walking = out >= np.uint64(n)
+    return out
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64: every bit of a uint64 acts on every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _keys(purpose: str, seed: int, epoch: int) -> np.ndarray:
+    digest = hashlib.blake2b(f"{purpose} {seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
+    return np.frombuffer(digest, dtype="<u8")
+
+
+def _read_meta(folder: Path) -> dict:
+    path = folder / "meta.json"
+    if not path.is_file():
+        own = folder.parent / "prepare.py"
+        command = f"python {own}" if own.is_file() else "python data/text/prepare.py --input=..."
+        raise DataError(
+            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}"
+        )
+    try:
+        meta = json.loads(path.read_text())
+        version = meta["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error!r}); prepare the data set again") from None
+    if version != FORMAT:
+        raise DataError(
+            f"{path} is of format {version}, this code reads {FORMAT}; prepare the data set again"
+        )
+    missing = {"dtype", "splits", "tokenizer", "vocab_size", "end_of_text"} - meta.keys()
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(sorted(missing))}; prepare the data set again")
+    return meta
+
+
+def _map_tokens(path: Path, count: int, dtype: str) -> np.ndarray:
+    if dtype not in ("uint16", "uint32"):
+        raise DataError(f"{path}: meta.json says dtype {dtype!r}; it must be uint16 or uint32")
+    if not path.is_file():
+        raise DataError(f"{path} is missing; delete the folder and prepare the data set again")
+    kind = np.dtype(dtype).newbyteorder("<")
+    size, expected = path.stat().st_size, count * kind.itemsize
+    if size != expected:
+        raise DataError(
+            f"{path} has {size:,} bytes where meta.json says {expected:,}: it was cut short or belongs to "
+            "another data set; delete the folder and prepare it again"
+        )
+    # A plain view: slices of np.memmap itself cost several times as much.
+    return np.asarray(np.memmap(path, dtype=kind, mode="r"))

