@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 
 import configurator
-from data.tokenizer import TokenizerError, from_json
+from data import DataError
+from data.tokenizer import from_json
 from model import GPT, model_config
 from training import checkpoint
 from training.checkpoint import CheckpointError
@@ -55,7 +56,7 @@ def main(argv: list[str]):
         start = read_start(config.start)
         path = checkpoint.find(Path(config.out_dir), config.which)
         model, tokenizer, step = load_model(path, config.device)
-    except (CheckpointError, TokenizerError, OSError, UnicodeDecodeError) as error:
+    except (CheckpointError, DataError, OSError, UnicodeDecodeError) as error:
         sys.exit(f"sample.py: {error}")
     print(f"{path}, step {step:,}", file=sys.stderr)
     # in training every document follows an end-of-text token

@@ -108,7 +108,7 @@ def main(argv: list[str]):
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit(
-            f"train.py: interrupted; --out_dir={config.out_dir} --resume=True goes on from the last checkpoint"
+            f"train.py: interrupted; --resume=True --out_dir={config.out_dir} goes on from its checkpoint"
         )
 
 
@@ -231,8 +231,8 @@ def train(config: TrainConfig):
             bar.set_postfix_str(f"loss {loss_value:.3f}, {speed:,.0f} tokens/s", refresh=False)
             if not math.isfinite(loss_value):
                 raise CheckpointError(
-                    f"the loss is {loss_value} at step {step}; the checkpoints in {folder / 'ckpt'} are from "
-                    "before. Try a lower learning_rate, or cf_pole='positive'"
+                    f"the loss is {loss_value} at step {step}; the checkpoints in {folder / 'ckpt'} are "
+                    "from before. Try a lower learning_rate, or cf_pole='positive'"
                 )
         with clock.paused():
             boundary(step)
@@ -275,25 +275,29 @@ def restore(folder: Path, config: TrainConfig, data: Dataset):
         wrong.append(f"{config.dataset} holds other data than the run was trained on")
     if wrong:
         raise CheckpointError(
-            f"{path} cannot go on with this configuration: {'; '.join(wrong)}. Leave these as they were, or "
-            "start a new run with another --out_dir"
+            f"{path} cannot go on with this configuration: {'; '.join(wrong)}. Leave these as they "
+            "were, or start a new run with another --out_dir"
         )
     return path, content
 
 
 def announce(config: TrainConfig, data: Dataset, device: torch.device):
-    counts = parameter_counts(model_config(config))
+    model = model_config(config)
+    counts = parameter_counts(model)
     total = sum(counts.values())
     body = total - counts["embedding"] - counts["position"]
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
+    epochs = config.max_iters * tokens / len(data.tokens)
     print(configurator.format_config(config))
     print(
-        f"data: {config.dataset}, {len(data.tokens):,} training tokens, vocabulary {data.meta['vocab_size']:,}"
+        f"data: {config.dataset}, {len(data.tokens):,} training tokens, "
+        f"vocabulary {data.meta['vocab_size']:,}\n"
+        f"model: {total:,} parameters, {body:,} without embeddings, "
+        f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training\n"
+        f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all "
+        f"({epochs:.2f} epochs), on {device}",
+        flush=True,
     )
-    print(f"model: {total:,} parameters, {body:,} without embeddings, "
-          f"{3 * flops_per_token(model_config(config)) / 1e6:,.1f} MFLOPs per token in training")  # fmt: skip
-    print(f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all "
-          f"({config.max_iters * tokens / len(data.tokens):.2f} epochs), on {device}", flush=True)  # fmt: skip
 
 
 def missing_for_compile() -> list[str]:

@@ -76,7 +76,7 @@ class CffnGated(nn.Module):
 
 
 class CffnProduct(nn.Module):
-    """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2), ladders of depth d in the first factor, d + 1 in the second."""
+    """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
     def __init__(self, config):
         super().__init__()
