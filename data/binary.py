@@ -112,9 +112,12 @@ def describe(out: Path, meta: dict) -> str:
 def _identify(tokenizer: str) -> str:
     """The name as the recipe records it: a file is known by its content, not by where it lies."""
     _, argument = parse_tokenizer_name(tokenizer)
-    if isinstance(argument, Path):
+    if not isinstance(argument, Path):
+        return tokenizer
+    try:
         return f"tokenizer.json {hashlib.sha256(argument.read_bytes()).hexdigest()}"
-    return tokenizer
+    except OSError as error:
+        raise DataError(f"tokenizer {tokenizer} cannot be read: {error.strerror}") from None
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
@@ -170,11 +173,11 @@ def _empty_split(split: str, counts: dict, skipped: int) -> str:
     total = sum(count["documents"] for count in counts.values())
     if not total:
         return f"no document with any text was found ({skipped} were empty)"
-    remedy = {
-        "val": "raise --val_fraction, give more documents, or cut one big file with --separator",
-        "train": "lower --val_fraction, give more documents, or cut one big file with --separator",
-    }
-    return f"none of the {total} documents fell into the {split} split: {remedy[split]}"
+    change = "raise" if split == "val" else "lower"
+    return (
+        f"none of the {total} documents fell into the {split} split: {change} --val_fraction, give more "
+        "documents, or cut one big file with --separator"
+    )
 
 
 def _verify(folder: Path, meta: dict, token_bytes: np.ndarray) -> None:
@@ -208,8 +211,9 @@ def _partial_folder(out: Path) -> Iterator[Path]:
             raise DataError(f"another process is preparing {out} right now") from None
         if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(lock)):
             raise DataError(f"another process has just finished {out}: run this again")
-        for left_over in partial.iterdir():
-            left_over.unlink()
+        with _blaming(partial):
+            for left_over in partial.iterdir():
+                left_over.unlink()
         try:
             yield partial
             with _blaming(out):

@@ -16,7 +16,7 @@ import pytest
 
 from data import DataError, binary, encoding
 from data.loader import Dataset
-from data.tokenizer import BpeTokenizer, Tokenizer, from_json, valid_unicode
+from data.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -109,17 +109,11 @@ def test_batches_in_flight_are_bounded(monkeypatch):
             taken += 1
             yield f"{i}" * 1000
 
-    encoded = encoding.encode_documents(counted(), from_json_bytes(), 0.1, 2)
+    encoded = encoding.encode_documents(counted(), BytesTokenizer(), 0.1, 2)
     for i in range(20):
         next(encoded)
         assert taken <= i + 1 + 2 * 2 + 1
     encoded.close()
-
-
-def from_json_bytes():
-    from data.tokenizer import BytesTokenizer
-
-    return from_json(BytesTokenizer().to_json())
 
 
 def test_a_dead_worker_is_reported(tmp_path, monkeypatch):
@@ -234,7 +228,7 @@ def test_full_disk(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_two_at_once(tmp_path):
+def test_two_at_once(tmp_path, monkeypatch):
     (tmp_path / "set.partial").mkdir()
     lock = os.open(tmp_path / "set.partial", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -242,7 +236,28 @@ def test_two_at_once(tmp_path):
         prepare(tmp_path / "set")
     assert os.listdir(tmp_path) == ["set.partial"]
     os.close(lock)
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "samestat", lambda *_: False)
+        with pytest.raises(DataError, match="another process has just finished"):
+            prepare(tmp_path / "set")
     prepare(tmp_path / "set")
+
+
+def test_a_partial_folder_of_someone_else(tmp_path):
+    (tmp_path / "set.partial" / "folder").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"cannot write .*set.partial"):
+        prepare(tmp_path / "set")
+
+
+def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").touch()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+        prepare(tmp_path / "set", tokenizer=str(tmp_path / "tokenizer.json"))
 
 
 KILLED = """

@@ -72,6 +72,12 @@ def test_order_looks_random():
             assert abs(np.corrcoef(other, order)[0, 1]) < 0.05
 
 
+def test_the_order_is_the_one_that_checkpoints_count_on():
+    places = permute(np.arange(10, dtype=np.uint64), 10, _keys("order", 0, 0))
+    assert places.tolist() == [6, 0, 5, 7, 1, 3, 2, 9, 8, 4]
+    assert [int(_keys("shift", 0, epoch)[0] % 1024) for epoch in (1, 2)] == [1014, 360]
+
+
 def test_small_permutations_are_all_reached():
     found = {tuple(permute(np.arange(4, dtype=np.uint64), 4, _keys("order", s, 0))) for s in range(1000)}
     assert len(found) == 24

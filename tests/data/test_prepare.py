@@ -145,6 +145,17 @@ def test_bad_files(tmp_path, name, content, message):
     assert os.listdir(tmp_path) == [name]
 
 
+def test_unreadable_file(tmp_path, monkeypatch):
+    path = write_rows(tmp_path / "a.txt")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"a\.txt: Permission denied"):
+        run(tmp_path / "set", input=str(path))
+
+
 def test_long_csv_fields_and_empty_cells(tmp_path):
     write_rows(tmp_path / "a.csv", ["x" * 500_000, ""])
     write_rows(tmp_path / "b.parquet", [None, "y"])

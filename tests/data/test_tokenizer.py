@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from data import DataError, gpt2, packages
 from data.tokenizer import (
+    GPT2_SPLIT,
     BpeTokenizer,
     BytesTokenizer,
     Gpt2Tokenizer,
@@ -89,6 +90,15 @@ def test_unknown_saved_kind():
 def test_gpt2_is_gpt2(gpt2_tokenizer):
     assert (gpt2_tokenizer.vocab_size, gpt2_tokenizer.end_of_text) == (50257, 50256)
     assert gpt2_tokenizer.encode("Hello world") == [15496, 995]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(st.sampled_from("ab 1\n\t'.,sl é数\u00a0") | st.characters()))
+def test_gpt2_splits_as_the_original_pattern(gpt2_tokenizer, text):
+    import regex  # a dependency of tiktoken, and what GPT-2's own code used
+
+    original = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    assert regex.findall(GPT2_SPLIT, text) == regex.findall(original, text)
 
 
 @pytest.mark.parametrize("after", ["", "x", " x", "\nx", "1"])
@@ -211,4 +221,11 @@ def test_package_errors(monkeypatch):
     done = subprocess.CompletedProcess([], 1, "", "warning: x\nERROR: no matching distribution\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(DataError, match="the download of x==1 failed: ERROR: no matching distribution"):
+        packages.files_of_package([*packages.PIP, "x==1"], bool)
+
+    def hang(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(DataError, match="no answer within 600 seconds"):
         packages.files_of_package([*packages.PIP, "x==1"], bool)
