@@ -162,15 +162,14 @@ def train(config: TrainConfig):
         mininterval=0.5 if sys.stderr.isatty() else 30.0,
     )  # fmt: skip
 
-    def boundary(step):
-        """After `step` updates: evaluate and save what is due."""
+    def boundary(step, seconds):
+        """After `step` updates and `seconds` of training: evaluate and save what is due."""
         nonlocal best
         last = step == config.max_iters
         improved = False
         if last or step % config.eval_interval == 0:
             result = evaluate(model, validation, data.target_bytes(validation), config)
-            record = {"step": step, "tokens": step * tokens_per_step, "seconds": clock.seconds(), **result}
-            log.add(record)
+            log.add({"step": step, "tokens": step * tokens_per_step, "seconds": seconds, **result})
             log.draw()
             bar.write(
                 f"step {step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
@@ -188,14 +187,14 @@ def train(config: TrainConfig):
                 "tokenizer": data.tokenizer().to_json(),
                 "data": fingerprint(data),
                 "best_val_loss": best,
-                "seconds": clock.seconds(),
+                "seconds": seconds,
                 "wandb_id": wandb_id,
             }
             checkpoint.save(folder / "ckpt", step, content, config.keep_checkpoints, improved)
 
     if step == 0:
-        with clock.paused():
-            boundary(step)
+        with clock.paused() as seconds:
+            boundary(step, seconds)
     model.train()
     while step < config.max_iters:
         # dropout's randomness is a function of the step, so that a resumed run repeats it
@@ -234,8 +233,8 @@ def train(config: TrainConfig):
                     f"the loss is {loss_value} at step {step}; the checkpoints in {folder / 'ckpt'} are "
                     "from before. Try a lower learning_rate, or cf_pole='positive'"
                 )
-        with clock.paused():
-            boundary(step)
+        with clock.paused() as seconds:
+            boundary(step, seconds)
         model.train()
     bar.close()
     log.close()
@@ -356,9 +355,9 @@ class Clock:
 
     @contextmanager
     def paused(self):
-        self.seconds()
+        seconds = self.seconds()
         start = time.perf_counter()
-        yield
+        yield seconds
         self.since += time.perf_counter() - start
 
 

@@ -124,6 +124,11 @@ class Dataset:
             piece = self.tokens[start : start + length]
             window[: len(piece)] = piece
             window[len(piece) :] = self.tokens[: length - len(piece)]
+        if windows.size and windows.max() >= self.meta["vocab_size"]:
+            raise DataError(
+                f"{self.folder / self.split}.bin holds token {windows.max()}, the vocabulary of meta.json "
+                f"{self.meta['vocab_size']:,}: the file belongs to another data set; prepare it again"
+            )
         return windows
 
 

@@ -224,3 +224,13 @@ def test_other_refusals(folder):
     (folder / "token_bytes.npy").unlink()
     with pytest.raises(DataError, match="cannot be read"):
         _ = Dataset(folder, "train", BLOCK).token_bytes
+
+
+def test_a_token_beyond_the_vocabulary_is_refused(folder):
+    """A .bin of another data set that happens to have the right size."""
+    tokens = np.fromfile(folder / "train.bin", dtype=np.uint16)
+    tokens[50] = 300
+    tokens.tofile(folder / "train.bin")
+    data = Dataset(folder, "train", BLOCK)
+    with pytest.raises(DataError, match=r"train\.bin holds token 300, the vocabulary of meta\.json 300"):
+        data.windows(0, data.n_windows)

@@ -1,0 +1,192 @@
+"""Config files and overrides: what wins, what is refused and in which words."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+import configurator
+from configurator import ConfigError, field_comments, format_config, help_text, resolve
+from sample import SampleConfig
+from train import TrainConfig
+
+
+@dataclass
+class Config:
+    """Words about it."""
+
+    rate: float = 1e-3  # a float # with a sign
+    count: int = 3  # an int
+    name: str = "a # b"  # a text
+    flag: bool = False  # a bool
+    limit: int | None = None  # an int or nothing
+    kind: Literal["x", "y"] = "x"  # a choice
+    runs: list[str] = dataclasses.field(default_factory=list)  # a list
+
+    def check(self):
+        return ["count must not be 13"] if self.count == 13 else []
+
+
+def write(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def mistakes(argv, **options):
+    with pytest.raises(ConfigError) as caught:
+        resolve(Config, argv, **options)
+    return caught.value.mistakes
+
+
+def test_defaults():
+    assert resolve(Config, []) == Config()
+
+
+def test_later_files_win_and_overrides_win_over_files(tmp_path):
+    a = write(tmp_path, "a.py", "count = 1\nrate = 2\nname = 'a'")
+    b = write(tmp_path, "b.py", "count = 2\nrate = 3")
+    config = resolve(Config, [a, "--rate=4", b])
+    assert (config.count, config.rate, config.name) == (2, 4.0, "a")
+    assert type(config.rate) is float
+    assert resolve(Config, [b, a]).count == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "value"),
+    [
+        ("--rate=5", "rate", 5.0),
+        ("--rate=1e-4", "rate", 1e-4),
+        ("--count=1_000", "count", 1000),
+        ("--name=a=b=c", "name", "a=b=c"),
+        ("--name=", "name", ""),
+        ("--name=3", "name", "3"),
+        ("--flag=True", "flag", True),
+        ("--flag=true", "flag", True),
+        ("--flag=1", "flag", True),
+        ("--flag=False", "flag", False),
+        ("--flag=0", "flag", False),
+        ("--limit=None", "limit", None),
+        ("--limit=7", "limit", 7),
+        ("--kind=y", "kind", "y"),
+        ("--runs=a,b", "runs", ["a", "b"]),
+    ],
+)
+def test_values_from_the_command_line(argument, key, value):
+    found = getattr(resolve(Config, [argument]), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--cuont=1", "unknown key 'cuont'; did you mean count?"),
+        ("--zzzzzz=1", "unknown key 'zzzzzz' (see --help)"),
+        ("--count=1.5", "count must be of type int, not '1.5' (str)"),
+        ("--count=abc", "count must be of type int, not 'abc' (str)"),
+        ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
+        ("--flag=yes", "flag must be of type bool, not 'yes' (str)"),
+        ("--kind=z", "kind must be one of 'x', 'y', not 'z'"),
+        ("--count=None", "count must be of type int"),
+        ("--count", "write it as --count=VALUE"),
+        ("count=3", "neither a config file (.py) nor --key=value"),
+        ("--max_iters=3", "max_iters is a key of train.py; this script does not use it"),
+    ],
+)
+def test_mistakes_on_the_command_line(argument, message):
+    (found,) = mistakes([argument])
+    assert found.startswith(argument + ": ")
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("count = True", "count must be of type int, not True (bool)"),
+        ("count = 1.0", "count must be of type int, not 1.0 (float)"),
+        ("flag = 1", "flag must be of type bool, not 1 (int)"),
+        ("name = None", "name must be of type str, not None (NoneType)"),
+        ("learning_rte = 1", "unknown key 'learning_rte'; did you mean learning_rate?"),
+        ("count = 1\n\ncount = 1 / 0", "line 3: ZeroDivisionError: division by zero"),
+        ("count = = 1", "line 1: SyntaxError"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit"),
+        ("import no_such_module", "line 1: ModuleNotFoundError"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path, text, message):
+    path = write(tmp_path, "a.py", text)
+    (found,) = mistakes([path])
+    assert found.startswith(path)
+    assert message in found
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path):
+    neighbour = write(tmp_path, "gpt2.py", "")
+    (found,) = mistakes([str(tmp_path / "gtp2.py")])
+    assert "no such config file" in found
+    assert neighbour in found
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    path = write(tmp_path, "a.py", "count = 'x'\nunknown = 1")
+    found = mistakes([path, "--flag=7", "--nonsense=1", str(tmp_path / "b.py")])
+    assert len(found) == 5
+
+
+def test_a_config_checks_itself():
+    assert mistakes(["--count=13"]) == ["count must not be 13"]
+
+
+def test_a_file_serves_all_scripts(tmp_path):
+    """Keys of other scripts are left to them; a private name or a module is no key."""
+    path = write(tmp_path, "a.py", "import math\n_half = 0.5\nrate = _half\nmax_iters = 7\nmath.pi")
+    assert resolve(Config, [path]).rate == 0.5
+
+
+def test_saved_values_lie_below_files(tmp_path):
+    saved = tmp_path / "config.json"
+    saved.write_text(json.dumps({"count": 5, "rate": 2, "limit": None}))
+    path = write(tmp_path, "a.py", "rate = 3.0")
+    config = resolve(Config, [path], saved=saved)
+    assert (config.count, config.rate) == (5, 3.0)
+    saved.write_text("{")
+    assert "cannot be read as JSON" in mistakes([], saved=saved)[0]
+
+
+def test_positional_arguments():
+    assert resolve(Config, ["out/a"], positional="name").name == "out/a"
+    assert resolve(Config, ["a", "b"], positional="runs").runs == ["a", "b"]
+    assert "neither" in mistakes(["a", "b"], positional="name")[0]
+
+
+def test_a_required_key():
+    with pytest.raises(ConfigError, match="--out_dir=... is required"):
+        resolve(SampleConfig, [])
+
+
+def test_help_and_printout_name_every_key(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    assert field_comments(Config)["name"] == "a text"
+    assert field_comments(Config)["rate"] == "a float # with a sign"
+    for cls in (Config, TrainConfig, SampleConfig):
+        text = help_text(cls)
+        for field in dataclasses.fields(cls):
+            assert f"--{field.name}=" in text
+            assert field_comments(cls).get(field.name), f"{cls.__name__}.{field.name} has no comment"
+    printed = format_config(Config(count=4))
+    assert "* count = 4\n" in printed
+    assert "  flag = False\n" in printed
+    with pytest.raises(SystemExit) as stop:
+        configurator.parse(TrainConfig, ["--help"])
+    assert stop.value.code == 0
+    assert "--learning_rate=0.0006  (float)" in capsys.readouterr().out
+
+
+def test_parse_prints_mistakes_and_exits_with_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        configurator.parse(TrainConfig, ["--n_layers=3", "--batch_size=-1"])
+    assert stop.value.code == 2
+    assert "unknown key 'n_layers'; did you mean n_layer" in capsys.readouterr().err
