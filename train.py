@@ -103,7 +103,9 @@ def main(argv: list[str]):
     if config.resume and saved.is_file():
         config = configurator.parse(TrainConfig, argv, saved=saved)
     try:
-        train(config)
+        data, validation = open_data(config)
+        with open_run(config.out_dir, config.resume) as folder:
+            train(config, folder, data, validation)
     except (DataError, CheckpointError, RunFolderError, OSError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
@@ -112,10 +114,11 @@ def main(argv: list[str]):
         )
 
 
-def train(config: TrainConfig):
-    """Train from scratch or from the run folder's last checkpoint, up to config.max_iters steps."""
-    data, validation = open_data(config)
-    folder = open_run(config.out_dir, config.resume)
+def train(config: TrainConfig, folder: Path, data: Dataset, validation: np.ndarray):
+    """Train from scratch or from the run folder's last checkpoint, up to config.max_iters steps.
+
+    validation: the windows [count, block_size + 1] that every evaluation scores.
+    """
     restored = restore(folder, config, data) if config.resume else None
     write_whole(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -250,6 +253,7 @@ def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
     data = Dataset(config.dataset, "train", config.block_size, config.vocab_size, samples_per_step)
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+    data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = Dataset(config.dataset, "val", config.block_size, config.vocab_size)
     return data, validation.validation_windows(max(1, config.eval_tokens // config.block_size))
 

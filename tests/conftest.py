@@ -1,9 +1,14 @@
 """What several tests share."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
+from data.binary import prepare
 from model import GPT, ModelConfig
+from train import main
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +42,48 @@ def build(tiny):
         return model
 
     return make
+
+
+def documents():
+    """400 short texts of a made-up language with some order in it, the same on every machine."""
+    random = np.random.Generator(np.random.PCG64(7))
+    words = ["".join("abcdefgh"[i] for i in random.integers(0, 8, 1 + n % 5)) for n in range(40)]
+    follows = random.integers(0, 40, (40, 3))
+    for _ in range(400):
+        word, text = int(random.integers(0, 40)), []
+        for _ in range(int(random.integers(5, 60))):
+            text.append(words[word])
+            word = int(follows[word, random.integers(0, 3)])
+        yield " ".join(text)
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory):
+    """A prepared data set of bytes, about 50,000 tokens."""
+    out = tmp_path_factory.mktemp("data") / "bytes"
+    prepare(documents, {"made": "up"}, "bytes", out, 0.1, workers=1)
+    return out
+
+
+@pytest.fixture
+def arguments(dataset, tmp_path):
+    """Command line of a tiny run on the CPU, without --out_dir."""
+    keys = {
+        "dataset": dataset, "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3,
+        "batch_size": 4, "gradient_accumulation_steps": 2, "max_iters": 20, "warmup_iters": 1,
+        "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "eval_interval": 10, "eval_tokens": 640,
+        "checkpoint_interval": 5, "device": "cpu", "dtype": "float32", "compile": False,
+    }  # fmt: skip
+    return [f"--{key}={value}" for key, value in keys.items()]
+
+
+@pytest.fixture
+def run(arguments, tmp_path):
+    """run("name", "--key=value", ...) trains in this process; returns the run folder and its log."""
+
+    def train(name, *overrides):
+        folder = tmp_path / name
+        main([*arguments, f"--out_dir={folder}", *overrides])
+        return folder, [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+    return train

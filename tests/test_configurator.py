@@ -163,7 +163,7 @@ def test_positional_arguments():
 
 
 def test_a_required_key():
-    with pytest.raises(ConfigError, match="--out_dir=... is required"):
+    with pytest.raises(ConfigError, match=r"--out_dir=\.\.\. is required"):
         resolve(SampleConfig, [])
 
 

@@ -9,6 +9,8 @@ out/<run>/config.json   the resolved config
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -16,8 +18,9 @@ class RunFolderError(ValueError):
     """A run folder that cannot be used; says why and what to do."""
 
 
-def open_run(out_dir: str, resume: bool) -> Path:
-    """Claim a run folder for this process until it ends.
+@contextmanager
+def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
+    """The run folder, claimed for this process as long as the context lasts.
 
     Without `resume` the folder must be new or empty. Raises RunFolderError where it is not, where it
     cannot be written, and where another process is training in it.
@@ -30,18 +33,15 @@ def open_run(out_dir: str, resume: bool) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115 (a with statement would blame the training's errors)
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be written ({error}); choose another --out_dir") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise RunFolderError(f"another process is training in {folder}") from None
-    open_run.locks.append(lock)
-    return folder
-
-
-open_run.locks = []
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(f"another process is training in {folder}") from None
+        yield folder
 
 
 def write_whole(path: Path, data: str | bytes):

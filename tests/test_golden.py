@@ -1,0 +1,71 @@
+"""Twenty steps of each variant on the CPU in float32, replayed.
+
+The expected losses stand in golden/losses.json. After a change that is meant to alter them, write them
+anew with `python tests/test_golden.py` and say in the commit why they changed.
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for the script below
+
+from layers import ATTENTION, FFN  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "golden" / "losses.json"
+VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools.product(ATTENTION, FFN)}
+VARIANTS |= {
+    "cffn_gated glu": ["--ffn=cffn_gated", "--cffn_gate=glu"],
+    "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
+    "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],
+    "cattn_m heads proj strict": [
+        "--attention=cattn_m", "--cattn_heads=2", "--cattn_proj=True", "--cattn_strict=True"
+    ],
+    "biases": ["--bias=True"],
+}  # fmt: skip
+
+
+def losses(records):
+    return [round(r["loss"], 5) for r in records if "loss" in r]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_twenty_steps(run, name):
+    """Relative tolerance 1e-3: another processor rounds otherwise; a wrong sign or scale shows at once."""
+    _, records = run("golden", *VARIANTS[name])
+    expected = json.loads(GOLDEN.read_text())[name]
+    assert losses(records) == pytest.approx(expected, rel=1e-3)
+
+
+def test_nothing_is_left_over():
+    assert json.loads(GOLDEN.read_text()).keys() == VARIANTS.keys()
+
+
+def test_variants_differ():
+    """Each variant's losses are its own: none of them ignores its keys."""
+    stored = [tuple(values) for values in json.loads(GOLDEN.read_text()).values()]
+    assert len(set(stored)) == len(stored)
+
+
+def rewrite(run):
+    GOLDEN.write_text(json.dumps({n: losses(run(n, *keys)[1]) for n, keys in VARIANTS.items()}, indent=1))
+
+
+if __name__ == "__main__":
+
+    class Rewrite:
+        """Reuses the fixtures, so that the script and the test run the very same thing."""
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_collection_modifyitems(self, items):
+            items[:] = [item for item in items if item.name == "test_nothing_is_left_over"]
+
+        @pytest.fixture(autouse=True)
+        def _rewrite(self, _one_thread, run):
+            rewrite(run)
+
+    sys.exit(pytest.main([__file__, "-q", "-s"], plugins=[Rewrite()]))

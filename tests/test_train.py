@@ -1,0 +1,274 @@
+"""train.py: what a run leaves behind, how it goes on, what it refuses."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import train as train_module
+from data.loader import Dataset
+from train import TrainConfig, evaluate, main
+from training import checkpoint
+from training.log import open_run, read_log
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def losses(records):
+    return [(r["step"], r.get("loss"), r.get("val_loss")) for r in records]
+
+
+def refused(capsys, arguments, *overrides):
+    """What train.py says before it exits with an error."""
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, *overrides])
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def test_a_run_learns_and_leaves_a_complete_folder(run, dataset):
+    folder, records = run("a", "--max_iters=60")
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".lock",
+        "ckpt",
+        "config.json",
+        "log.jsonl",
+        "loss.png",
+    ]
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((folder / "config.json").read_text())
+    assert config.keys() == {f.name for f in dataclasses.fields(TrainConfig)}
+    assert config["vocab_size"] == 257  # from the data
+    content = checkpoint.load(checkpoint.find(folder))
+    assert content["config"] == config
+    assert content["step"] == 60
+    training = [r for r in records if "loss" in r]
+    evaluations = [r for r in records if "val_loss" in r]
+    assert [r["step"] for r in training] == list(range(1, 61))
+    assert [r["step"] for r in evaluations] == list(range(0, 61, 10))
+    assert training[0].keys() == {
+        "step", "tokens", "seconds", "loss", "learning_rate", "grad_norm", "tokens_per_second"
+    }  # fmt: skip
+    assert training[0]["tokens"] == 4 * 2 * 32
+    assert evaluations[0]["val_loss"] == pytest.approx(math.log(257), abs=0.1)
+    assert evaluations[-1]["val_loss"] < evaluations[0]["val_loss"] - 1
+    assert evaluations[-1]["val_perplexity"] == pytest.approx(math.exp(evaluations[-1]["val_loss"]))
+    seconds = [r["seconds"] for r in training]
+    assert seconds == sorted(seconds)
+    assert (folder / "ckpt" / "best.pt").is_file()
+
+
+def test_bits_per_byte_counts_the_bytes_of_the_targets(dataset, build):
+    """A byte is a token here, so bits per byte = loss / ln 2 x tokens / (tokens - end-of-texts)."""
+    model = build(vocab_size=257)
+    data = Dataset(dataset, "val", 17)
+    windows = data.validation_windows(11)
+    config = TrainConfig(batch_size=4, dtype="float32")
+    result = evaluate(model, windows, data.target_bytes(windows), config)
+    with torch.no_grad():
+        rows = torch.from_numpy(windows)
+        loss = model.eval()(rows[:, :-1], rows[:, 1:]).item()
+    targets = windows[:, 1:]
+    assert result["val_loss"] == pytest.approx(loss, rel=1e-5)
+    expected = loss / math.log(2) * targets.size / (targets != 256).sum()
+    assert result["val_bits_per_byte"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluation_does_not_depend_on_the_micro_batch(run):
+    _, a = run("a", "--max_iters=5", "--batch_size=8", "--gradient_accumulation_steps=1")
+    _, b = run("b", "--max_iters=5", "--batch_size=2", "--gradient_accumulation_steps=4")
+    for x, y in zip(losses(a), losses(b), strict=True):
+        assert np.allclose(*(np.array(v, dtype=float) for v in (x, y)), rtol=1e-4, equal_nan=True)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(run):
+    a, b, c = (
+        run(name, f"--seed={seed}", "--max_iters=5")[1] for name, seed in [("a", 1), ("b", 1), ("c", 2)]
+    )
+    assert losses(a) == losses(b) != losses(c)
+
+
+@pytest.mark.parametrize(
+    "keys", [[], ["--dropout=0.2", "--attention=cattn_m", "--ffn=cffn_added", "--dtype=bfloat16"]]
+)
+def test_a_resumed_run_repeats_the_uninterrupted_one(run, monkeypatch, keys):
+    """Stopped by an exception in the middle of step 8, after the checkpoint of step 5."""
+    _, whole = run("whole", *keys)
+    real = train_module.learning_rate
+
+    def stop_at_8(step, *rest):
+        if step == 8:
+            raise RuntimeError("stop")
+        return real(step, *rest)
+
+    monkeypatch.setattr(train_module, "learning_rate", stop_at_8)
+    with pytest.raises(RuntimeError, match="stop"):
+        run("parts", *keys)
+    monkeypatch.setattr(train_module, "learning_rate", real)
+    _, parts = run("parts", *keys, "--resume=True")
+    assert losses(parts) == losses(whole)
+
+
+def test_a_finished_run_stays_as_it_is(run, capsys):
+    folder, before = run("a", "--max_iters=5")
+    time = checkpoint.find(folder).stat().st_mtime_ns
+    _, after = run("a", "--max_iters=5", "--resume=True")
+    assert after == before
+    assert checkpoint.find(folder).stat().st_mtime_ns == time
+
+
+def test_resume_needs_nothing_but_the_folder(run, capsys):
+    folder, before = run("a", "--max_iters=5")
+    main([f"--out_dir={folder}", "--resume=True"])
+    assert read_log(folder) == before
+
+
+def test_resume_from_nothing_starts_from_scratch(run, capsys):
+    _, records = run("new", "--max_iters=2", "--resume=True")
+    assert [r["step"] for r in records if "loss" in r] == [1, 2]
+    assert "holds no checkpoint: starting from scratch" in capsys.readouterr().out
+
+
+def test_resume_with_another_configuration_is_refused(run, arguments, capsys, tmp_path):
+    folder, _ = run("a", "--max_iters=5")
+    before = (folder / "config.json").read_bytes(), (folder / "log.jsonl").read_bytes()
+    said = refused(
+        capsys,
+        arguments,
+        f"--out_dir={folder}",
+        "--resume=True",
+        "--max_iters=5",
+        "--n_embd=16",
+        "--seed=2",
+    )
+    assert "cannot go on with this configuration: n_embd was 32, now 16; seed was 1337, now 2" in said
+    assert before == ((folder / "config.json").read_bytes(), (folder / "log.jsonl").read_bytes())
+
+
+def test_resume_on_other_data_is_refused(run, arguments, capsys, tmp_path):
+    from data.binary import prepare
+
+    folder, _ = run("a", "--max_iters=5")
+    texts = [f"text number {n} " * 40 for n in range(100)]
+    prepare(lambda: iter(texts), {}, "bytes", tmp_path / "other", 0.2, workers=1)
+    said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5",
+                   f"--dataset={tmp_path / 'other'}")  # fmt: skip
+    assert "holds other data than the run was trained on" in said
+
+
+def test_an_existing_run_folder_is_refused(run, arguments, capsys):
+    folder, _ = run("a", "--max_iters=2")
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    said = refused(capsys, arguments, f"--out_dir={folder}")
+    assert "is not empty, and a run is never overwritten: continue it with --resume=True" in said
+    assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+def test_a_second_process_in_the_same_folder_is_refused(run, arguments, capsys):
+    folder, _ = run("a", "--max_iters=2")
+    with open_run(folder, resume=True):
+        said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=2")
+    assert "another process is training in" in said
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused(arguments, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for out_dir in ("/proc/no/run", tmp_path / "file" / "run"):
+        assert "cannot be written" in refused(capsys, arguments, f"--out_dir={out_dir}")
+
+
+def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments, capsys, tmp_path, dataset):
+    out = tmp_path / "out"
+    for overrides, message in [
+        ([f"--dataset={tmp_path / 'nowhere'}"], "is not a prepared data set"),
+        (["--batch_size=100000"], "fewer than the 200,000 of one step"),
+        (["--block_size=100000"], "windows of block_size=100000"),
+        (["--vocab_size=100"], "the vocabulary of"),
+    ]:
+        assert message in refused(capsys, arguments, f"--out_dir={out}", *overrides)
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for path in dataset.iterdir():
+        (cut / path.name).write_bytes(path.read_bytes())
+    whole = (cut / "train.bin").read_bytes()
+    (cut / "train.bin").write_bytes(whole[:-10])
+    said = refused(capsys, arguments, f"--out_dir={out}", f"--dataset={cut}")
+    assert "it was cut short or belongs to another data set" in said
+    (cut / "train.bin").write_bytes(np.full(len(whole) // 2, 60000, dtype=np.uint16).tobytes())
+    said = refused(capsys, arguments, f"--out_dir={out}", f"--dataset={cut}")
+    assert "holds token 60000" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("--n_embed=3", "unknown key 'n_embed'; did you mean n_embd"),
+        ("--max_iters=ten", "max_iters must be of type int, not 'ten'"),
+        ("--batch_size=0", "batch_size must be above 0, not 0"),
+        ("--learning_rate=nan", "learning_rate must be above 0, not nan"),
+        ("--min_lr=1.0", "min_lr=1.0 is above learning_rate=0.003"),
+        ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
+        ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
+        ("--dtype=float8", "dtype must be one of 'float32', 'bfloat16', not 'float8'"),
+        ("--attention=linear", "attention must be one of softmax, cattn_m, not 'linear'"),
+    ],
+)
+def test_unsound_keys_are_refused(arguments, capsys, tmp_path, override, message):
+    assert message in refused(capsys, arguments, f"--out_dir={tmp_path / 'out'}", override)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
+    folder, _ = run("a", "--max_iters=5")
+    path = checkpoint.find(folder)
+    path.write_bytes(path.read_bytes()[:1000])
+    said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5")
+    assert f"{path} is damaged" in said
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(run, capsys):
+    with pytest.raises(SystemExit, match=r"the loss is (nan|inf) at step \d+; the checkpoints in"):
+        run("a", "--learning_rate=1e30", "--grad_clip=0", "--ffn=cffn_product", "--cf_pole=clamp")
+
+
+def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):
+    monkeypatch.setattr(train_module.shutil, "which", lambda name: None)
+    run("a", "--max_iters=2", "--compile=True")
+    said = capsys.readouterr().out
+    assert "torch.compile lacks a C++ compiler" in said
+    assert "training goes on without it" in said
+
+
+def test_compiled_training_equals_eager_training(run):
+    """The real compiler, float32: losses agree to rounding."""
+    keys = ("--max_iters=4", "--n_layer=1", "--attention=cattn_m", "--ffn=cffn_added")
+    _, eager = run("eager", *keys)
+    _, compiled = run("compiled", *keys, "--compile=True")
+    for a, b in zip(losses(eager), losses(compiled), strict=True):
+        assert np.allclose(*(np.array(v, dtype=float) for v in (a, b)), rtol=1e-4, equal_nan=True)
+
+
+def test_wandb_offline(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder, _ = run("a", "--max_iters=3", "--wandb_log=True", "--wandb_run_name=name")
+    (offline,) = (folder / "wandb").glob("offline-run-*")
+    assert list(offline.glob("*.wandb"))
+    assert checkpoint.load(checkpoint.find(folder))["wandb_id"] in offline.name
+
+
+def test_the_script_itself(arguments, tmp_path):
+    """As a user calls it: mistakes go to stderr with status 2, nothing else happens."""
+    found = subprocess.run(
+        [sys.executable, ROOT / "train.py", *arguments, "--nonsense=1"], capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert "unknown key 'nonsense'" in found.stderr
+    assert "Traceback" not in found.stderr
