@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from compare import main
+
+
+def test_table_and_picture(run, capsys, tmp_path):
+    dense, _ = run("dense", "--max_iters=10")
+    full, records = run("full", "--max_iters=10", "--attention=cattn_m", "--ffn=cffn_added")
+    capsys.readouterr()
+    main([str(dense), str(full), f"--plot={tmp_path / 'new' / 'both.png'}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[:4]] == ["run", lines[1].split()[1], "dense", "full"]
+    assert set(lines[1]) == set("|-: ")
+    assert len({len(line) for line in lines[:4]}) == 1
+    final = [r for r in records if "val_loss" in r][-1]
+    assert f"{final['val_bits_per_byte']:.4f}" in lines[3]
+    assert f"{final['tokens']:,}" in lines[3]
+    assert lines[4:6] == ["differs: attention = 'softmax', 'cattn_m'", "differs: ffn = 'mlp', 'cffn_added'"]
+    assert (tmp_path / "new" / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_log_cut_off_by_a_kill_is_read(run, capsys, tmp_path):
+    folder, _ = run("a", "--max_iters=5")
+    with open(folder / "log.jsonl", "a") as file:
+        file.write('{"step": 6, "lo')
+    main([str(folder), f"--plot={tmp_path / 'a.png'}"])
+    assert "1,280" in capsys.readouterr().out  # 5 steps of 256 tokens
+
+
+def test_what_it_refuses(tmp_path, capsys):
+    def said(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        return str(stop.value.code) + capsys.readouterr().err
+
+    assert "is no run folder" in said(tmp_path / "none")
+    assert "is required" in said()
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    assert "has no evaluation in its log yet" in said(tmp_path)

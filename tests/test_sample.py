@@ -1,0 +1,109 @@
+"""sample.py: what it prints, what it keeps, what it refuses."""
+
+import pytest
+import torch
+
+from layers import ATTENTION
+from sample import main
+
+
+@pytest.fixture
+def trained(run):
+    return run("trained", "--max_iters=10")[0]
+
+
+def sample(capsys, *arguments):
+    main([str(a) for a in arguments])
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def test_writes_on_from_the_start(trained, capsys):
+    said = sample(capsys, trained, "--start=abc d=e", "--num_samples=2", "--max_new_tokens=20")
+    assert said.startswith("--- sample 1 of 2 ---\nabc d=e")
+    assert "--- sample 2 of 2 ---\nabc d=e" in said
+    kept = (trained / "samples.txt").read_text()
+    assert kept.count("abc d=e") == 2
+    assert "temperature 0.8, top_k 200, top_p None, seed 1337" in kept
+    sample(capsys, trained, "--max_new_tokens=3")
+    assert (trained / "samples.txt").read_text().startswith(kept)  # appended, nothing lost
+
+
+def test_the_seed_decides(trained, capsys):
+    def text(*keys):
+        return sample(capsys, trained, "--max_new_tokens=30", "--temperature=1.5", *keys)
+
+    assert text("--seed=1") == text("--seed=1") != text("--seed=2")
+    assert text("--temperature=0", "--seed=1") == text("--temperature=0", "--seed=2")
+    assert text("--top_k=1") == text("--temperature=0") == text("--top_p=1e-9")
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_longer_than_the_block(run, capsys, attention):
+    folder, _ = run("a", "--max_iters=4", f"--attention={attention}")
+    said = sample(capsys, folder, f"--start={'ab cd ' * 20}", "--max_new_tokens=100")
+    assert len(said) > 150
+
+
+def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("déjà vu", encoding="utf-8")
+    said = sample(capsys, trained / "ckpt" / "best.pt", f"--start=FILE:{prompt}", "--max_new_tokens=5")
+    assert "déjà vu" in said
+    assert not (trained / "samples.txt").exists()
+    assert "No such file" in refused(capsys, trained, f"--start=FILE:{tmp_path / 'none.txt'}")
+    prompt.write_bytes(b"\xff\xfe\xff")
+    assert "can't decode" in refused(capsys, trained, f"--start=FILE:{prompt}")
+
+
+def test_stops_at_the_end_of_text(trained, capsys):
+    path = trained / "ckpt" / "best.pt"
+    content = torch.load(path, weights_only=True)
+    content["model"]["embedding.weight"].zero_()
+    content["model"]["norm.weight"].fill_(1.0)
+    # the positions decide alone, and of all tokens only end-of-text (256) has a score other than 0
+    content["model"]["position.table.weight"][:] = torch.arange(32.0)
+    content["model"]["embedding.weight"][256] = torch.linspace(-1, 1, 32)
+    torch.save(content, trained / "ends.pt")
+    said = sample(capsys, trained / "ends.pt", "--start=abc", "--temperature=0", "--max_new_tokens=50")
+    assert said == "--- sample 1 of 1 ---\nabc\n"
+
+
+def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypatch):
+    """Bytes that are no character become U+FFFD; those that are one appear when complete."""
+    from model import GPT
+
+    tokens = [*"é€".encode(), 0xFF, *b"x", 0xC3]
+    monkeypatch.setattr(GPT, "generate", lambda self, *rest: iter(tokens))
+    assert sample(capsys, trained) == "--- sample 1 of 1 ---\né€\ufffdx\ufffd\n"
+
+
+def test_what_it_refuses(trained, capsys, tmp_path):
+    assert "nowhere does not exist" in refused(capsys, tmp_path / "nowhere")
+    assert "is no run folder" in refused(capsys, tmp_path)
+    assert "is required" in refused(capsys)
+    for argument, message in [
+        ("--temperature=-1", "temperature must not be below 0"),
+        ("--top_p=0", "top_p must be in (0, 1], not 0.0"),
+        ("--top_k=0", "top_k must be at least 1"),
+        ("--num_samples=0", "num_samples must be at least 1"),
+        ("--learning_rate=1", "learning_rate is a key of train.py"),
+        ("--which=newest", "which must be one of 'best', 'last'"),
+    ]:
+        assert message in refused(capsys, trained, argument)
+    foreign = tmp_path / "foreign.pt"
+    torch.save({"model": {}}, foreign)
+    assert "was not written by this repository's train.py" in refused(capsys, foreign)
+    content = torch.load(trained / "ckpt" / "best.pt", weights_only=True)
+    content["config"]["n_layer"] = 3
+    torch.save(content, foreign)
+    assert "is of another model: it lacks blocks.2" in refused(capsys, foreign)
+    del content["config"]["n_layer"]
+    torch.save(content, foreign)
+    assert "has no complete model configuration" in refused(capsys, foreign)
