@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++
 LONG_BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{10000,}")
 
 
-class Tokenizer:
+class Tokenizer(ABC):
     """What all tokenizers share. `hash` is a SHA-256 in hexadecimal that identifies the mapping."""
 
     kind: str
@@ -30,16 +31,16 @@ class Tokenizer:
     vocab_size: int  # end-of-text included
     end_of_text: int
 
+    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without end-of-text."""
-        raise NotImplementedError
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    @cached_property
-    def _token_bytes(self) -> list[bytes]:
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def _token_bytes(self) -> list[bytes]: ...
 
     def token_bytes(self) -> list[bytes]:
         """The bytes of each token, b"" for end-of-text: a list of length vocab_size."""

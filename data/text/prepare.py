@@ -104,7 +104,19 @@ def hub_documents(name: str, config: PrepareConfig) -> Iterator[str]:
     shown = f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})"
     number = 0
     try:
-        for number, row in enumerate(datasets.load_dataset(name, **arguments), 1):
+        try:
+            rows = datasets.load_dataset(name, **arguments)
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            print(
+                f"{name} is a loading script, which is never run; reading the hub's own conversion to "
+                "Parquet instead. Of a large data set it may hold the first part only: compare the number "
+                "of documents",
+                file=sys.stderr,
+            )
+            rows = datasets.load_dataset(name, revision="refs/convert/parquet", **arguments)
+        for number, row in enumerate(rows, 1):
             yield files.text_of(row, config.field, f"{shown}, row {number}")
     except DataError:
         raise

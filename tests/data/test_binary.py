@@ -139,7 +139,8 @@ class WideTokenizer(Tokenizer):
     def encode(self, text):
         return [byte + 69_000 for byte in text.encode()]
 
-    def token_bytes(self):
+    @property
+    def _token_bytes(self):
         return [b"x"] * (self.vocab_size - 1) + [b""]
 
 

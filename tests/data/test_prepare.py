@@ -209,6 +209,21 @@ def test_hub(tmp_path, monkeypatch):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_loading_script_of_the_hub_is_not_run(tmp_path, monkeypatch, capsys):
+    """Its conversion to Parquet, which the hub keeps on a branch, is read instead."""
+    import datasets
+
+    def load_dataset(path, revision=None, **arguments):
+        if revision != "refs/convert/parquet":
+            raise RuntimeError("Dataset scripts are no longer supported, but found name.py")
+        return iter({"text": row} for row in ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    run(tmp_path / "set", input="owner/name")
+    assert texts(tmp_path / "set") == sorted(ROWS)
+    assert "it may hold the first part only" in capsys.readouterr().err
+
+
 def test_settings_are_checked(tmp_path):
     config = text_script.PrepareConfig(input=" , ", out="x", max_docs=0, separator="")
     assert len(config.check()) == 3

@@ -1,0 +1,25 @@
+# CoFrGeNet-F at the size of GPT2-xl: dense attention, feed-forward layers made of continued fractions.
+#   python data/text/prepare.py --input=Skylion007/openwebtext --tokenizer=gpt2 --out=data/openwebtext/gpt2
+#   python train.py config/cofrgenet_f.py
+#   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
+# The size and the data are the paper's. The form is ours: ladders beside a product of two linear maps, with
+# denominators kept positive, the best of small runs. What it costs: python model.py config/cofrgenet_f.py
+# What to expect: 821,711,408 parameters, 0.57 of the dense model's FLOPs. Nobody has run it to the end yet.
+out_dir = "out/cofrgenet_f"
+dataset = "data/openwebtext/gpt2"
+
+n_layer = 48
+n_head = 25
+n_embd = 1600
+block_size = 1024
+ffn = "cffn_added"
+cf_ladders = 7
+cf_depth = 3
+
+batch_size = 8
+gradient_accumulation_steps = 60
+max_iters = 600_000
+learning_rate = 6e-4
+min_lr = 6e-5
+warmup_iters = 2000
+weight_decay = 0.1

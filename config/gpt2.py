@@ -1,0 +1,20 @@
+# GPT-2 small (124M) with nanoGPT's recipe: the baseline of everything here.
+#   python data/text/prepare.py --input=Skylion007/openwebtext --tokenizer=gpt2 --out=data/openwebtext/gpt2
+#   python train.py config/gpt2.py
+# What to expect: 600,000 steps of 0.49M tokens. nanoGPT's README gives a validation loss of about 2.85 on
+# OpenWebText for this recipe, after four days on eight A100; nobody has run it to the end here.
+out_dir = "out/gpt2"
+dataset = "data/openwebtext/gpt2"
+
+n_layer = 12
+n_head = 12
+n_embd = 768
+block_size = 1024
+
+batch_size = 12
+gradient_accumulation_steps = 40
+max_iters = 600_000
+learning_rate = 6e-4
+min_lr = 6e-5
+warmup_iters = 2000
+weight_decay = 0.1
