@@ -1,6 +1,7 @@
-# A dense GPT on presidents' speeches, for a laptop without a GPU.
+# A dense GPT on presidents' speeches, for a laptop without a GPU: the baseline of the other two.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_dense.py
+# What to expect: 1.61 bits per byte on unseen speeches after four minutes on two cores (README.md).
 out_dir = "out/demo_dense"
 dataset = "data/sotu/bpe4096"
 
@@ -8,13 +9,14 @@ n_layer = 4
 n_head = 4
 n_embd = 256
 block_size = 256
+vocab_size = 4096
 
 batch_size = 8
 gradient_accumulation_steps = 1
-max_iters = 800
-learning_rate = 4e-3
-min_lr = 2e-4
-warmup_iters = 40
+max_iters = 700
+learning_rate = 1.5e-3
+min_lr = 1e-4
+warmup_iters = 35
 log_interval = 10
 eval_interval = 100
 eval_tokens = 65_536

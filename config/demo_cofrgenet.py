@@ -1,0 +1,27 @@
+# A CoFrGeNet on presidents' speeches: CAttnM for attention, Cffn for feed-forward, else as demo_dense.py.
+#   python data/sotu/prepare.py
+#   python train.py config/demo_cofrgenet.py
+# What to expect: 1.54 bits per byte on unseen speeches after two minutes on two cores (README.md).
+out_dir = "out/demo_cofrgenet"
+dataset = "data/sotu/bpe4096"
+
+n_layer = 4
+n_head = 4
+n_embd = 256
+block_size = 256
+vocab_size = 4096
+attention = "cattn_m"
+ffn = "cffn_added"
+cf_ladders = 7
+cf_depth = 3
+
+batch_size = 8
+gradient_accumulation_steps = 1
+max_iters = 700
+learning_rate = 3e-3
+min_lr = 2e-4
+warmup_iters = 35
+log_interval = 10
+eval_interval = 100
+eval_tokens = 65_536
+checkpoint_interval = 200
