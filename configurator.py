@@ -56,7 +56,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     """Like `parse`, but raises ConfigError. `saved` is a config.json to start from, below all files."""
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
-    values, mistakes = {}, []
+    values, mistakes, refused = {}, [], set()
 
     def assign(source, key, value, from_text):
         if key not in hints:
@@ -66,6 +66,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             values[key] = _convert(value, hints[key], from_text)
         except ValueError as error:
             mistakes.append(f"{source}: {key} {error}")
+            refused.add(key)
 
     if saved is not None:
         for key, value in _read_saved(saved, mistakes).items():
@@ -90,8 +91,6 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
-    if mistakes:
-        raise ConfigError(mistakes)
     missing = [
         field.name
         for field in dataclasses.fields(config_class)
@@ -99,11 +98,16 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]
+    config = None
     if missing:
-        raise ConfigError([f"--{name}=... is required" for name in missing])
-    config = config_class(**values)
-    if complaints := getattr(config, "check", list)():
-        raise ConfigError(complaints)
+        mistakes += [f"--{name}=... is required" for name in missing if name not in refused]
+    else:
+        config = config_class(**values)
+        # a complaint about a key that was refused already would be about its default
+        complaints = getattr(config, "check", list)()
+        mistakes += [c for c in complaints if not any(re.search(rf"\b{key}\b", c) for key in refused)]
+    if mistakes:
+        raise ConfigError(mistakes)
     return config
 
 

@@ -107,7 +107,6 @@ class GPT(nn.Module):
         if wrong := config.check() or ([] if config.vocab_size else ["vocab_size is not set"]):
             raise ValueError("; ".join(wrong))
         self.config = config
-        # model keys only: a script's config may hold many more
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = POSITION[config.position](config)
         self.dropout = nn.Dropout(config.dropout)

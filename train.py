@@ -44,7 +44,7 @@ class TrainConfig(ModelConfig):
     resume: bool = False  # go on from out_dir's last checkpoint; from scratch where there is none
     seed: int = 1337  # of the weights, the order of the data and dropout
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of the matrix products; weights stay float32
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 if native
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     # data
     dataset: str = "data/openwebtext/gpt2"  # folder with train.bin, val.bin and meta.json
@@ -87,6 +87,8 @@ class TrainConfig(ModelConfig):
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
         if self.device == "cuda" and not torch.cuda.is_available():
             wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        if int(environ.get("WORLD_SIZE", 1)) > 1:
+            wrong.append(f"WORLD_SIZE={environ['WORLD_SIZE']}: train.py runs in one process, on one device")
         return wrong
 
 
@@ -103,9 +105,10 @@ def main(argv: list[str]):
     if config.resume and saved.is_file():
         config = configurator.parse(TrainConfig, argv, saved=saved)
     try:
+        device = choose_device(config)
         data, validation = open_data(config)
         with open_run(config.out_dir, config.resume) as folder:
-            train(config, folder, data, validation)
+            train(config, device, folder, data, validation)
     except (DataError, CheckpointError, RunFolderError, OSError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
@@ -114,17 +117,13 @@ def main(argv: list[str]):
         )
 
 
-def train(config: TrainConfig, folder: Path, data: Dataset, validation: np.ndarray):
+def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset, validation: np.ndarray):
     """Train from scratch or from the run folder's last checkpoint, up to config.max_iters steps.
 
     validation: the windows [count, block_size + 1] that every evaluation scores.
     """
     restored = restore(folder, config, data) if config.resume else None
     write_whole(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if config.device != "auto":
-        device = torch.device(config.device)
-
     torch.manual_seed(config.seed)
     with torch.device("meta"):
         model = GPT(model_config(config))
@@ -243,6 +242,21 @@ def train(config: TrainConfig, folder: Path, data: Dataset, validation: np.ndarr
     log.close()
     print(f"done: {step:,} steps, {step * tokens_per_step:,} tokens; curve: {folder / 'loss.png'}")
     print(f"sample with: python sample.py {folder}")
+
+
+def choose_device(config: TrainConfig) -> torch.device:
+    """The device; sets config.dtype where it was auto: half precision that is emulated only costs time."""
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.dtype == "auto":
+        if name == "cuda":
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            abilities = torch.cpu.get_capabilities()
+            native = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
+        config.dtype = "bfloat16" if native else "float32"
+    return torch.device(name)
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:

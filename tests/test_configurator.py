@@ -138,6 +138,8 @@ def test_all_mistakes_are_told_at_once(tmp_path):
 
 def test_a_config_checks_itself():
     assert mistakes(["--count=13"]) == ["count must not be 13"]
+    assert len(mistakes(["--count=13", "--kind=z", "--nonsense=1"])) == 3
+    assert len(mistakes(["--count=13", "--count=x"])) == 1
 
 
 def test_a_file_serves_all_scripts(tmp_path):

@@ -216,7 +216,7 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--min_lr=1.0", "min_lr=1.0 is above learning_rate=0.003"),
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
-        ("--dtype=float8", "dtype must be one of 'float32', 'bfloat16', not 'float8'"),
+        ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', not 'float8'"),
         ("--attention=linear", "attention must be one of softmax, cattn_m, not 'linear'"),
     ],
 )
@@ -236,6 +236,20 @@ def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
 def test_a_loss_that_is_not_finite_ends_the_run(run, capsys):
     with pytest.raises(SystemExit, match=r"the loss is (nan|inf) at step \d+; the checkpoints in"):
         run("a", "--learning_rate=1e30", "--grad_clip=0", "--ffn=cffn_product", "--cf_pole=clamp")
+
+
+@pytest.mark.parametrize(("native", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_half_precision_is_chosen_where_the_processor_has_it(monkeypatch, native, dtype):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
+    config = TrainConfig(device="cpu")
+    assert train_module.choose_device(config) == torch.device("cpu")
+    assert config.dtype == dtype
+
+
+def test_several_processes_are_refused(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = refused(capsys, arguments, f"--out_dir={tmp_path / 'out'}")
+    assert "WORLD_SIZE=2: train.py runs in one process" in said
 
 
 def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):

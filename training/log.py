@@ -112,9 +112,11 @@ def draw_losses(runs: dict[str, list[dict]], path: Path, training: bool = True):
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
-        # the first steps would squeeze everything that follows
-        later = sorted(y for line in axes.lines for y in line.get_ydata()[len(line.get_ydata()) // 10 :])
-        axes.set_ylim(later[0] - 0.1, later[-1] + 0.1)
+        # the fall of the first steps would squeeze everything that follows
+        points = [point for line in axes.lines for point in line.get_xydata()]
+        end = max(x for x, _ in points)
+        later = [y for x, y in points if x >= end / 10]
+        axes.set_ylim(min(later) - 0.1, max(later) + 0.1)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)
     write_whole(path, image.getvalue())
