@@ -26,11 +26,11 @@ COLUMNS = {
     "run": "run",
     "parameters": "parameters",
     "body": "without embeddings",
-    "flops": "MFLOPs/token",
+    "flops": "training MFLOPs/token",
     "tokens": "tokens trained",
     "loss": "validation loss",
     "bits_per_byte": "bits per byte",
-    "best": "best",
+    "best": "lowest",
     "speed": "tokens/s",
     "minutes": "minutes",
 }

@@ -218,8 +218,8 @@ def print_accounts(arguments):
     if "--help" in overrides or not arguments:
         print(__doc__)
         configurator.parse(ModelConfig, ["--help"])
-    row = "{:44} {:>15} {:>15} {:>15} {:>15} {:>13}".format
-    print(row("model", "parameters", "no embeddings", "attention", "ffn", "MFLOPs/token"))
+    row = "{:44} {:>15} {:>15} {:>15} {:>15} {:>20}".format
+    print(row("model", "parameters", "no embeddings", "attention", "ffn", "forward MFLOPs/token"))
     for argument in (a for a in arguments if not a.startswith("--")):
         config = configurator.parse(ModelConfig, [*argument.split("+"), *overrides])
         if config.vocab_size is None:
