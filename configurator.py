@@ -21,9 +21,11 @@ import sys
 import traceback
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
+Saved = Callable[[dict], Path | None]
 TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
 
 
@@ -36,7 +38,7 @@ class ConfigError(ValueError):
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
 
-def parse(config_class, argv: list[str], positional: str | None = None, saved: Path | None = None):
+def parse(config_class, argv: list[str], positional: str | None = None, saved: Saved | None = None):
     """Build a `config_class` from a command line, or print what is wrong and exit with status 2.
 
     `positional` names the key that an argument which is no .py file sets (sample.py takes a run
@@ -52,8 +54,12 @@ def parse(config_class, argv: list[str], positional: str | None = None, saved: P
         sys.exit(2)
 
 
-def resolve(config_class, argv: list[str], positional: str | None = None, saved: Path | None = None):
-    """Like `parse`, but raises ConfigError. `saved` is a config.json to start from, below all files."""
+def resolve(config_class, argv: list[str], positional: str | None = None, saved: Saved | None = None):
+    """Like `parse`, but raises ConfigError.
+
+    `saved` gets the values so far, by key, and returns the config.json that supplies those which
+    neither a file nor an override names, or None.
+    """
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
     values, mistakes, refused = {}, [], set()
@@ -68,9 +74,6 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{source}: {key} {error}")
             refused.add(key)
 
-    if saved is not None:
-        for key, value in _read_saved(saved, mistakes).items():
-            assign(str(saved), key, value, from_text=False)
     overrides = []
     for argument in argv:
         if argument.startswith("--"):
@@ -91,6 +94,12 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
+    if saved is not None:
+        defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+        if path := saved({**defaults, **values}):
+            for key, value in _read_saved(path, mistakes).items():
+                if key not in values:
+                    assign(str(path), key, value, from_text=False)
     missing = [
         field.name
         for field in dataclasses.fields(config_class)

@@ -92,6 +92,10 @@ class TrainConfig(ModelConfig):
         return wrong
 
 
+class TrainingError(RuntimeError):
+    """Training cannot go on; says why and what to do."""
+
+
 # what may change when a run goes on: nothing that the later losses depend on but by rounding
 FREE_ON_RESUME = {
     *("out_dir", "resume", "device", "compile", "dataset", "log_interval", "eval_interval"),
@@ -100,21 +104,24 @@ FREE_ON_RESUME = {
 
 
 def main(argv: list[str]):
-    config = configurator.parse(TrainConfig, argv)
-    saved = Path(config.out_dir) / "config.json"
-    if config.resume and saved.is_file():
-        config = configurator.parse(TrainConfig, argv, saved=saved)
+    config = configurator.parse(TrainConfig, argv, saved=saved_config)
     try:
         device = choose_device(config)
         data, validation = open_data(config)
         with open_run(config.out_dir, config.resume) as folder:
             train(config, device, folder, data, validation)
-    except (DataError, CheckpointError, RunFolderError, OSError) as error:
+    except (DataError, CheckpointError, RunFolderError, TrainingError, OSError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit(
             f"train.py: interrupted; --resume=True --out_dir={config.out_dir} goes on from its checkpoint"
         )
+
+
+def saved_config(values: dict) -> Path | None:
+    """A resumed run has the configuration that it was started with, where the command line says nothing."""
+    path = Path(values["out_dir"]) / "config.json"
+    return path if values["resume"] and path.is_file() else None
 
 
 def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset, validation: np.ndarray):
@@ -164,41 +171,43 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
         mininterval=0.5 if sys.stderr.isatty() else 30.0,
     )  # fmt: skip
 
-    def boundary(step, seconds):
-        """After `step` updates and `seconds` of training: evaluate and save what is due."""
+    def evaluate_and_log(seconds) -> bool:
+        """Whether this is the lowest validation loss since training began."""
         nonlocal best
-        last = step == config.max_iters
-        improved = False
-        if last or step % config.eval_interval == 0:
-            result = evaluate(model, validation, data.target_bytes(validation), config)
-            log.add({"step": step, "tokens": step * tokens_per_step, "seconds": seconds, **result})
-            log.draw()
-            bar.write(
-                f"step {step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
-                f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte",
-                file=sys.stdout,
-            )
-            improved = step > 0 and result["val_loss"] < best
-            best = min(best, result["val_loss"]) if step else best
-        if step and (last or improved or step % config.checkpoint_interval == 0):
-            content = {
-                "step": step,
-                "config": dataclasses.asdict(config),
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "tokenizer": data.tokenizer().to_json(),
-                "data": fingerprint(data),
-                "best_val_loss": best,
-                "seconds": seconds,
-                "wandb_id": wandb_id,
-            }
-            checkpoint.save(folder / "ckpt", step, content, config.keep_checkpoints, improved)
+        result = evaluate(model, validation, data.target_bytes(validation), config)
+        log.add({"step": step, "tokens": step * tokens_per_step, "seconds": seconds, **result})
+        log.draw()
+        bar.write(
+            f"step {step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
+            f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte",
+            file=sys.stdout,
+        )
+        improved = step > 0 and result["val_loss"] < best
+        best = result["val_loss"] if improved else best
+        return improved
+
+    def save(seconds, improved):
+        content = {
+            "step": step,
+            "config": dataclasses.asdict(config),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "tokenizer": data.tokenizer().to_json(),
+            "data": fingerprint(data),
+            "best_val_loss": best,
+            "seconds": seconds,
+            "wandb_id": wandb_id,
+        }
+        checkpoint.save(folder / "ckpt", step, content, config.keep_checkpoints, improved)
+
+    def due(interval) -> bool:
+        return step % interval == 0 or step == config.max_iters
 
     if step == 0:
         with clock.paused() as seconds:
-            boundary(step, seconds)
-    model.train()
+            evaluate_and_log(seconds)
     while step < config.max_iters:
+        model.train()
         # dropout's randomness is a function of the step, so that a resumed run repeats it
         torch.manual_seed((config.seed << 32) + step)
         rate = learning_rate(
@@ -219,29 +228,39 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
         step += 1
         bar.update()
 
-        if step % config.log_interval == 0 or step == config.max_iters:
-            loss_value, now = losses.item(), clock.seconds()
+        # nothing below runs at most steps: on a GPU it would wait for the step to end
+        if due(config.log_interval):
+            now = clock.seconds()
             speed = (step - logged_at[0]) * tokens_per_step / (now - logged_at[1])
             logged_at = (step, now)
             log.add(
                 {
-                    "step": step, "tokens": step * tokens_per_step, "seconds": now, "loss": loss_value,
+                    "step": step, "tokens": step * tokens_per_step, "seconds": now, "loss": losses.item(),
                     "learning_rate": rate, "grad_norm": norm.item(), "tokens_per_second": speed,
                 }
             )  # fmt: skip
-            bar.set_postfix_str(f"loss {loss_value:.3f}, {speed:,.0f} tokens/s", refresh=False)
-            if not math.isfinite(loss_value):
-                raise CheckpointError(
-                    f"the loss is {loss_value} at step {step}; the checkpoints in {folder / 'ckpt'} are "
-                    "from before. Try a lower learning_rate, or cf_pole='positive'"
-                )
-        with clock.paused() as seconds:
-            boundary(step, seconds)
-        model.train()
+            bar.set_postfix_str(f"loss {losses.item():.3f}, {speed:,.0f} tokens/s", refresh=False)
+        evaluating, saving = due(config.eval_interval), due(config.checkpoint_interval)
+        if evaluating or saving or due(config.log_interval):
+            # before anything is saved: a checkpoint never holds what such a step left behind
+            check_finite(losses.item(), norm.item(), step, folder)
+        if evaluating or saving:
+            with clock.paused() as seconds:
+                improved = evaluating and evaluate_and_log(seconds)
+                if saving or improved:
+                    save(seconds, improved)
     bar.close()
     log.close()
     print(f"done: {step:,} steps, {step * tokens_per_step:,} tokens; curve: {folder / 'loss.png'}")
     print(f"sample with: python sample.py {folder}")
+
+
+def check_finite(loss: float, norm: float, step: int, folder: Path):
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise TrainingError(
+            f"loss {loss} and gradient norm {norm} at step {step}; the checkpoints in {folder / 'ckpt'} "
+            "are from before. Try a lower learning_rate, gradient clipping, or cf_pole='positive'"
+        )
 
 
 def choose_device(config: TrainConfig) -> torch.device:

@@ -152,10 +152,12 @@ def test_saved_values_lie_below_files(tmp_path):
     saved = tmp_path / "config.json"
     saved.write_text(json.dumps({"count": 5, "rate": 2, "limit": None}))
     path = write(tmp_path, "a.py", "rate = 3.0")
-    config = resolve(Config, [path], saved=saved)
+    config = resolve(Config, [path], saved=lambda values: saved)
     assert (config.count, config.rate) == (5, 3.0)
+    assert resolve(Config, [path, "--count=6"], saved=lambda values: saved).count == 6
+    assert resolve(Config, [path], saved=lambda values: saved if values["rate"] == 1 else None).count == 3
     saved.write_text("{")
-    assert "cannot be read as JSON" in mistakes([], saved=saved)[0]
+    assert "cannot be read as JSON" in mistakes([], saved=lambda values: saved)[0]
 
 
 def test_positional_arguments():

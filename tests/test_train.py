@@ -125,8 +125,10 @@ def test_a_finished_run_stays_as_it_is(run, capsys):
 
 def test_resume_needs_nothing_but_the_folder(run, capsys):
     folder, before = run("a", "--max_iters=5")
-    main([f"--out_dir={folder}", "--resume=True"])
+    main([f"--out_dir={folder}", "--resume=True", "--keep_checkpoints=1"])
     assert read_log(folder) == before
+    said = refused(capsys, [], f"--out_dir={folder}", "--resume=True", "--max_iters=9")
+    assert "max_iters was 5, now 9" in said  # not: the default warmup is longer than 9
 
 
 def test_resume_from_nothing_starts_from_scratch(run, capsys):
@@ -233,9 +235,13 @@ def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
     assert f"{path} is damaged" in said
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(run, capsys):
-    with pytest.raises(SystemExit, match=r"the loss is (nan|inf) at step \d+; the checkpoints in"):
-        run("a", "--learning_rate=1e30", "--grad_clip=0", "--ffn=cffn_product", "--cf_pole=clamp")
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(run, tmp_path):
+    """Also where no step is logged in between: what is saved is from before."""
+    with pytest.raises(SystemExit, match=r"loss \S+ and gradient norm \S+ at step \d+; the checkpoints in"):
+        run("a", "--learning_rate=1e30", "--grad_clip=0", "--ffn=cffn_product", "--cf_pole=clamp",
+            "--log_interval=100", "--checkpoint_interval=1")  # fmt: skip
+    for path in (tmp_path / "a" / "ckpt").glob("*.pt"):
+        assert all(t.isfinite().all() for t in checkpoint.load(path)["model"].values())
 
 
 @pytest.mark.parametrize(("native", "dtype"), [(True, "bfloat16"), (False, "float32")])
