@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 
 
 def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
-    """Write folder/step_XXXXXXXX.pt, keep the newest `keep`; `best` links it as best.pt too.
+    """Write folder/step_00000100.pt (for step 100), keep the newest `keep`; `best` links it as best.pt too.
 
     At every moment the folder holds the previous checkpoint or the new one, whole. Raises OSError
     where the disk does not take it; the previous checkpoints are then untouched.
