@@ -44,6 +44,6 @@ setup: .venv/installed
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-$(DATA)/meta.json:
+$(DATA)/meta.json: | .venv/installed
 	@echo "== preparing the data: State of the Union speeches, 1790 to today"
 	$(PY) data/sotu/prepare.py

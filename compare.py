@@ -44,11 +44,14 @@ def main(argv: list[str]):
         runs = {run: read_run(Path(run)) for run in config.runs}
     except RunFolderError as error:
         sys.exit(f"compare.py: {error}")
+    names = [Path(run).name for run in runs]
+    if len(set(names)) == len(names):
+        runs = dict(zip(names, runs.values(), strict=True))
     print_table([row(run, *parts) for run, parts in runs.items()])
     for line in differences({run: parts[0] for run, parts in runs.items()}):
         print(line)
     Path(config.plot).parent.mkdir(parents=True, exist_ok=True)
-    draw_losses({Path(run).name: records for run, (_, records) in runs.items()}, Path(config.plot))
+    draw_losses({run: records for run, (_, records) in runs.items()}, Path(config.plot))
     print(f"curves: {config.plot}")
 
 
@@ -56,7 +59,8 @@ def read_run(folder: Path) -> tuple[dict, list[dict]]:
     """(config, log records) of a run folder that was evaluated at least once."""
     try:
         config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
+        model_config(config)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None
     records = read_log(folder)
     if not any("val_loss" in record for record in records):
@@ -73,7 +77,7 @@ def row(run: str, config: dict, records: list[dict]) -> dict[str, str]:
     body = counts["attention"] + counts["ffn"] + counts["norm"]
     final = evaluations[-1]
     return {
-        "run": Path(run).name,
+        "run": run,
         "parameters": f"{sum(counts.values()):,}",
         "body": f"{body:,}",
         "flops": f"{3 * flops_per_token(model) / 1e6:,.1f}",

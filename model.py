@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from kernels.continued_fraction import POLES
+from kernels.embedding import embedding
 from layers import ATTENTION, FFN, POSITION
 
 
@@ -64,7 +65,7 @@ class ModelConfig:
             name = getattr(self, key)
             if name not in registry:
                 wrong.append(_unknown(key, name, registry))
-            elif not wrong:
+            else:
                 wrong += getattr(registry[name], "complaints", lambda config: [])(self)
         return wrong
 
@@ -136,7 +137,9 @@ class GPT(nn.Module):
         length = tokens.shape[1]
         if length > self.config.block_size:
             raise ValueError(f"{length} tokens do not fit into block_size={self.config.block_size}")
-        x = self.position.embed(self.embedding(tokens), torch.arange(length, device=tokens.device))
+        x = self.position.embed(
+            embedding(self.embedding.weight, tokens), torch.arange(length, device=tokens.device)
+        )
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
@@ -146,18 +149,21 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
-    def generate(self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None):
+    def generate(
+        self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None
+    ):
         """Yields one token id after the other.
 
         tokens: list of ids, not empty. temperature 0 takes the likeliest token; top_k keeps the k
-        likeliest, top_p the fewest whose probabilities reach p. Past block_size the window slides: the
-        model sees the last block_size tokens, at positions counted from the window's start.
+        likeliest, top_p the fewest whose probabilities reach p; only ids below `below` are drawn. Past
+        block_size the window slides: the model sees the last block_size tokens, at positions counted
+        from the window's start.
         """
         device = self.embedding.weight.device
         context = list(tokens)
         for _ in range(max_new_tokens):
             window = torch.tensor([context[-self.config.block_size :]], device=device)
-            logits = self(window)[0, -1].float()
+            logits = self(window)[0, -1, :below].float()
             context.append(int(sample_token(logits, temperature, top_k, top_p, generator)))
             yield context[-1]
 

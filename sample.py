@@ -76,7 +76,13 @@ def write_one(model, tokenizer, prompt, start, config, generator) -> str:
     text = start
     print(start, end="", flush=True)
     stream = model.generate(
-        prompt, config.max_new_tokens, config.temperature, config.top_k, config.top_p, generator
+        prompt,
+        config.max_new_tokens,
+        config.temperature,
+        config.top_k,
+        config.top_p,
+        generator,
+        below=tokenizer.vocab_size,  # the model's vocabulary may be larger
     )
     for token in stream:
         if token == tokenizer.end_of_text:

@@ -8,6 +8,7 @@ config -> data -> model -> loop. The keys and their defaults stand in TrainConfi
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import shutil
@@ -78,6 +79,8 @@ class TrainConfig(ModelConfig):
         for key in ("min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed"):
             if not getattr(self, key) >= 0:
                 wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
+        if self.seed >= 2**32:
+            wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
@@ -96,7 +99,8 @@ class TrainingError(RuntimeError):
     """Training cannot go on; says why and what to do."""
 
 
-# what may change when a run goes on: nothing that the later losses depend on but by rounding
+# what may change when a run goes on: nothing that the later losses depend on, but for rounding and, on
+# another device, dropout
 FREE_ON_RESUME = {
     *("out_dir", "resume", "device", "compile", "dataset", "log_interval", "eval_interval"),
     *("checkpoint_interval", "keep_checkpoints", "wandb_log", "wandb_project", "wandb_run_name"),
@@ -130,7 +134,6 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
     validation: the windows [count, block_size + 1] that every evaluation scores.
     """
     restored = restore(folder, config, data) if config.resume else None
-    write_whole(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     torch.manual_seed(config.seed)
     with torch.device("meta"):
         model = GPT(model_config(config))
@@ -154,7 +157,9 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
         name = config.wandb_run_name or folder.name
         wandb_run = start_wandb(config.wandb_project, name, folder, dataclasses.asdict(config), wandb_id)
         wandb_id = wandb_run.id
+    write_whole(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     log = Log(folder, step, wandb_run)
+    tokenizer = data.tokenizer().to_json()
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
     tokens_per_step = samples_per_step * config.block_size
     # the compiled model trains, the plain one evaluates: other shapes must not recompile it
@@ -192,12 +197,13 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
             "config": dataclasses.asdict(config),
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
-            "tokenizer": data.tokenizer().to_json(),
+            "tokenizer": tokenizer,
             "data": fingerprint(data),
             "best_val_loss": best,
             "seconds": seconds,
             "wandb_id": wandb_id,
         }
+        log.sync()
         checkpoint.save(folder / "ckpt", step, content, config.keep_checkpoints, improved)
 
     def due(interval) -> bool:
@@ -209,7 +215,7 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
     while step < config.max_iters:
         model.train()
         # dropout's randomness is a function of the step, so that a resumed run repeats it
-        torch.manual_seed((config.seed << 32) + step)
+        torch.manual_seed(seed_of(config.seed, step))
         rate = learning_rate(
             step, config.max_iters, config.warmup_iters, config.learning_rate, config.min_lr
         )
@@ -255,6 +261,11 @@ def train(config: TrainConfig, device: torch.device, folder: Path, data: Dataset
     print(f"sample with: python sample.py {folder}")
 
 
+def seed_of(seed: int, step: int) -> int:
+    """A generator on the CPU heeds the low 32 bits only: all of them must depend on both numbers."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {step}".encode(), digest_size=7).digest())
+
+
 def check_finite(loss: float, norm: float, step: int, folder: Path):
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise TrainingError(
@@ -272,7 +283,8 @@ def choose_device(config: TrainConfig) -> torch.device:
         if name == "cuda":
             native = torch.cuda.is_bf16_supported(including_emulation=False)
         else:
-            abilities = torch.cpu.get_capabilities()
+            # older releases of PyTorch do not say
+            abilities = getattr(torch.cpu, "get_capabilities", dict)()
             native = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
         config.dtype = "bfloat16" if native else "float32"
     return torch.device(name)
@@ -288,7 +300,11 @@ def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = Dataset(config.dataset, "val", config.block_size, config.vocab_size)
-    return data, validation.validation_windows(max(1, config.eval_tokens // config.block_size))
+    windows = validation.validation_windows(max(1, config.eval_tokens // config.block_size))
+    # what an evaluation and a checkpoint will need must not be found missing hours later
+    data.target_bytes(windows)
+    data.tokenizer()
+    return data, windows
 
 
 def fingerprint(data: Dataset) -> dict:

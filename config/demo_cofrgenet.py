@@ -1,4 +1,5 @@
-# A CoFrGeNet on presidents' speeches: CAttnM for attention, Cffn for feed-forward, else as demo_dense.py.
+# A CoFrGeNet on presidents' speeches: CAttnM for attention, Cffn for feed-forward, the same steps on the
+# same batches as demo_dense.py, at a learning rate of its own.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet.py
 # What to expect: 1.55 bits per byte on unseen speeches after two minutes on two cores (README.md).
@@ -9,7 +10,6 @@ n_layer = 4
 n_head = 4
 n_embd = 256
 block_size = 256
-vocab_size = 4096
 attention = "cattn_m"
 ffn = "cffn_added"
 cf_ladders = 7

@@ -9,7 +9,6 @@ n_layer = 4
 n_head = 4
 n_embd = 256
 block_size = 256
-vocab_size = 4096
 
 batch_size = 8
 gradient_accumulation_steps = 1

@@ -147,8 +147,11 @@ def _csv(path: Path, field: str) -> Iterator[str]:
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
-    import pyarrow
-    from pyarrow import parquet
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{path}: reading Parquet needs the package pyarrow: pip install pyarrow") from None
 
     with readable(path):
         try:

@@ -22,7 +22,7 @@ POLES = ("clamp", "positive")
 
 
 def continued_fraction(
-    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.5
+    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1
 ) -> torch.Tensor:
     """f(a_1..a_d) along the last but one dimension.
 
@@ -92,9 +92,7 @@ def _continuants(a, positive, eps):
     return [*tails, current.reciprocal()]
 
 
-def continued_fraction_naive(
-    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.5
-) -> torch.Tensor:
+def continued_fraction_naive(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:
     """The oracle: the ladder as it is written, d divisions, no clamp, differentiated by autograd.
 
     Same shapes as `continued_fraction`; equal to it wherever no denominator is clamped.

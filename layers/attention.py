@@ -26,7 +26,7 @@ class SoftmaxAttention(nn.Module):
 
     @staticmethod
     def complaints(config):
-        if config.n_embd % config.n_head:
+        if config.n_head > 0 and config.n_embd % config.n_head:
             return [f"n_head={config.n_head} does not divide n_embd={config.n_embd}"]
         return []
 

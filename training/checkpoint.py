@@ -9,13 +9,24 @@ import os
 import pickle
 import platform
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
 import torch
 
 FORMAT = "cofrgenet checkpoint 1"
-REQUIRED = ("step", "config", "model", "optimizer", "tokenizer")
+REQUIRED = {
+    "step",
+    "config",
+    "model",
+    "optimizer",
+    "tokenizer",
+    "data",
+    "best_val_loss",
+    "seconds",
+    "wandb_id",
+}
 
 
 class CheckpointError(ValueError):
@@ -34,38 +45,49 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{step:08d}.pt"
-    _write(path, {"format": FORMAT, "versions": versions(), **content})
-    if best:
-        link = folder / "best.pt.tmp"
-        link.unlink(missing_ok=True)
-        try:
-            os.link(path, link)
-            os.replace(link, folder / "best.pt")
-        except OSError:  # a file system without hard links
-            _write(folder / "best.pt", {"format": FORMAT, "versions": versions(), **content})
-    for old in numbered(folder)[:-keep]:
-        old.unlink()
-    return path
-
-
-def _write(path: Path, content: dict):
     temporary = path.with_suffix(".pt.tmp")
     try:
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(temporary, {"format": FORMAT, "versions": versions(), **content})
+        if best:
+            # first, so that no numbered checkpoint knows of a best loss whose weights are not kept
+            _copy(temporary, folder / "best.pt")
+        os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         temporary.unlink(missing_ok=True)
         raise OSError(
             f"{path} could not be written ({error}); earlier checkpoints are untouched"
         ) from error
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+    for old in numbered(folder)[:-keep]:
+        old.unlink()
+    for left_over in folder.glob("*.tmp"):
+        left_over.unlink()
+    return path
+
+
+def _write(path: Path, content: dict):
+    with open(path, "wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy(source: Path, target: Path):
+    """Put a whole file in the place of another; it takes no space where hard links are to be had."""
+    beside = target.with_suffix(".pt.tmp")
+    beside.unlink(missing_ok=True)
+    try:
+        os.link(source, beside)
+    except OSError:  # a file system without hard links
+        with open(source, "rb") as read, open(beside, "wb") as write:
+            shutil.copyfileobj(read, write)
+            write.flush()
+            os.fsync(write.fileno())
+    os.replace(beside, target)
 
 
 def numbered(folder: Path) -> list[Path]:
@@ -91,10 +113,13 @@ def find(run: Path, which: str = "last") -> Path:
     return found[-1]
 
 
-def load(path: Path, device="cpu") -> dict:
-    """Read and check a checkpoint. Raises CheckpointError; never runs code from the file."""
+def load(path: Path) -> dict:
+    """Read and check a checkpoint; its tensors are on the CPU.
+
+    Raises CheckpointError; never runs code from the file.
+    """
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except pickle.UnpicklingError as error:
@@ -106,7 +131,7 @@ def load(path: Path, device="cpu") -> dict:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT or any(key not in content for key in REQUIRED):
+    if found != FORMAT or not content.keys() >= REQUIRED:
         what = f"its format is {found!r}, not {FORMAT!r}" if found != FORMAT else "it lacks parts"
         raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
     return content

@@ -8,6 +8,7 @@ out/<run>/config.json   the resolved config
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunFolderError(f"another process is training in {folder}") from None
         yield folder
 
@@ -47,7 +48,10 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
 def write_whole(path: Path, data: str | bytes):
     """Replace a small file so that a reader or a crash never meets half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    with open(temporary, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
@@ -83,6 +87,10 @@ class Log:
         if self.wandb_run is not None:
             self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
+    def sync(self):
+        """On disk, so that no checkpoint is ahead of its log."""
+        os.fsync(self.file.fileno())
+
     def draw(self):
         draw_losses({self.folder.name: self.records}, self.folder / "loss.png")
 
@@ -92,8 +100,8 @@ class Log:
             self.wandb_run.finish()
 
 
-def draw_losses(runs: dict[str, list[dict]], path: Path, training: bool = True):
-    """Validation (and training) loss in nats per token against tokens, one colour a run -> a PNG."""
+def draw_losses(runs: dict[str, list[dict]], path: Path):
+    """Validation and training loss in nats per token against tokens, one colour a run -> a PNG."""
     import io
 
     from matplotlib.figure import Figure
@@ -104,7 +112,7 @@ def draw_losses(runs: dict[str, list[dict]], path: Path, training: bool = True):
         colour = f"C{number}"
         for key, style in (("loss", {"alpha": 0.35, "lw": 1}), ("val_loss", {"marker": "o", "ms": 3})):
             points = [(r["tokens"] / 1e6, r[key]) for r in records if key in r]
-            if points and (training or key == "val_loss"):
+            if points:
                 label = f"{name}: {'validation' if key == 'val_loss' else 'training'}"
                 axes.plot(*zip(*points, strict=True), color=colour, label=label, **style)
     axes.set_xlabel("million tokens")
@@ -115,8 +123,9 @@ def draw_losses(runs: dict[str, list[dict]], path: Path, training: bool = True):
         # the fall of the first steps would squeeze everything that follows
         points = [point for line in axes.lines for point in line.get_xydata()]
         end = max(x for x, _ in points)
-        later = [y for x, y in points if x >= end / 10]
-        axes.set_ylim(min(later) - 0.1, max(later) + 0.1)
+        later = [y for x, y in points if x >= end / 10 and math.isfinite(y)]
+        if later:
+            axes.set_ylim(min(later) - 0.1, max(later) + 0.1)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)
     write_whole(path, image.getvalue())

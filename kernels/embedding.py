@@ -1,0 +1,37 @@
+"""Token embedding whose gradient repeats itself to the bit.
+
+Inductor turns the gradient of an embedding lookup into atomic additions, whose order depends on the
+timing of threads: two runs of the same compiled model then differ from about the third step on.
+PyTorch's own kernel adds the rows of each token in order; here the compiler leaves it alone.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def embedding(weight: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """weight: [rows, C] floating type, tokens: [...] int64 below rows -> [..., C]; F.embedding's values."""
+    return _Embedding.apply(weight, tokens)
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.rows = weight.shape[0]
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (tokens,) = ctx.saved_tensors
+        return _embedding_backward(grad.contiguous(), tokens, ctx.rows), None
+
+
+@torch.library.custom_op("cofrgenet::embedding_backward", mutates_args=())
+def _embedding_backward(grad: torch.Tensor, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.ops.aten.embedding_dense_backward(grad, tokens, rows, -1, False)
+
+
+@_embedding_backward.register_fake
+def _(grad, tokens, rows):
+    return grad.new_empty(rows, grad.shape[-1])
