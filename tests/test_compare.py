@@ -1,8 +1,10 @@
+import dataclasses
 import json
 
 import pytest
 
 from compare import main
+from train import TrainConfig
 
 
 def test_table_and_picture(run, capsys, tmp_path):
@@ -19,6 +21,16 @@ def test_table_and_picture(run, capsys, tmp_path):
     assert f"{final['tokens']:,}" in lines[3]
     assert lines[4:6] == ["differs: attention = 'softmax', 'cattn_m'", "differs: ffn = 'mlp', 'cffn_added'"]
     assert (tmp_path / "new" / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_of_the_same_name_keep_their_paths(run, capsys, tmp_path):
+    first, _ = run("x/same", "--max_iters=2")
+    second, _ = run("y/same", "--max_iters=2", "--seed=2")
+    capsys.readouterr()
+    main([str(first), str(second), f"--plot={tmp_path / 'a.png'}"])
+    said = capsys.readouterr().out
+    assert f"| {first} " in said
+    assert f"| {second} " in said
 
 
 def test_a_log_cut_off_by_a_kill_is_read(run, capsys, tmp_path):
@@ -38,4 +50,6 @@ def test_what_it_refuses(tmp_path, capsys):
     assert "is no run folder" in said(tmp_path / "none")
     assert "is required" in said()
     (tmp_path / "config.json").write_text(json.dumps({}))
+    assert "is no run folder" in said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(TrainConfig())))
     assert "has no evaluation in its log yet" in said(tmp_path)

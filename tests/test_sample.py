@@ -80,8 +80,34 @@ def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypa
     from model import GPT
 
     tokens = [*"é€".encode(), 0xFF, *b"x", 0xC3]
-    monkeypatch.setattr(GPT, "generate", lambda self, *rest: iter(tokens))
+    monkeypatch.setattr(GPT, "generate", lambda self, *rest, **keys: iter(tokens))
     assert sample(capsys, trained) == "--- sample 1 of 1 ---\né€\ufffdx\ufffd\n"
+
+
+def test_the_prompt_begins_a_document(trained, capsys, monkeypatch):
+    from model import GPT
+
+    seen = []
+    monkeypatch.setattr(
+        GPT, "generate", lambda self, prompt, *rest, **keys: iter(seen.append(prompt) or [])
+    )
+    sample(capsys, trained, "--start=ab")
+    assert seen == [[256, *b"ab"]]
+
+
+def test_best_or_last(trained, capsys):
+    (last,) = (trained / "ckpt").glob("step_*10.pt")
+    content = torch.load(last, weights_only=True)
+    torch.save({**content, "step": 77}, trained / "ckpt" / "step_00000077.pt")
+    for which, step in (("best", "step 10"), ("last", "step 77")):
+        main([str(trained), f"--which={which}", "--max_new_tokens=1"])
+        assert step in capsys.readouterr().err
+
+
+def test_a_model_with_a_larger_vocabulary_than_the_tokenizer(run, capsys):
+    """The ids that the tokenizer does not have are never drawn."""
+    folder, _ = run("large", "--max_iters=2", "--vocab_size=2000")
+    sample(capsys, folder, "--max_new_tokens=200", "--temperature=3", "--top_k=None")
 
 
 def test_what_it_refuses(trained, capsys, tmp_path):

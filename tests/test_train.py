@@ -1,8 +1,10 @@
 """train.py: what a run leaves behind, how it goes on, what it refuses."""
 
 import dataclasses
+import itertools
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import train as train_module
 from data.loader import Dataset
 from train import TrainConfig, evaluate, main
 from training import checkpoint
-from training.log import open_run, read_log
+from training.log import draw_losses, open_run, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -244,9 +246,17 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(run, tmp_pat
         assert all(t.isfinite().all() for t in checkpoint.load(path)["model"].values())
 
 
+def test_compiled_training_repeats_itself_on_two_threads(run):
+    """Inductor's own gradient of an embedding would add in the order in which threads arrive."""
+    torch.set_num_threads(2)
+    keys = ("--max_iters=12", "--compile=True", "--batch_size=8", "--block_size=64", "--n_embd=64")
+    runs = [losses(run(name, *keys, "--dtype=bfloat16")[1]) for name in "ab"]
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.parametrize(("native", "dtype"), [(True, "bfloat16"), (False, "float32")])
 def test_half_precision_is_chosen_where_the_processor_has_it(monkeypatch, native, dtype):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native}, raising=False)
     config = TrainConfig(device="cpu")
     assert train_module.choose_device(config) == torch.device("cpu")
     assert config.dtype == dtype
@@ -266,16 +276,109 @@ def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):
     assert "training goes on without it" in said
 
 
+def test_evaluation_neither_drops_nor_records(dataset, build):
+    model = build(vocab_size=257, ffn="cffn_added", cf_eval_clip=True, dropout=0.5).train()
+    data = Dataset(dataset, "val", 17)
+    windows = data.validation_windows(11)
+    config = TrainConfig(batch_size=4, dtype="float32")
+    ranges = {name: b.clone() for name, b in model.named_buffers()}
+    first, second = (evaluate(model, windows, data.target_bytes(windows), config) for _ in range(2))
+    assert first == second
+    assert len(ranges) == 4
+    assert all(torch.equal(ranges[name], b) for name, b in model.named_buffers())
+
+
+def test_evaluations_do_not_disturb_training(run):
+    """Dropout stays on after an evaluation, and draws the same numbers."""
+    keys = ("--max_iters=6", "--dropout=0.5", "--attention=cattn_m", "--ffn=cffn_added")
+    _, often = run("often", *keys, "--eval_interval=1")
+    _, seldom = run("seldom", *keys, "--eval_interval=100")
+    _, none = run("none", *keys[:1], "--dropout=0.0", *keys[2:])
+    often, seldom, none = ([r["loss"] for r in records if "loss" in r] for records in (often, seldom, none))
+    assert often == seldom
+    assert all(a != b for a, b in zip(often, none, strict=True))
+
+
+def test_dropout_depends_on_seed_and_step():
+    masks = set()
+    for seed in (1, 2, 1337):
+        for step in (0, 1, 2):
+            torch.manual_seed(train_module.seed_of(seed, step))
+            masks.add(tuple(torch.rand(4).tolist()))
+    assert len(masks) == 9
+
+
+def test_every_key_of_the_optimizer_and_the_precision_acts(run):
+    _, base = run("base", "--max_iters=6")
+    for key in (
+        "weight_decay=5.0", "beta1=0.5", "beta2=0.5", "grad_clip=0.1", "dtype=bfloat16", "min_lr=2e-3",
+        "warmup_iters=3", "learning_rate=2e-3",
+    ):  # fmt: skip
+        _, changed = run(key, "--max_iters=6", f"--{key}")
+        assert losses(changed)[-1][2] != losses(base)[-1][2], key
+        assert losses(changed)[-1][2] == pytest.approx(losses(base)[-1][2], rel=0.2), key
+
+
+def test_best_is_the_lowest_validation_loss(run, monkeypatch):
+    values = iter([9.0, 3.0, 1.0, 2.0, 1.5])
+    result = {"val_perplexity": 1.0, "val_bits_per_byte": 1.0}
+    monkeypatch.setattr(train_module, "evaluate", lambda *rest: {"val_loss": next(values), **result})
+    folder, _ = run("a", "--max_iters=4", "--eval_interval=1", "--checkpoint_interval=1")
+    assert checkpoint.load(folder / "ckpt" / "best.pt")["step"] == 2
+
+
+def test_rate_and_clock_leave_evaluations_out(run, monkeypatch):
+    """A clock that advances one second a reading, and a thousand in each evaluation."""
+    now = [0.0]
+
+    def tick():
+        now[0] += 1
+        return now[0]
+
+    def slow(*rest):
+        now[0] += 1000
+        return {"val_loss": 1.0, "val_perplexity": 1.0, "val_bits_per_byte": 1.0}
+
+    monkeypatch.setattr(train_module.time, "perf_counter", tick)
+    monkeypatch.setattr(train_module, "evaluate", slow)
+    _, records = run("a", "--max_iters=4", "--eval_interval=1")
+    training = [r for r in records if "loss" in r]
+    assert 0 < training[-1]["seconds"] < 100
+    for before, after in itertools.pairwise(training):
+        seconds = after["seconds"] - before["seconds"]
+        assert after["tokens_per_second"] == pytest.approx(256 / seconds)
+
+
+def test_a_data_set_without_its_parts_is_refused_before_training(arguments, capsys, tmp_path, dataset):
+    for name in ("token_bytes.npy", "val.bin"):
+        folder = tmp_path / name
+        shutil.copytree(dataset, folder)
+        (folder / name).unlink()
+        said = refused(capsys, arguments, f"--dataset={folder}", f"--out_dir={tmp_path / 'out'}")
+        assert name in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_nan_in_the_log_does_not_stop_the_picture(tmp_path):
+    records = [{"tokens": n, "loss": float("nan") if n == 3 else 1.0} for n in range(5)]
+    draw_losses({"a": records, "b": [{"tokens": 1, "val_loss": float("nan")}]}, tmp_path / "a.png")
+    assert (tmp_path / "a.png").exists()
+
+
 def test_compiled_training_equals_eager_training(run):
     """The real compiler, float32: losses agree to rounding."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     keys = ("--max_iters=4", "--n_layer=1", "--attention=cattn_m", "--ffn=cffn_added")
     _, eager = run("eager", *keys)
     _, compiled = run("compiled", *keys, "--compile=True")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     for a, b in zip(losses(eager), losses(compiled), strict=True):
         assert np.allclose(*(np.array(v, dtype=float) for v in (a, b)), rtol=1e-4, equal_nan=True)
 
 
 def test_wandb_offline(run, monkeypatch, tmp_path):
+    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     folder, _ = run("a", "--max_iters=3", "--wandb_log=True", "--wandb_run_name=name")

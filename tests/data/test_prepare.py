@@ -178,7 +178,7 @@ def test_names_of_files_do_not_reach_the_hub(tmp_path, monkeypatch):
 
 
 def test_hub(tmp_path, monkeypatch):
-    import datasets
+    datasets = pytest.importorskip("datasets")
 
     asked = []
 
@@ -211,7 +211,7 @@ def test_hub(tmp_path, monkeypatch):
 
 def test_a_loading_script_of_the_hub_is_not_run(tmp_path, monkeypatch, capsys):
     """Its conversion to Parquet, which the hub keeps on a branch, is read instead."""
-    import datasets
+    datasets = pytest.importorskip("datasets")
 
     def load_dataset(path, revision=None, **arguments):
         if revision != "refs/convert/parquet":
