@@ -21,6 +21,9 @@ class CompareConfig:
     runs: list[str]  # run folders of train.py, separated by commas
     plot: str = "out/compare.png"  # where the picture goes
 
+    def check(self) -> list[str]:
+        return [] if self.plot.endswith(".png") else [f"plot must end in .png, not {self.plot!r}"]
+
 
 COLUMNS = {
     "run": "run",
@@ -50,8 +53,11 @@ def main(argv: list[str]):
     print_table([row(run, *parts) for run, parts in runs.items()])
     for line in differences({run: parts[0] for run, parts in runs.items()}):
         print(line)
-    Path(config.plot).parent.mkdir(parents=True, exist_ok=True)
-    draw_losses({run: records for run, (_, records) in runs.items()}, Path(config.plot))
+    try:
+        Path(config.plot).parent.mkdir(parents=True, exist_ok=True)
+        draw_losses({run: records for run, (_, records) in runs.items()}, Path(config.plot))
+    except OSError as error:
+        sys.exit(f"compare.py: {error}; choose another --plot")
     print(f"curves: {config.plot}")
 
 

@@ -175,7 +175,7 @@ def _unknown(key, own, foreign) -> str:
 
 
 def _run_file(path: str, mistakes: list[str]) -> dict:
-    """The names that a config file assigns. `_private` names and imported modules do not count."""
+    """The names that a config file assigns. `_private` names, modules and functions do not count."""
     if not Path(path).is_file():
         folder = Path(path).parent
         names = [str(p) for p in folder.glob("*.py")] if folder.is_dir() else []
@@ -194,7 +194,7 @@ def _run_file(path: str, mistakes: list[str]) -> dict:
     return {
         key: value
         for key, value in namespace.items()
-        if not key.startswith("_") and not isinstance(value, types.ModuleType)
+        if not key.startswith("_") and not isinstance(value, types.ModuleType) and not callable(value)
     }
 
 

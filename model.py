@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -38,11 +39,11 @@ class ModelConfig:
     position: str = "learned"  # positional encoding: learned
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
-    cf_pole: str = "positive"  # near K_d = 0: clamp (as printed), positive (softplus(a) + cf_floor)
+    cf_pole: Literal["clamp", "positive"] = "positive"  # near K_d = 0: as printed, softplus(a) + cf_floor
     cf_eps: float = 0.01  # clamp: smallest |K_d|
     cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
-    cffn_gate: str = "self"  # input of cffn_gated: self, glu, glu_collapsed
+    cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
     cattn_proj: bool = False  # cattn_m: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
@@ -50,7 +51,8 @@ class ModelConfig:
     def check(self) -> list[str]:
         """What is wrong, one sentence each."""
         wrong = []
-        for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "cf_ladders", "cf_depth"):
+        sizes = "n_layer n_head n_embd block_size vocab_size cf_ladders cf_depth cattn_heads"
+        for key in sizes.split():
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
@@ -224,19 +226,20 @@ def print_accounts(arguments):
     if "--help" in overrides or not arguments:
         print(__doc__)
         configurator.parse(ModelConfig, ["--help"])
-    row = "{:44} {:>15} {:>15} {:>15} {:>15} {:>20}".format
+    row = "{:60} {:>15} {:>15} {:>15} {:>15} {:>20}".format
+    models = [a for a in arguments if not a.startswith("--")] or [""]
+    configs = [configurator.parse(ModelConfig, [*filter(None, m.split("+")), *overrides]) for m in models]
     print(row("model", "parameters", "no embeddings", "attention", "ffn", "forward MFLOPs/token"))
-    for argument in (a for a in arguments if not a.startswith("--")):
-        config = configurator.parse(ModelConfig, [*argument.split("+"), *overrides])
+    for name, config in zip(models, configs, strict=True):
         if config.vocab_size is None:
             config.vocab_size = 50257
-            argument += " (vocab 50257)"
+            name += " (vocabulary 50257)"
         counts = parameter_counts(config)
         total = sum(counts.values())
         body = total - counts["embedding"] - counts["position"]
         numbers = (total, body, counts["attention"], counts["ffn"])
         megaflops = f"{flops_per_token(config) / 1e6:,.1f}"
-        print(row(argument, *(f"{n:,}" for n in numbers), megaflops))
+        print(row(name, *(f"{n:,}" for n in numbers), megaflops))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 
 import configurator
 from data import DataError
-from data.tokenizer import from_json
+from data.tokenizer import from_json, valid_unicode
 from model import GPT, model_config
 from training import checkpoint
 from training.checkpoint import CheckpointError
@@ -41,8 +41,10 @@ class SampleConfig:
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
-        if not self.temperature >= 0:
-            wrong.append(f"temperature must not be below 0, not {self.temperature}")
+        if self.temperature != 0 and not 1e-3 <= self.temperature < float("inf"):
+            wrong.append(f"temperature must be 0 or at least 0.001, not {self.temperature}")
+        if not 0 <= self.seed < 2**32:
+            wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -56,17 +58,23 @@ def main(argv: list[str]):
         start = read_start(config.start)
         path = checkpoint.find(Path(config.out_dir), config.which)
         model, tokenizer, step = load_model(path, config.device)
-    except (CheckpointError, DataError, OSError, UnicodeDecodeError) as error:
+    except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
     print(f"{path}, step {step:,}", file=sys.stderr)
     # in training every document follows an end-of-text token
     prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
-    texts = []
-    for number in range(1, config.num_samples + 1):
-        print(f"--- sample {number} of {config.num_samples} ---")
-        texts.append(write_one(model, tokenizer, prompt, start, config, generator))
-    keep(Path(config.out_dir), path, config, texts)
+    sys.stdout.reconfigure(errors="replace")  # a terminal that knows only ASCII
+    try:
+        for number in range(1, config.num_samples + 1):
+            print(f"--- sample {number} of {config.num_samples} ---")
+            text = write_one(model, tokenizer, prompt, start, config, generator)
+            keep(Path(config.out_dir), path, config, text)
+    except KeyboardInterrupt:
+        sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        sys.stderr.close()
+        sys.exit(1)
 
 
 def write_one(model, tokenizer, prompt, start, config, generator) -> str:
@@ -96,20 +104,26 @@ def write_one(model, tokenizer, prompt, start, config, generator) -> str:
 
 
 def read_start(start: str) -> str:
+    """The prompt; raises OSError or DataError where a file of it cannot be read."""
     if start.startswith("FILE:"):
-        return Path(start.removeprefix("FILE:")).read_text(encoding="utf-8")
-    return start
+        path = Path(start.removeprefix("FILE:"))
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 ({error})") from None
+    return valid_unicode(start)
 
 
 def load_model(path: Path, device: str):
     """(model in evaluation mode, tokenizer, step) of a checkpoint; raises CheckpointError."""
     content = checkpoint.load(path)
     try:
-        config = model_config(content["config"])
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} has no complete model configuration ({error})") from None
-    with torch.device("meta"):
-        model = GPT(config)
+        with torch.device("meta"):
+            model = GPT(model_config(content["config"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} has no model configuration that this version knows ({error})"
+        ) from None
     model.to_empty(device="cpu").init_weights()
     checkpoint.load_weights(model, content, path)
     if device == "auto":
@@ -117,8 +131,8 @@ def load_model(path: Path, device: str):
     return model.to(device).eval(), from_json(content["tokenizer"]), content["step"]
 
 
-def keep(run: Path, path: Path, config: SampleConfig, texts: list[str]):
-    """Append the texts to the run folder's samples.txt, if it is a run folder that can be written."""
+def keep(run: Path, path: Path, config: SampleConfig, text: str):
+    """Append a text to the run folder's samples.txt, if it is a run folder that can be written."""
     if not run.is_dir():
         return
     settings = (
@@ -126,8 +140,7 @@ def keep(run: Path, path: Path, config: SampleConfig, texts: list[str]):
     )
     try:
         with open(run / "samples.txt", "a", encoding="utf-8") as file:
-            for text in texts:
-                file.write(f"--- {path.name}, {settings} ---\n{text}\n\n")
+            file.write(f"--- {path.name}, {settings} ---\n{text}\n\n")
     except OSError as error:
         print(f"sample.py: samples.txt was not written ({error})", file=sys.stderr)
 

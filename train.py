@@ -79,6 +79,11 @@ class TrainConfig(ModelConfig):
         for key in ("min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed"):
             if not getattr(self, key) >= 0:
                 wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
+        for field in dataclasses.fields(self):
+            if isinstance(value := getattr(self, field.name), float) and math.isinf(value):
+                wrong.append(f"{field.name} must be finite, not {value}")
+        if not self.out_dir:
+            wrong.append("out_dir is empty: give the run a folder of its own, such as out/mine")
         if self.seed >= 2**32:
             wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):
@@ -117,9 +122,9 @@ def main(argv: list[str]):
     except (DataError, CheckpointError, RunFolderError, TrainingError, OSError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
-        sys.exit(
-            f"train.py: interrupted; --resume=True --out_dir={config.out_dir} goes on from its checkpoint"
-        )
+        saved = checkpoint.numbered(Path(config.out_dir) / "ckpt")
+        where = f"goes on from {saved[-1].name}" if saved else "starts again: there is no checkpoint yet"
+        sys.exit(f"train.py: interrupted; --resume=True --out_dir={config.out_dir} {where}")
 
 
 def saved_config(values: dict) -> Path | None:
@@ -315,6 +320,10 @@ def fingerprint(data: Dataset) -> dict:
 def restore(folder: Path, config: TrainConfig, data: Dataset):
     """(path, content) of the last checkpoint, or None. Raises CheckpointError where the run differs."""
     if not checkpoint.numbered(folder / "ckpt"):
+        if (folder / "ckpt" / "best.pt").is_file():
+            raise CheckpointError(
+                f"{folder / 'ckpt'} holds best.pt, but no step_*.pt to go on from; choose another --out_dir"
+            )
         return None
     path = checkpoint.find(folder)
     content = checkpoint.load(path)
@@ -366,6 +375,8 @@ def use_compiler(config: TrainConfig, device: torch.device) -> bool:
     if config.compile and device.type == "cpu" and (missing := missing_for_compile()):
         print(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
         return False
+    if config.compile:
+        print("compiling at the first step: that takes a minute or so", flush=True)
     return config.compile
 
 

@@ -173,9 +173,18 @@ def _empty_split(split: str, counts: dict, skipped: int) -> str:
     total = sum(count["documents"] for count in counts.values())
     if not total:
         return f"no document with any text was found ({skipped} were empty)"
-    change = "raise" if split == "val" else "lower"
+    if total == 1:
+        return (
+            "there is one document only, and documents are not cut into training and validation: cut it "
+            r"with --separator, --separator='\n\n' say, or give more"
+        )
+    change = (
+        f"raise --val_fraction, to {min(0.5, 5 / total):.2g} say"
+        if split == "val"
+        else "lower --val_fraction"
+    )
     return (
-        f"none of the {total} documents fell into the {split} split: {change} --val_fraction, give more "
+        f"none of the {total} documents fell into the {split} split: {change}, give more "
         "documents, or cut one big file with --separator"
     )
 

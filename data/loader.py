@@ -234,7 +234,20 @@ def _read_meta(folder: Path) -> dict:
     missing = {"dtype", "splits", "tokenizer", "vocab_size", "end_of_text"} - meta.keys()
     if missing:
         raise DataError(f"{path} lacks {', '.join(sorted(missing))}; prepare the data set again")
+    if not _sound(meta):
+        raise DataError(f"{path} was edited into something else; prepare the data set again")
     return meta
+
+
+def _sound(meta: dict) -> bool:
+    tokenizer, splits = meta["tokenizer"], meta["splits"]
+    return (
+        isinstance(meta["vocab_size"], int)
+        and isinstance(tokenizer, dict)
+        and {"kind", "hash"} <= tokenizer.keys()
+        and isinstance(splits, dict)
+        and all(isinstance(s, dict) and isinstance(s.get("tokens"), int) for s in splits.values())
+    )
 
 
 def _map_tokens(path: Path, count: int, dtype: str) -> np.ndarray:

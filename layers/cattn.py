@@ -65,7 +65,7 @@ class CAttnM(nn.Module):
 
     @staticmethod
     def complaints(config):
-        if config.cattn_heads < 1 or config.n_embd % config.cattn_heads:
+        if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:
             return [f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}"]
         return []
 

@@ -62,7 +62,7 @@ def test_killed_at_random_moments(arguments, tmp_path, variant):
     seed = random.randrange(10**6)
     print(f"random seed {seed}")  # shown when the test fails
     dice = random.Random(seed)
-    folder = tmp_path / "killed"
+    folder, kills = tmp_path / "killed", 0
     for last in sorted(dice.sample(range(3, STEPS - 5), 3)):
         process = start(folder, arguments, *variant)
         deadline = time.monotonic() + 60
@@ -71,8 +71,10 @@ def test_killed_at_random_moments(arguments, tmp_path, variant):
         time.sleep(dice.uniform(0, 0.01))
         process.kill()
         process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        assert steps_logged(folder) > 0
+        # on a busy machine it may have ended before it was hit
+        assert process.returncode in (-signal.SIGKILL, 0)
+        kills += process.returncode != 0
+    assert kills
     assert finish(folder, arguments, *variant) == whole
 
 
@@ -106,3 +108,4 @@ def test_killed_while_writing_a_checkpoint(arguments, tmp_path):
     newest = checkpoint.load(checkpoint.find(folder))["step"]
     assert 0 < newest < max(step for step, *_ in losses(folder)) + 1
     assert finish(folder, arguments) == whole
+    assert not list((folder / "ckpt").glob("*.tmp"))

@@ -59,7 +59,7 @@ def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     assert not (trained / "samples.txt").exists()
     assert "No such file" in refused(capsys, trained, f"--start=FILE:{tmp_path / 'none.txt'}")
     prompt.write_bytes(b"\xff\xfe\xff")
-    assert "can't decode" in refused(capsys, trained, f"--start=FILE:{prompt}")
+    assert "prompt.txt is not UTF-8" in refused(capsys, trained, f"--start=FILE:{prompt}")
 
 
 def test_stops_at_the_end_of_text(trained, capsys):
@@ -115,7 +115,8 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     assert "is no run folder" in refused(capsys, tmp_path)
     assert "is required" in refused(capsys)
     for argument, message in [
-        ("--temperature=-1", "temperature must not be below 0"),
+        ("--temperature=-1", "temperature must be 0 or at least 0.001, not -1"),
+        ("--seed=-1", "seed must be in [0, 2^32)"),
         ("--top_p=0", "top_p must be in (0, 1], not 0.0"),
         ("--top_k=0", "top_k must be at least 1"),
         ("--num_samples=0", "num_samples must be at least 1"),
@@ -132,4 +133,4 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     assert "is of another model: it lacks blocks.2" in refused(capsys, foreign)
     del content["config"]["n_layer"]
     torch.save(content, foreign)
-    assert "has no complete model configuration" in refused(capsys, foreign)
+    assert "has no model configuration that this version knows" in refused(capsys, foreign)

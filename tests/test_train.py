@@ -17,7 +17,7 @@ import train as train_module
 from data.loader import Dataset
 from train import TrainConfig, evaluate, main
 from training import checkpoint
-from training.log import draw_losses, open_run, read_log
+from training.log import RunFolderError, draw_losses, open_run, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -395,3 +395,34 @@ def test_the_script_itself(arguments, tmp_path):
     assert found.returncode == 2
     assert "unknown key 'nonsense'" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_resume_never_loses_a_log(run, arguments, capsys, tmp_path):
+    """No checkpoint to go on from: the log of the lost run is kept under another name."""
+    folder, _ = run("a", "--max_iters=5")
+    old = (folder / "log.jsonl").read_bytes()
+    keys = (f"--out_dir={folder}", "--resume=True", "--max_iters=5")
+    for path in (folder / "ckpt").glob("step_*"):
+        path.unlink()
+    assert "holds best.pt, but no step_*.pt to go on from" in refused(capsys, arguments, *keys)
+    (folder / "ckpt" / "best.pt").unlink()
+    main([*arguments, *keys])
+    assert (folder / "log.1.jsonl").read_bytes() == old
+    (folder / "log.jsonl").write_bytes(old.replace(b'{"step": 2,', b"garbage", 1))
+    assert "damaged; mend the line, or move the file away" in refused(capsys, arguments, *keys)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "log.jsonl").write_text("precious")
+    said = refused(capsys, arguments, f"--out_dir={foreign}", "--resume=True")
+    assert "holds files but no run" in said
+    assert (foreign / "log.jsonl").read_text() == "precious"
+
+
+def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, tmp_path):
+    def fail(*arguments):
+        raise RunFolderError("wandb did not start")
+
+    monkeypatch.setattr(train_module, "start_wandb", fail)
+    with pytest.raises(SystemExit, match="wandb did not start"):
+        run("a", "--wandb_log=True")
+    run("a", "--max_iters=2")

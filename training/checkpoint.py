@@ -122,10 +122,9 @@ def load(path: Path) -> dict:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
+    except pickle.UnpicklingError:
         raise CheckpointError(
-            f"{path} is not plain tensors and values, so it is not loaded ({reason})"
+            f"{path} is not plain tensors and values: it is damaged, or holds code, which is never run"
         ) from None
     except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

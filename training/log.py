@@ -27,11 +27,18 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
     cannot be written, and where another process is training in it.
     """
     folder = Path(out_dir)
-    if not resume and folder.is_dir() and any(folder.iterdir()):
+    try:
+        # a start that failed early leaves its lock behind, and nothing else
+        content = {path.name for path in folder.iterdir()} - {".lock"} if folder.is_dir() else set()
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be read ({error}); choose another --out_dir") from None
+    if content and not resume:
         raise RunFolderError(
-            f"{folder} is not empty, and a run is never overwritten: continue it with --resume=True, "
-            "choose another --out_dir, or delete it"
+            f"{folder} is not empty, and a run is never overwritten: continue it with --resume=True, or "
+            "choose another --out_dir"
         )
+    if content and not (folder / "config.json").is_file() and not (folder / "ckpt").is_dir():
+        raise RunFolderError(f"{folder} holds files but no run (no config.json); choose another --out_dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "w")  # noqa: SIM115 (a with statement would blame the training's errors)
@@ -48,35 +55,52 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
 def write_whole(path: Path, data: str | bytes):
     """Replace a small file so that a reader or a crash never meets half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written ({error.strerror})") from error
 
 
 def read_log(folder: Path) -> list[dict]:
-    """The records of log.jsonl in order; a last line that was cut off by a kill is left out."""
+    """The records of log.jsonl in order; a last line that was cut off by a kill is left out.
+
+    Raises RunFolderError where any other line is no record.
+    """
     records = []
     path = folder / "log.jsonl"
-    if path.is_file():
-        for line in path.read_text().splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
+                raise ValueError("no record")
+            records.append(record)
+        except ValueError:
+            if number < len(lines):
+                raise RunFolderError(
+                    f"{path}, line {number}: damaged; mend the line, or move the file away"
+                ) from None
     return records
 
 
 class Log:
     """Appends records to log.jsonl (and to wandb), and redraws loss.png.
 
-    On resume the records after `step` are dropped: the steps that they tell of run again.
+    On resume the records after `step` are dropped: the steps that they tell of run again. A log of which
+    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on.
     """
 
     def __init__(self, folder: Path, step: int, wandb_run=None):
         self.folder, self.wandb_run = folder, wandb_run
         self.records = [r for r in read_log(folder) if r["step"] <= step] if step else []
+        if not self.records and (folder / "log.jsonl").is_file():
+            number = 1 + sum(1 for _ in folder.glob("log.*.jsonl"))
+            os.replace(folder / "log.jsonl", folder / f"log.{number}.jsonl")
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
         self.file = open(folder / "log.jsonl", "a")  # noqa: SIM115 (closed by close)
 

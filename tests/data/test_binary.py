@@ -185,8 +185,9 @@ def test_finished_folders_are_kept(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"documents": ["one document"]}, "fell into the val split: raise --val_fraction"),
-        ({"documents": ["one document"], "val_fraction": 0.999999}, "train split: lower --val_fraction"),
+        ({"documents": ["one document"]}, "one document only, .* cut it with --separator"),
+        ({"documents": ["a", "b"], "val_fraction": 1e-9}, r"val split: raise --val_fraction, to 0\.5 say"),
+        ({"documents": ["a", "b"], "val_fraction": 0.999999}, "train split: lower --val_fraction"),
         ({"documents": []}, "no document with any text"),
         ({"documents": [" ", ""]}, r"no document with any text was found \(2 were empty\)"),
         ({"val_fraction": 0.0}, "--val_fraction must lie between"),

@@ -72,7 +72,7 @@ def test_a_pickle_bomb_is_refused_and_never_runs(tmp_path, torch_format):
     else:
         path.write_bytes(pickle.dumps(Bomb(trace)))
     with pytest.raises(
-        CheckpointError, match=r"bomb\.pt is not plain tensors and values, so it is not loaded"
+        CheckpointError, match=r"bomb\.pt is not plain tensors and values: it is damaged, or holds code"
     ):
         checkpoint.load(path)
     assert not trace.exists()
