@@ -319,13 +319,11 @@ def fingerprint(data: Dataset) -> dict:
 
 def restore(folder: Path, config: TrainConfig, data: Dataset):
     """(path, content) of the last checkpoint, or None. Raises CheckpointError where the run differs."""
-    if not checkpoint.numbered(folder / "ckpt"):
-        if (folder / "ckpt" / "best.pt").is_file():
-            raise CheckpointError(
-                f"{folder / 'ckpt'} holds best.pt, but no step_*.pt to go on from; choose another --out_dir"
-            )
+    # best.pt alone: the first checkpoint was cut off between its two names
+    found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
+    if not found:
         return None
-    path = checkpoint.find(folder)
+    path = found[-1]
     content = checkpoint.load(path)
     wrong = [
         f"{key} was {content['config'].get(key)!r}, now {value!r}"

@@ -402,10 +402,8 @@ def test_resume_never_loses_a_log(run, arguments, capsys, tmp_path):
     folder, _ = run("a", "--max_iters=5")
     old = (folder / "log.jsonl").read_bytes()
     keys = (f"--out_dir={folder}", "--resume=True", "--max_iters=5")
-    for path in (folder / "ckpt").glob("step_*"):
+    for path in (folder / "ckpt").glob("*.pt"):
         path.unlink()
-    assert "holds best.pt, but no step_*.pt to go on from" in refused(capsys, arguments, *keys)
-    (folder / "ckpt" / "best.pt").unlink()
     main([*arguments, *keys])
     assert (folder / "log.1.jsonl").read_bytes() == old
     (folder / "log.jsonl").write_bytes(old.replace(b'{"step": 2,', b"garbage", 1))
@@ -416,6 +414,19 @@ def test_resume_never_loses_a_log(run, arguments, capsys, tmp_path):
     said = refused(capsys, arguments, f"--out_dir={foreign}", "--resume=True")
     assert "holds files but no run" in said
     assert (foreign / "log.jsonl").read_text() == "precious"
+
+
+def test_best_alone_is_enough_to_go_on(run):
+    """What a kill between the two names of the very first checkpoint leaves behind."""
+    _, whole = run("whole")
+    folder, _ = run("cut", "--keep_checkpoints=9")
+    for path in checkpoint.numbered(folder / "ckpt"):
+        if path.name == "step_00000010.pt":
+            path.replace(folder / "ckpt" / "best.pt")
+        else:
+            path.unlink()
+    _, again = run("cut", "--keep_checkpoints=9", "--resume=True")
+    assert losses(again) == losses(whole)
 
 
 def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, tmp_path):
