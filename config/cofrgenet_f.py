@@ -3,7 +3,7 @@
 #   python train.py config/cofrgenet_f.py
 #   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
 # The size and the data are the paper's. The form is ours: ladders beside a product of two linear maps, with
-# denominators kept positive, the best of small runs. What it costs: python model.py config/cofrgenet_f.py
+# denominators kept positive; a start, no finding. What it costs: python model.py config/cofrgenet_f.py
 # What to expect: 821,711,408 parameters, 0.57 of the dense model's FLOPs. Nobody has run it to the end yet.
 out_dir = "out/cofrgenet_f"
 dataset = "data/openwebtext/gpt2"
