@@ -12,13 +12,12 @@ import dataclasses
 import difflib
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels.continued_fraction import POLES
 from kernels.embedding import embedding
 from layers import ATTENTION, FFN, POSITION
 
@@ -34,14 +33,20 @@ class ModelConfig:
     vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
     bias: bool = False  # biases in the linear layers and norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
-    attention: str = "softmax"  # token mixer: softmax, cattn_m
+    attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u
     ffn: str = "mlp"  # channel mixer: mlp, cffn_gated, cffn_product, cffn_added
     position: str = "learned"  # positional encoding: learned
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
     cf_pole: Literal["clamp", "positive"] = "positive"  # near K_d = 0: as printed, softplus(a) + cf_floor
     cf_eps: float = 0.01  # clamp: smallest |K_d|
+    cf_pole_grad: Literal["formula", "exact", "zero"] = (
+        "formula"  # clamp: the gradient where |K_d| < cf_eps
+    )
     cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
+    cf_init: Literal["bias1", "nanogpt"] = "bias1"  # a near 1, or weights N(0, 0.02) and no biases
+    cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or as written: d clamped ones
+    cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
@@ -61,8 +66,14 @@ class ModelConfig:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if not 0 <= self.dropout < 1:
             wrong.append(f"dropout must be in [0, 1), not {self.dropout}")
-        if self.cf_pole not in POLES:
-            wrong.append(_unknown("cf_pole", self.cf_pole, POLES))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if get_origin(field.type) is Literal and value not in get_args(field.type):
+                wrong.append(_unknown(field.name, value, get_args(field.type)))
+        if self.cf_pole_grad != "formula" and (self.cf_pole == "positive" or self.cf_impl == "ladder"):
+            wrong.append(
+                f"cf_pole_grad={self.cf_pole_grad} acts with cf_pole=clamp and cf_impl=continuant only"
+            )
         for key, registry in (("attention", ATTENTION), ("ffn", FFN), ("position", POSITION)):
             name = getattr(self, key)
             if name not in registry:

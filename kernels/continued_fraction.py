@@ -11,7 +11,8 @@ where K_k belongs to the last k partial denominators. One division whatever the 
 
     df/da_k = (-1)^k (K_{d-k} / K_d)^2.
 
-`continued_fraction` is the function to call. The others are its oracle and its parts.
+`continued_fraction` is the function to call, `continued_fraction_ladder` the same with d divisions, and
+`denominator` gives K_d alone. `continued_fraction_naive` is the oracle.
 """
 
 import torch
@@ -19,10 +20,15 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 POLES = ("clamp", "positive")
+POLE_GRADS = ("formula", "exact", "zero")
 
 
 def continued_fraction(
-    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1
+    a: torch.Tensor,
+    pole: str = "clamp",
+    eps: float = 0.01,
+    floor: float = 0.1,
+    pole_grad: str = "formula",
 ) -> torch.Tensor:
     """f(a_1..a_d) along the last but one dimension.
 
@@ -32,64 +38,117 @@ def continued_fraction(
 
     pole says what happens where the denominator K_d comes near zero:
     - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1.
-      The gradient is equation 9 with that denominator, also where it is clamped.
     - "positive": every a_k passes through softplus(a_k) + floor, so that no continuant changes its
       sign. Then |z| <= 1/floor and |dz/da_k| <= max(1/(4 floor), 1).
 
-    A NaN in a stays a NaN in z. Products of d partial denominators must fit the floating type: in
-    float32, |a| < 3e5 at d=7. The result is differentiable once.
-    Raises ValueError for an unknown pole and where a has no depth.
+    pole_grad says what the gradient is where |K_d| < eps, with pole="clamp":
+    - "formula": equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
+    - "exact": the derivative of the clamped function K_{d-1} / (s eps), which is 0 for k=1.
+    - "zero": none.
+
+    A NaN in a stays a NaN in z and in the gradient. Products of d partial denominators must fit the
+    floating type: in float32, |a| < 3e5 at d=7. The result is differentiable once.
+    Raises ValueError for an unknown pole or pole_grad and where a has no depth.
     """
-    if pole not in POLES:
-        raise ValueError(f"cf_pole must be one of {', '.join(POLES)}, not {pole!r}")
-    if a.dim() < 2 or a.shape[-2] < 1:
-        raise ValueError(
-            f"a continued fraction needs partial denominators [..., d >= 1, L], not {list(a.shape)}"
-        )
-    return _ContinuedFraction.apply(a, pole == "positive", floor if pole == "positive" else eps)
+    _check(a, pole)
+    if pole_grad not in POLE_GRADS:
+        raise ValueError(f"cf_pole_grad must be one of {', '.join(POLE_GRADS)}, not {pole_grad!r}")
+    positive = pole == "positive"
+    return _ContinuedFraction.apply(a, positive, floor if positive else eps, pole_grad)
+
+
+def continued_fraction_ladder(
+    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1
+) -> torch.Tensor:
+    """f(a_1..a_d) as the ladder is written, d divisions, differentiated by autograd (CoFrGeNet_B).
+
+    Shapes, types and poles as in `continued_fraction`, but "clamp" clamps each of the d denominators
+    a_k + 1/(...). The two are equal wherever no denominator is clamped.
+    """
+    _check(a, pole)
+    z = torch.zeros_like(a[..., 0, :], dtype=torch.promote_types(a.dtype, torch.float32))
+    for a_k in reversed(_partial_denominators(a, pole == "positive", floor).unbind(-2)):
+        z = (_clamp(a_k + z, eps) if pole == "clamp" else a_k + z).reciprocal()
+    return z.to(a.dtype)
+
+
+def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:
+    """K_d(a_1..a_d) before any clamp: how near a ladder is to its pole.
+
+    a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive"
+    of softplus(a) + floor. Raises ValueError for an unknown pole and where a has no depth.
+    """
+    _check(a, pole)
+    return _continuants(_partial_denominators(a, pole == "positive", floor))[-1]
 
 
 class _ContinuedFraction(torch.autograd.Function):
     """Keeps only `a`: recomputing the continuants costs d multiply-adds, storing them d more words."""
 
     @staticmethod
-    def forward(ctx, a, positive, constant):
+    def forward(ctx, a, positive, constant, pole_grad):
         ctx.save_for_backward(a)
-        ctx.positive, ctx.constant = positive, constant
-        numerator, reciprocal = _continuants(_denominators(a, positive, constant), positive, constant)[-2:]
-        return (numerator * reciprocal).to(a.dtype)
+        ctx.positive, ctx.constant, ctx.pole_grad = positive, constant, pole_grad
+        *_, numerator, K_d = _continuants(_partial_denominators(a, positive, constant))
+        return (numerator * (K_d if positive else _clamp(K_d, constant)).reciprocal()).to(a.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_z):
         (a,) = ctx.saved_tensors
-        partial = _denominators(a, ctx.positive, ctx.constant)
-        *tails, reciprocal = _continuants(partial, ctx.positive, ctx.constant)
-        grad_z = grad_z.to(partial.dtype)
+        partial = _partial_denominators(a, ctx.positive, ctx.constant)
+        *tails, K_d = _continuants(partial)
+        reciprocal = (K_d if ctx.positive else _clamp(K_d, ctx.constant)).reciprocal()
         # tails[d-k] is K_{d-k}; k runs from 1 to d
         squares = [(tail * reciprocal).square() for tail in reversed(tails)]
-        grad = torch.stack([g if k % 2 else -g for k, g in enumerate(squares)], dim=-2)
-        grad = grad * grad_z.unsqueeze(-2)
+        grads = [g if k % 2 else -g for k, g in enumerate(squares)]
+        if not ctx.positive and ctx.pole_grad != "formula":
+            clamped = K_d.abs() < ctx.constant  # a NaN is not, and stays
+            inside = [torch.zeros_like(K_d)] * len(tails)
+            if ctx.pole_grad == "exact":
+                heads = _heads(partial)
+                inside = [h * t * reciprocal for h, t in zip(heads, reversed(tails), strict=True)]
+            grads = [torch.where(clamped, i, g) for i, g in zip(inside, grads, strict=True)]
+        grad = torch.stack(grads, dim=-2) * grad_z.to(partial.dtype).unsqueeze(-2)
         if ctx.positive:
             grad = grad * torch.sigmoid(a.to(partial.dtype))
-        return grad.to(a.dtype), None, None
+        return grad.to(a.dtype), None, None, None
 
 
-def _denominators(a, positive, constant):
+def _check(a, pole):
+    if pole not in POLES:
+        raise ValueError(f"cf_pole must be one of {', '.join(POLES)}, not {pole!r}")
+    if a.dim() < 2 or a.shape[-2] < 1:
+        raise ValueError(
+            f"a continued fraction needs partial denominators [..., d >= 1, L], not {list(a.shape)}"
+        )
+
+
+def _partial_denominators(a, positive, floor):
     a = a.to(torch.promote_types(a.dtype, torch.float32))
-    return F.softplus(a) + constant if positive else a
+    return F.softplus(a) + floor if positive else a
 
 
-def _continuants(a, positive, eps):
-    """[K_0, ..., K_{d-1}, 1/K_d], the last with the clamped denominator."""
+def _clamp(denominator, eps):
+    return torch.where(denominator < 0, -1.0, 1.0) * denominator.abs().clamp_min(eps)
+
+
+def _continuants(a):
+    """[K_0, ..., K_d]"""
     previous, current = torch.zeros_like(a[..., 0, :]), torch.ones_like(a[..., 0, :])
-    tails = []
-    for k in range(a.shape[-2] - 1, -1, -1):
+    tails = [current]
+    for a_k in reversed(a.unbind(-2)):
+        previous, current = current, a_k * current + previous
         tails.append(current)
-        previous, current = current, a[..., k, :] * current + previous
-    if not positive:
-        current = torch.where(current < 0, -1.0, 1.0) * current.abs().clamp_min(eps)
-    return [*tails, current.reciprocal()]
+    return tails
+
+
+def _heads(a):
+    """The continuants of (a_2..a_{k-1}) for k = 1..d: dK_{d-1}/da_k is this one times K_{d-k}."""
+    heads = [torch.zeros_like(a[..., 0, :]), torch.ones_like(a[..., 0, :])]
+    for a_k in a.unbind(-2)[1:-1]:
+        heads.append(a_k * heads[-1] + heads[-2])
+    return heads[: a.shape[-2]]
 
 
 def continued_fraction_naive(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:

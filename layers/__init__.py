@@ -2,10 +2,11 @@
 
 from layers.attention import SoftmaxAttention
 from layers.cattn import CAttnM
+from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP
 from layers.position import LearnedPosition
 
-ATTENTION = {"softmax": SoftmaxAttention, "cattn_m": CAttnM}
+ATTENTION = {"softmax": SoftmaxAttention, "cattn_m": CAttnM, "cattn_u": CAttnU}
 FFN = {"mlp": MLP, "cffn_gated": CffnGated, "cffn_product": CffnProduct, "cffn_added": CffnAdded}
 POSITION = {"learned": LearnedPosition}

@@ -65,20 +65,27 @@ class CAttnM(nn.Module):
 
     @staticmethod
     def complaints(config):
+        wrong = []
         if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:
-            return [f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}"]
-        return []
+            wrong.append(f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}")
+        if config.cf_ladder == "elementwise":
+            wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
+        return wrong
 
     @staticmethod
     def parameter_count(config):
         """With L ladders in all: L (p (d + 1) + d) + L l + p^2, and p^2 more with a projection."""
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
-        ensemble = LadderEnsemble.parameter_count(width, ladders, ladders, config.cf_depth, project=False)
+        ensemble = LadderEnsemble.parameter_count(
+            config, width, ladders, ladders, config.cf_depth, project=False
+        )
         return ensemble + ladders * config.block_size + (1 + config.cattn_proj) * width**2
 
     @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
-        ensemble = LadderEnsemble.flops_per_token(width, ladders, ladders, config.cf_depth, project=False)
+        ensemble = LadderEnsemble.flops_per_token(
+            config, width, ladders, ladders, config.cf_depth, project=False
+        )
         return ensemble + 2 * (ladders + width) * context + 2 * (1 + config.cattn_proj) * width**2

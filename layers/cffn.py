@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from layers.ladder import LadderEnsemble
 
-GATES = ("self", "glu", "glu_collapsed")
-
 
 class CffnGated(nn.Module):
     """cffn_gate says how the input of the ladders is gated, and what the linear part sees:
@@ -58,21 +56,25 @@ class CffnGated(nn.Module):
 
     @staticmethod
     def complaints(config):
-        if config.cffn_gate not in GATES:
-            return [f"cffn_gate must be one of {', '.join(GATES)}, not {config.cffn_gate!r}"]
+        if config.cffn_gate == "glu" and config.cf_ladder == "elementwise":
+            return ["cffn_gate=glu needs cf_ladder=inner: its fractions have no projection of their own"]
         return []
 
     @staticmethod
     def parameter_count(config):
         """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed: p^2 more."""
-        p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
+        p, ladders = config.n_embd, config.cf_ladders
         extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
-        return 2 * p * p + ladders * (p * (depth + 1) + depth) + extra
+        ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
+        return 2 * p * p + extra + ensemble
 
     @staticmethod
     def flops_per_token(config, context):
-        """Two for each weight of a matrix; the L d biases of the ladders are not in a product."""
-        return 2 * (CffnGated.parameter_count(config) - config.cf_ladders * config.cf_depth)
+        """Two for each weight of a matrix."""
+        p, ladders = config.n_embd, config.cf_ladders
+        extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
+        ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
+        return 4 * p * p + 2 * extra + ensemble
 
 
 class CffnProduct(nn.Module):
@@ -93,12 +95,12 @@ class CffnProduct(nn.Module):
     def parameter_count(config):
         """2 p^2 + L (p (2 d + 3) + 2 d + 1)"""
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
-        return sum(LadderEnsemble.parameter_count(p, p, ladders, k) for k in (depth, depth + 1))
+        return sum(LadderEnsemble.parameter_count(config, p, p, ladders, k) for k in (depth, depth + 1))
 
     @staticmethod
     def flops_per_token(config, context):
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
-        return sum(LadderEnsemble.flops_per_token(p, p, ladders, k) for k in (depth, depth + 1))
+        return sum(LadderEnsemble.flops_per_token(config, p, p, ladders, k) for k in (depth, depth + 1))
 
 
 class CffnAdded(nn.Module):
@@ -121,12 +123,12 @@ class CffnAdded(nn.Module):
     @staticmethod
     def parameter_count(config):
         """2 p^2 + L (p (d + 1) + d)"""
-        p = config.n_embd
-        ladders = LadderEnsemble.parameter_count(p, p, config.cf_ladders, config.cf_depth, linear=False)
-        return 2 * p * p + ladders
+        p, ladders = config.n_embd, config.cf_ladders
+        ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
+        return 2 * p * p + ensemble
 
     @staticmethod
     def flops_per_token(config, context):
-        p = config.n_embd
-        ladders = LadderEnsemble.flops_per_token(p, p, config.cf_ladders, config.cf_depth, linear=False)
-        return 4 * p * p + ladders
+        p, ladders = config.n_embd, config.cf_ladders
+        ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
+        return 4 * p * p + ensemble

@@ -4,8 +4,8 @@ Equation 8 of CoFrGeNet, for an input x in R^p and L ladders of depth d:
 
     y = U x + V z,    z_j = f(a_1^j .. a_d^j),    a_k^j = w_k^j x + b_k^j
 
-d counts the partial denominators a_1..a_d. The partial denominators are a bias of 1 plus a small
-linear function of x at the start: at a = 0 every odd depth sits on a pole (K_d = 0).
+d counts the partial denominators a_1..a_d. By default they are a bias of 1 plus a small linear
+function of x at the start: at a = 0 every odd depth sits on a pole (K_d = 0).
 """
 
 from contextlib import nullcontext
@@ -14,20 +14,108 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels.continued_fraction import continued_fraction
+from kernels.continued_fraction import continued_fraction, continued_fraction_ladder, denominator
 
 
-class LadderEnsemble(nn.Module):
+class Fraction(nn.Module):
+    """z = f(a_1..a_d) for ladders of a given shape, as the config's cf_ keys say.
+
+    config: reads cf_pole, cf_eps, cf_floor, cf_pole_grad, cf_impl, cf_eval_clip.
+    shape: that of the ladders, e.g. (L,). Where ladders are indexed by position, the last dimension of
+    a forward pass may be shorter and means the first ones.
+
+    With cf_eval_clip the smallest and largest finite z of each ladder seen in training are kept
+    (buffers z_min, z_max, float32, inf and -inf before) and z is clipped to them in evaluation, never
+    in training. `clip = False` switches the clipping off and leaves the ranges alone.
+    """
+
+    def __init__(self, config, shape):
+        super().__init__()
+        self.shape = tuple(shape)
+        self.pole, self.eps, self.floor = config.cf_pole, config.cf_eps, config.cf_floor
+        self.pole_grad, self.impl = config.cf_pole_grad, config.cf_impl
+        self.clip = True
+        self.has_range = config.cf_eval_clip
+        if self.has_range:
+            self.register_buffer("z_min", torch.empty(self.shape, dtype=torch.float32))
+            self.register_buffer("z_max", torch.empty(self.shape, dtype=torch.float32))
+            self.reset_range()
+
+    def init_weights(self):
+        self.reset_range()
+
+    def reset_range(self):
+        """Forgets the ranges: nothing is clipped until training has recorded new ones."""
+        if self.has_range:
+            self.z_min.fill_(float("inf"))
+            self.z_max.fill_(float("-inf"))
+
+    def forward(self, a):
+        """a: [..., d, *shape] -> z: [..., *shape] in a's type, computed in at least float32."""
+        ladders, shape = a.flatten(-len(self.shape)), a.shape[-len(self.shape) :]
+        if self.impl == "ladder":
+            z = continued_fraction_ladder(ladders, self.pole, self.eps, self.floor)
+        else:
+            z = continued_fraction(ladders, self.pole, self.eps, self.floor, self.pole_grad)
+        z = z.unflatten(-1, shape)
+        if not self.has_range:
+            return z
+        low, high = self.z_min[..., : shape[-1]], self.z_max[..., : shape[-1]]
+        if not self.training:
+            # tensor-valued: whether a range was ever recorded must not be a branch in Python
+            return torch.where(low <= high, z.clamp(low, high), z) if self.clip else z
+        with torch.no_grad():
+            rows = z.detach().reshape(-1, *shape).float()
+            finite = rows.isfinite()
+            low.copy_(torch.minimum(low, rows.where(finite, float("inf")).amin(0)))
+            high.copy_(torch.maximum(high, rows.where(finite, float("-inf")).amax(0)))
+        return z
+
+    def denominator(self, a):
+        """a: [..., d, *shape] -> K_d: [..., *shape] before any clamp, at least float32."""
+        shape = a.shape[-len(self.shape) :]
+        return denominator(a.flatten(-len(shape)), self.pole, self.floor).unflatten(-1, shape)
+
+
+class Ladders(nn.Module):
+    """Holds the ladders of a module: the weights and biases of their partial denominators, and f.
+
+    Those of each depth are tensors of their own, W_k and b_k, so that a schedule can hold a depth
+    still; `depth_parameters` returns them. With cf_init=nanogpt there are no biases.
+    """
+
+    def hold_ladders(self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in):
+        """fan_in: how many inputs a partial denominator sums over."""
+        self.depth = depth
+        self.weight_std = 0.02 if config.cf_init == "nanogpt" else 0.1 / fan_in**0.5
+        biases = 0 if config.cf_init == "nanogpt" else depth
+        self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(depth))
+        self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(biases))
+        self.fraction = Fraction(config, fraction_shape)
+
+    def init_weights(self):
+        """bias1: std(a) is 0.1 around a bias of 1, for inputs of unit variance. nanogpt: N(0, 0.02)."""
+        for weight in self.W:
+            nn.init.normal_(weight, std=self.weight_std)
+        for bias in self.b:
+            nn.init.ones_(bias)
+
+    def depth_parameters(self):
+        """[[W_1, b_1], ..., [W_d, b_d]], without the b_k where there are none."""
+        held = (self.W, self.b) if self.b else (self.W,)
+        return [list(one) for one in zip(*held, strict=True)]
+
+
+class LadderEnsemble(Ladders):
     """y = U x + V f(W x + b), or parts of it.
 
-    config: reads cf_pole, cf_eps, cf_floor, cf_eval_clip.
+    config: reads the cf_ keys, but for cf_ladders and cf_depth.
     n_in = p and n_out = q are the widths of x and y. With project=False there is no V and n_out must
     be `ladders`: y = U x + z (the form inside CAttnM's scores). With linear=False there is no U.
 
-    The weights of each depth are tensors of their own, W_k [L, p] and b_k [L], so that a schedule can
-    hold a depth still; `depth_parameters` returns them.
-    With cf_eval_clip the smallest and largest z of each ladder seen in training are kept (buffers
-    z_min, z_max [L], float32) and z is clipped to them in evaluation, never in training.
+    cf_ladder=elementwise, an ablation: ladders of one variable, for each coordinate c of x its own,
+    a_k^{j,c} = W_k[j,c] x_c + b_k[j] and y_c = (U x)_c + sum_j V[c,j] z_{j,c}. As many parameters; p
+    times as many fractions, and activations in proportion. Needs p = q and V.
     """
 
     def __init__(self, config, n_in, n_out, ladders, depth, linear=True, project=True):
@@ -36,67 +124,56 @@ class LadderEnsemble(nn.Module):
             raise ValueError(
                 f"without a projection the width {n_out} must be the number of ladders {ladders}"
             )
-        self.n_in, self.ladders, self.depth = n_in, ladders, depth
-        self.pole, self.eps, self.floor = config.cf_pole, config.cf_eps, config.cf_floor
+        self.elementwise = config.cf_ladder == "elementwise"
+        if self.elementwise and not (project and n_in == n_out):
+            raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
+        self.n_in, self.ladders = n_in, ladders
         self.U = nn.Linear(n_in, n_out, bias=False) if linear else None
         self.V = nn.Linear(ladders, n_out, bias=False) if project else None
-        self.W = nn.ParameterList(torch.empty(ladders, n_in) for _ in range(depth))
-        self.b = nn.ParameterList(torch.empty(ladders) for _ in range(depth))
-        self.eval_clip = config.cf_eval_clip
-        if self.eval_clip:
-            self.register_buffer("z_min", torch.empty(ladders, dtype=torch.float32))
-            self.register_buffer("z_max", torch.empty(ladders, dtype=torch.float32))
-
-    def init_weights(self):
-        """After the linear layers' own initialisation: std(a) is about 0.1 around a bias of 1."""
-        for weight, bias in zip(self.W, self.b, strict=True):
-            nn.init.normal_(weight, std=0.1 / self.n_in**0.5)
-            nn.init.ones_(bias)
-        if self.eval_clip:
-            self.z_min.fill_(float("inf"))
-            self.z_max.fill_(float("-inf"))
+        fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
+        self.hold_ladders(config, depth, (ladders, n_in), (ladders,), fractions, fan_in)
 
     def forward(self, x):
         """x: [..., n_in] -> y: [..., n_out], in the type that the linear maps give."""
         z = self.fractions(x)
-        if self.V is not None:
+        if self.elementwise:
+            z = (z * self.V.weight.T).sum(-2).to(x.dtype)
+        elif self.V is not None:
             z = self.V(z)
         return z if self.U is None else self.U(x) + z
 
     def fractions(self, x):
-        """x: [..., n_in] -> z: [..., L], float32 (float64 for float64)."""
-        z = continued_fraction(self.partial_denominators(x), self.pole, self.eps, self.floor)
-        if not self.eval_clip:
-            return z
-        if not self.training:
-            # tensor-valued: whether a range was ever recorded must not be a branch in Python
-            return torch.where(self.z_min <= self.z_max, z.clamp(self.z_min, self.z_max), z)
-        with torch.no_grad():
-            rows = z.detach().flatten(0, -2).float()
-            finite = rows.isfinite()
-            self.z_min.copy_(torch.minimum(self.z_min, rows.where(finite, float("inf")).amin(0)))
-            self.z_max.copy_(torch.maximum(self.z_max, rows.where(finite, float("-inf")).amax(0)))
-        return z
+        """x: [..., n_in] -> z: [..., L] (elementwise: [..., L, n_in]), float32 (float64 for float64)."""
+        return self.fraction(self.partial_denominators(x))
 
     def partial_denominators(self, x):
-        """x: [..., n_in] -> a: [..., d, L]; never rounded to half precision, whatever autocast says."""
+        """x: [..., n_in] -> a: [..., d, L] (elementwise: [..., d, L, n_in]).
+
+        Never rounded to half precision, whatever autocast says.
+        """
         dtype = torch.promote_types(x.dtype, torch.float32)
+        weight = torch.cat(list(self.W)).to(dtype)
+        bias = torch.cat(list(self.b)).to(dtype) if self.b else None
+        if self.elementwise:
+            a = x.to(dtype).unsqueeze(-2) * weight
+            a = a if bias is None else a + bias[:, None]
+            return a.unflatten(-2, (self.depth, self.ladders))
         # autocast knows no meta device, which counts FLOPs
         autocast = torch.amp.is_autocast_available(x.device.type)
         with torch.autocast(x.device.type, enabled=False) if autocast else nullcontext():
-            weight, bias = torch.cat(list(self.W)).to(dtype), torch.cat(list(self.b)).to(dtype)
             return F.linear(x.to(dtype), weight, bias).unflatten(-1, (self.depth, self.ladders))
 
-    def depth_parameters(self):
-        """[[W_1, b_1], ..., [W_d, b_d]]"""
-        return [list(pair) for pair in zip(self.W, self.b, strict=True)]
+    @staticmethod
+    def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
+        """L d p for the ladders, L d for their biases, p q for U, L q for V."""
+        biased = config.cf_init != "nanogpt"
+        return ladders * depth * (n_in + biased) + linear * n_in * n_out + project * ladders * n_out
 
     @staticmethod
-    def parameter_count(n_in, n_out, ladders, depth, linear=True, project=True):
-        """L d (p + 1) for the ladders, p q for U, L q for V."""
-        return ladders * depth * (n_in + 1) + linear * n_in * n_out + project * ladders * n_out
-
-    @staticmethod
-    def flops_per_token(n_in, n_out, ladders, depth, linear=True, project=True):
-        """Matrix products only (two FLOPs a weight); the fraction itself is O(L d)."""
+    def flops_per_token(config, n_in, n_out, ladders, depth, linear=True, project=True):
+        """Matrix products only (two FLOPs a weight). The fraction itself is O(L d) and not counted;
+        elementwise all but U is element by element, O(L d p), and not counted either.
+        """
+        if config.cf_ladder == "elementwise":
+            return 2 * linear * n_in * n_out
         return 2 * (ladders * depth * n_in + linear * n_in * n_out + project * ladders * n_out)

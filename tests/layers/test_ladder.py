@@ -94,30 +94,30 @@ def test_evaluation_clips_to_the_range_seen_in_training():
     x = torch.randn(40, 8)
     unclipped = made.eval().fractions(100 * x)  # no range yet: nothing to clip to
     assert torch.equal(unclipped, made.train().fractions(100 * x))
-    made.init_weights()
+    made.fraction.reset_range()
     z = made.train().fractions(x)
-    assert torch.equal(made.z_min, z.amin(0))
-    assert torch.equal(made.z_max, z.amax(0))
+    assert torch.equal(made.fraction.z_min, z.amin(0))
+    assert torch.equal(made.fraction.z_max, z.amax(0))
     made.eval()
     assert torch.equal(made.fractions(x), z)  # in range: unchanged
     far = made.fractions(1e4 * torch.randn(200, 8))
-    assert (far >= made.z_min).all()
-    assert (far <= made.z_max).all()
-    before = made.z_min.clone(), made.z_max.clone()
+    assert (far >= made.fraction.z_min).all()
+    assert (far <= made.fraction.z_max).all()
+    before = made.fraction.z_min.clone(), made.fraction.z_max.clone()
     made.fractions(50 * x)
-    assert torch.equal(before[0], made.z_min)  # evaluation records nothing
+    assert torch.equal(before[0], made.fraction.z_min)  # evaluation records nothing
     wide = made.train().fractions(10 * x)
     assert (wide.amax(0) >= before[1]).any()  # training is never clipped
-    assert torch.equal(made.z_max, torch.maximum(before[1], wide.amax(0)))
+    assert torch.equal(made.fraction.z_max, torch.maximum(before[1], wide.amax(0)))
     made.fractions(torch.full((1, 8), float("nan")))
-    assert made.z_max.isfinite().all()
-    assert {"z_min", "z_max"} <= made.state_dict().keys()
+    assert made.fraction.z_max.isfinite().all()
+    assert {"fraction.z_min", "fraction.z_max"} <= made.state_dict().keys()
 
 
 def test_counts_parameters():
     for linear, project, n_out in [(True, True, 5), (False, True, 5), (True, False, 3), (False, False, 3)]:
         made = ensemble(linear=linear, project=project, n_out=n_out)
-        expected = LadderEnsemble.parameter_count(8, n_out, 3, 3, linear, project)
+        expected = LadderEnsemble.parameter_count(ModelConfig(), 8, n_out, 3, 3, linear, project)
         assert sum(p.numel() for p in made.parameters()) == expected
 
 

@@ -7,7 +7,7 @@ from torch.nn.functional import gelu, layer_norm, silu
 from kernels.continued_fraction import continued_fraction_naive
 from layers import ATTENTION, FFN
 from layers.cattn import CAttnM
-from layers.cffn import GATES, CffnAdded, CffnGated, CffnProduct
+from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP
 
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
@@ -92,7 +92,7 @@ def test_mlp(tiny, dtype, bias):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("gate", ["self", "glu", "glu_collapsed"])
 def test_cffn_gated(tiny, dtype, gate):
     def oracle(w, x):
         gated = x @ w["gate.weight"].T

@@ -1,0 +1,65 @@
+"""Causal products with lower triangular matrices that are stored without their zeros.
+
+A triangle [n, n] is stored row by row, M_00 M_10 M_11 M_20 ..., so that the leading t x t block of it
+is a prefix of the storage.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+
+def packed_size(n: int) -> int:
+    """Entries of a lower triangle [n, n], the diagonal included."""
+    return n * (n + 1) // 2
+
+
+def unpack_lower(packed: torch.Tensor, size: int) -> torch.Tensor:
+    """The leading block of a packed triangle, with zeros above the diagonal.
+
+    packed: [..., n (n + 1) / 2] -> [..., size, size], size <= n, in packed's type. The gradient gathers
+    (autograd's own would scatter-add, in an order that depends on the timing of threads) and is 0 for
+    the rows beyond the block. Differentiable once. Raises ValueError where packed holds too few rows.
+    """
+    if packed.shape[-1] < packed_size(size):
+        raise ValueError(f"{packed.shape[-1]} packed entries do not hold {size} rows")
+    return _UnpackLower.apply(packed, size)
+
+
+class _UnpackLower(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, packed, size):
+        ctx.unused = packed.shape[-1] - packed_size(size)
+        index = torch.arange(size, device=packed.device)
+        # above the diagonal this reads some later entry, which tril drops
+        return packed[..., index[:, None] * (index[:, None] + 1) // 2 + index].tril()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        rows, columns = torch.tril_indices(*grad.shape[-2:], device=grad.device)
+        return F.pad(grad[..., rows, columns], (0, ctx.unused)), None
+
+
+def unpack_lower_naive(packed: torch.Tensor, size: int) -> torch.Tensor:
+    """The oracle: row after row, differentiated by autograd."""
+    rows = [F.pad(packed[..., packed_size(t) : packed_size(t + 1)], (0, size - t - 1)) for t in range(size)]
+    return torch.stack(rows, dim=-2)
+
+
+def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """out_t = sum over s <= t of M_ts y_s.
+
+    y: [..., T], matrix: [T, T] with zeros above the diagonal, of y's type -> [..., T]; under autocast
+    in its type. One dense product. There 0 * inf would carry an infinite or NaN y_s to outputs before
+    s, so y_s is left out of the product, and outputs from s on become NaN. This looks at y as the
+    product sees it, after autocast has rounded it: a large float32 may be infinite there.
+    """
+    kind = y.device.type
+    # autocast knows no meta device, which counts FLOPs
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        y = y.to(torch.get_autocast_dtype(kind))
+    finite = y.isfinite()
+    reached = (~finite).cumsum(-1, dtype=torch.int32) > 0
+    # added, not filled in: a NaN in the gradient must reach M and y
+    return F.linear(y.where(finite, 0.0), matrix) + torch.where(reached, float("nan"), 0.0).to(y.dtype)

@@ -1,0 +1,73 @@
+"""CAttnU: causal mixing by products of triangular matrices (CoFrGeNet, section 4.1.1).
+
+For each feature c, x is its sequence in R^T. Two ensembles e = 1, 2 of ladders of one variable, one
+ladder per position, all shared by the features:
+
+    y^e_t = w^e_{0,t} x_t + f(a^e_{1,t} .. a^e_{d,t}),    a^e_{k,t} = w^e_{k,t} x_t + b^e_{k,t}
+    O = (M^1 y^1) * (M^2 y^2)
+
+The paper writes upper triangular matrices and a column vector, by which tokens would see the future
+only; its prose wants the past. M is lower triangular here, rows are outputs, the diagonal counts.
+"""
+
+import torch
+from torch import nn
+
+from kernels.triangular import causal_linear, packed_size, unpack_lower
+from layers.ladder import Ladders
+
+
+class CAttnU(Ladders):
+    """x: [B, T, C] -> [B, T, C], T <= block_size.
+
+    Parameters are indexed by absolute position: a shorter sequence uses the first ones. Both triangles
+    are one parameter M [2, block_size (block_size + 1) / 2], packed as `kernels.triangular` says.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.block_size = config.block_size
+        self.residual_scale = (2 * config.n_layer) ** -0.5
+        shape = (2, config.block_size)
+        self.w0 = nn.Parameter(torch.empty(shape))
+        self.hold_ladders(config, config.cf_depth, shape, shape, shape, fan_in=1)
+        self.M = nn.Parameter(torch.empty(2, packed_size(config.block_size)))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def init_weights(self):
+        """w_0 = 1; M the causal mean, 1 / t in row t = 1.., and noise that adds 0.02 to the deviation
+        of an output whatever its row. The first factor is scaled as an output on the residual stream.
+        """
+        super().init_weights()
+        nn.init.ones_(self.w0)
+        with torch.no_grad():
+            row = torch.tril_indices(self.block_size, self.block_size, device=self.M.device)[0] + 1.0
+            self.M.normal_(std=0.02).mul_(row.rsqrt()).add_(1 / row)
+            self.M[0].mul_(self.residual_scale)
+
+    def forward(self, x):
+        length = x.shape[1]
+        if length > self.block_size:
+            raise ValueError(
+                f"{length} tokens do not fit into CAttnU's block_size of {self.block_size} positions"
+            )
+        # float32 up to the matrix products, and no operation before them that autocast would round
+        x = x.mT.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-2)  # [B, C, 1, T]
+        a = x.unsqueeze(-3) * torch.stack(list(self.W))[..., :length]  # [B, C, d, 2, T]
+        if self.b:
+            a = a + torch.stack(list(self.b))[..., :length]
+        y = self.w0[:, :length] * x + self.fraction(a)
+        M = unpack_lower(self.M, length)
+        first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
+        return self.dropout((first * second).mT)
+
+    @staticmethod
+    def parameter_count(config):
+        """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without biases)."""
+        length, biased = config.block_size, config.cf_init != "nanogpt"
+        return 2 * packed_size(length) + 2 * length * (config.cf_depth * (1 + biased) + 1)
+
+    @staticmethod
+    def flops_per_token(config, context):
+        """Forward FLOPs of the two matrix products; the zeros above the diagonal are not subtracted."""
+        return 4 * config.n_embd * context
