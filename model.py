@@ -17,6 +17,7 @@ from typing import Literal, get_args, get_origin
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from kernels.embedding import embedding
 from layers import ATTENTION, FFN, POSITION
@@ -121,6 +122,7 @@ class GPT(nn.Module):
         if wrong := config.check() or ([] if config.vocab_size else ["vocab_size is not set"]):
             raise ValueError("; ".join(wrong))
         self.config = config
+        self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = POSITION[config.position](config)
         self.dropout = nn.Dropout(config.dropout)
@@ -155,7 +157,8 @@ class GPT(nn.Module):
         )
         x = self.dropout(x)
         for block in self.blocks:
-            x = block(x)
+            recompute = self.activation_checkpointing and self.training
+            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         logits = F.linear(self.norm(x), self.embedding.weight)[..., : self.config.vocab_size]
         if targets is None:
             return logits

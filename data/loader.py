@@ -135,8 +135,10 @@ class Dataset:
 class Loader:
     """Iterates over batches (x, y) of int64 [batch_size, block_size] on `device`, without end.
 
-    `next_sample` is the global index of the first sample of the next batch: what a checkpoint stores and
-    what `first_sample` takes. On CUDA the next batch is gathered into pinned memory by a thread.
+    `next_sample` is the global index of the first sample of the next batch, `first_sample` that of the
+    first batch. Of n ranks, rank r starts at first_sample = done + r * batch_size with a stride of
+    n * batch_size samples, so that together they read what a single one would.
+    On CUDA the next batch is gathered into pinned memory by a thread.
     """
 
     def __init__(
@@ -146,8 +148,10 @@ class Loader:
         seed: int,
         device: str | torch.device,
         first_sample: int = 0,
+        stride: int | None = None,
     ):
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.stride = stride or batch_size
         self.device = torch.device(device)
         self.next_sample = first_sample
         self._ahead = None  # (first sample, future)
@@ -159,7 +163,7 @@ class Loader:
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         batch = self.batch(self.next_sample)
-        self.next_sample += self.batch_size
+        self.next_sample += self.stride
         if self._thread:
             self._ahead = self.next_sample, self._thread.submit(self._gather, self.next_sample)
         return batch

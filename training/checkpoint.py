@@ -15,12 +15,14 @@ from pathlib import Path
 
 import torch
 
-FORMAT = "cofrgenet checkpoint 1"
+FORMAT = "cofrgenet checkpoint 2"
 REQUIRED = {
     "step",
     "config",
     "model",
     "optimizer",
+    "scaler",
+    "samples",
     "tokenizer",
     "data",
     "best_val_loss",

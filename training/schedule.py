@@ -1,16 +1,83 @@
-"""Learning rate as a function of the step."""
+"""What changes with the step: the learning rate, and which depths of the ladders are awake."""
 
 import math
 
+SCHEDULES = ("cosine", "linear", "wsd")
+
 
 def learning_rate(
-    step: int, max_iters: int, warmup_iters: int, learning_rate: float, min_lr: float
+    step: int,
+    schedule: str,
+    max_iters: int,
+    warmup_iters: int,
+    decay_iters: int,
+    learning_rate: float,
+    min_lr: float,
 ) -> float:
-    """Linear warmup over `warmup_iters` steps, then half a cosine down to `min_lr` at `max_iters`.
+    """Linear warmup over `warmup_iters` steps, then a way down to the absolute floor `min_lr` at `max_iters`.
 
     step counts finished updates, from 0; the first update already has a rate above 0.
+    cosine: half a cosine over all steps after the warmup. linear: a straight line over the same steps.
+    wsd (warmup, stable, decay): the peak until the last `decay_iters` steps, then a straight line.
     """
     if step < warmup_iters:
         return learning_rate * (step + 1) / (warmup_iters + 1)
-    share = (step - warmup_iters) / max(1, max_iters - warmup_iters)
-    return min_lr + 0.5 * (1 + math.cos(math.pi * min(1.0, share))) * (learning_rate - min_lr)
+    start = max(warmup_iters, max_iters - decay_iters) if schedule == "wsd" else warmup_iters
+    share = min(1.0, max(0, step - start) / max(1, max_iters - start))
+    high = 0.5 * (1 + math.cos(math.pi * share)) if schedule == "cosine" else 1 - share
+    return min_lr + high * (learning_rate - min_lr)
+
+
+def wake_step(depth: int, iterations: int) -> int:
+    """The first step (from 0) that updates the weights of a depth: the least s >= t (1 - 2^-i).
+
+    Depth i (from 1) trains for the last floor(t / 2^i) of t iterations (CoFrGeNet, training schedule).
+    """
+    return iterations - (iterations >> depth)
+
+
+class Dyadic:
+    """The dyadic schedule: the ladder weights of depth i hold still until `wake_step(i, iterations)`.
+
+    A depth that sleeps takes part in the forward pass; its gradients are dropped after the backward pass,
+    so the optimizer neither moves nor decays it and keeps no moments of it. requires_grad is never touched:
+    DistributedDataParallel would not synchronise a parameter that wakes later, and compiled code is
+    the same in all phases. The phase follows from the step alone, so there is nothing to save.
+    """
+
+    def __init__(self, model, iterations: int):
+        self.iterations = iterations
+        self.parameters: dict[int, list] = {}  # by depth, from 1
+        for module in model.modules():
+            if hasattr(module, "depth_parameters"):
+                for depth, parameters in enumerate(module.depth_parameters(), 1):
+                    self.parameters.setdefault(depth, []).extend(parameters)
+
+    def awake(self, depth: int, step: int) -> bool:
+        return step >= wake_step(depth, self.iterations)
+
+    def drop_gradients(self, step: int):
+        """After the backward pass of `step`, before anything looks at the gradients."""
+        for depth, parameters in self.parameters.items():
+            if not self.awake(depth, step):
+                for parameter in parameters:
+                    parameter.grad = None
+
+    def table(self) -> str:
+        """What wakes when, for the start of a run."""
+        lines = ["dyadic schedule: everything but the ladders trains from step 0; ladder weights of"]
+        for depth, parameters in self.parameters.items():
+            wake = wake_step(depth, self.iterations)
+            updates = self.iterations - wake
+            when = f"wake at step {wake:>9,} and get {updates:>9,} updates" if updates else "never wake"
+            count = sum(p.numel() for p in parameters)
+            lines.append(f"  depth {depth}: {count:>12,} parameters {when}")
+        return "\n".join(lines)
+
+
+def rewarmup(step: int, wake: int, steps: int) -> float:
+    """The factor on the learning rate of a depth that woke at step `wake`: linear from 1/(steps + 1) to 1.
+
+    AdamW's first updates of a tensor are full-sized whatever its gradients; this makes them small.
+    """
+    return min(1.0, max(0, step - wake + 1) / (steps + 1))

@@ -1,0 +1,197 @@
+"""The processes of one run: ranks under torchrun, or a single process without it.
+
+Numbers that live on a CPU travel over gloo and tensors on a GPU over nccl, in one process group. Every
+collective is bounded in time: a rank that died or hangs ends the run with a message that names it.
+"""
+
+import contextlib
+import datetime
+import inspect
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|broken pipe", re.IGNORECASE)
+
+
+class LostRankError(RuntimeError):
+    """Another rank did not answer; names those that have not been heard of."""
+
+
+class OtherRankError(RuntimeError):
+    """Another rank reported what is wrong; this one has nothing to add."""
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def speaks() -> bool:
+    """Whether this process may print: rank 0 only, so that a run of many ranks reads like a run of one."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+class Ranks:
+    """rank (0 .. world - 1), local_rank (on this machine) and world, as torchrun's environment says.
+
+    Alone, without torchrun, every collective returns at once.
+    """
+
+    def __init__(self):
+        self.rank = int(os.environ.get("RANK", 0))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        self.world = world_size()
+        self.store = None
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    @contextlib.contextmanager
+    def joined(self, device: torch.device, seconds: float) -> Iterator["Ranks"]:
+        """Meet the other ranks; a collective that takes longer than `seconds` raises LostRankError."""
+        if self.world == 1:
+            yield self
+            return
+        limit = datetime.timedelta(seconds=seconds)
+        try:
+            self.store, rank, world = next(dist.rendezvous("env://", timeout=limit))
+            self.store.set_timeout(limit)
+            options = {"store": self.store, "rank": rank, "world_size": world, "timeout": limit}
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+                dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **options)
+            else:
+                dist.init_process_group("gloo", **options)
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise LostRankError(
+                f"rank {self.rank} did not meet all {self.world} ranks within {seconds:g} s ({reason})"
+            ) from None
+        yield self
+        # not after an error: with a rank missing this could wait for ever
+        dist.destroy_process_group()
+
+    def wrap(self, model):
+        """DistributedDataParallel; `model` itself where there is one rank.
+
+        Buffers stay as they are on each rank: the ranges of the ladders are reduced by `extremes`.
+        """
+        if self.world == 1:
+            return model
+        # one bucket of gradients at the end of a compiled backward pass: the compiler's splitting of the
+        # graph at DDP's buckets refuses custom autograd functions
+        torch._dynamo.config.optimize_ddp = False
+        known = inspect.signature(DistributedDataParallel).parameters
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        return DistributedDataParallel(model, gradient_as_bucket_view=True, **{buffers: False})
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In place, over all ranks."""
+        return self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; does not wait for a GPU."""
+        if self.world == 1:
+            return flag
+        return bool(self._reduce(torch.tensor(int(flag)), dist.ReduceOp.MAX))
+
+    def extremes(self, smallest: list[torch.Tensor], largest: list[torch.Tensor]):
+        """Element-wise minimum and maximum over all ranks, in place."""
+        for tensors, operation in ((smallest, dist.ReduceOp.MIN), (largest, dist.ReduceOp.MAX)):
+            for tensor in tensors:
+                self._reduce(tensor, operation)
+
+    def gather(self, value) -> list:
+        """The plain Python values of all ranks, on every rank."""
+        if self.world == 1:
+            return [value]
+        values = [None] * self.world
+        # as bytes on the CPU: gloo, so that no GPU is involved
+        with self.waiting("a message"):
+            dist.all_gather_object(values, value, group=self._cpu_group())
+        return values
+
+    def agree(self, check: Callable, errors: tuple[type[Exception], ...]):
+        """Run `check()` on every rank -> its value; where it fails on any rank, no rank goes on.
+
+        The lowest failing rank raises its own error, the others OtherRankError.
+        """
+        value = failure = None
+        try:
+            value = check()
+        except errors as error:
+            failure = error
+        failed = [rank for rank, bad in enumerate(self.gather(failure is not None)) if bad]
+        if failure is not None and self.rank == failed[0]:
+            raise failure
+        if failed:
+            raise OtherRankError(f"rank {failed[0]} cannot go on")
+        return value
+
+    def on_first(self, action: Callable, errors: tuple[type[Exception], ...]):
+        """Run `action()` on rank 0 alone; where it fails there, no rank goes on."""
+        return self.agree(action if self.first else lambda: None, errors)
+
+    def same(self, what: str, value) -> str | None:
+        """None where all ranks hold the same value, else a sentence that says who does not."""
+        values = self.gather(value)
+        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        return f"{what} of rank {others[0]} is not that of rank 0" if others else None
+
+    def report(self, where: str):
+        """Leave word for the others before waiting for them; read only when somebody is missing."""
+        if self.store is not None:
+            self.store.set(f"report of rank {self.rank}", f"{where}|{socket.gethostname()}|{os.getpid()}")
+
+    @contextlib.contextmanager
+    def waiting(self, what: str):
+        """Turn the errors of a collective into LostRankError."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world == 1 or not OF_A_COLLECTIVE.search(str(error)):
+                raise
+            reason = re.sub(r"^\[.*?\] ?", "", str(error).splitlines()[0]).split(" This is typically")[0]
+            raise LostRankError(
+                f"{what} did not arrive ({reason.rstrip('.')}); {self._whereabouts()}"
+            ) from None
+
+    def _whereabouts(self) -> str:
+        """Which ranks are behind, as far as their last reports tell."""
+        try:
+            keys = [f"report of rank {rank}" for rank in range(self.world)]
+            reports = [self.store.get(key).decode() if self.store.check([key]) else "" for key in keys]
+        except RuntimeError:
+            return "nothing is known of the other ranks: the machine of rank 0 does not answer"
+        mine = reports[self.rank].partition("|")[0]
+        behind = [
+            f"rank {rank} (process {report.split('|')[2]} on {report.split('|')[1]}) was last heard of "
+            f"{report.split('|')[0]}"
+            if report
+            else f"rank {rank} was never heard of"
+            for rank, report in enumerate(reports)
+            if report.partition("|")[0] != mine
+        ]
+        if not behind:
+            return f"all ranks were {mine or 'starting'}; one of them died or hangs there"
+        return f"this rank was {mine}, " + "; ".join(behind)
+
+    def _reduce(self, tensor, operation):
+        if self.world > 1:
+            with self.waiting("a sum over the ranks"):
+                dist.all_reduce(tensor, operation)
+        return tensor
+
+    def _cpu_group(self):
+        """all_gather_object moves its bytes on the group's preferred device; this group has the CPU only."""
+        if getattr(self, "_gloo", None) is None:
+            self._gloo = (
+                dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else dist.group.WORLD
+            )
+        return self._gloo

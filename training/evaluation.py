@@ -1,0 +1,97 @@
+"""Evaluation on fixed windows, spread over the ranks, and what the ladders are doing."""
+
+import math
+
+import numpy as np
+import torch
+
+from layers.ladder import Fraction
+from training.distributed import Ranks
+from training.hardware import autocast
+
+
+@torch.no_grad()
+def evaluate(
+    model, windows: np.ndarray, text_bytes: int, batch_size: int, dtype: str, ranks: Ranks
+) -> dict:
+    """Score every target token of `windows` [count, block_size + 1] once, whatever the number of ranks.
+
+    Returns mean loss in nats per token, perplexity, and bits per byte; `text_bytes` is the size of the
+    text that the targets stand for. Where the ladders are clipped to their ranges in evaluation,
+    `val_loss_unclipped` is the loss without that.
+    """
+    model.eval()
+    loss = _loss(model, windows, batch_size, dtype, ranks)
+    result = {
+        "val_loss": loss,
+        "val_perplexity": math.exp(min(loss, 700)),
+        "val_bits_per_byte": loss * windows[:, 1:].size / math.log(2) / text_bytes,
+    }
+    clipped = [module for module in model.modules() if isinstance(module, Fraction) and module.has_range]
+    if clipped:
+        for fraction in clipped:
+            fraction.clip = False
+        result["val_loss_unclipped"] = _loss(model, windows, batch_size, dtype, ranks)
+        for fraction in clipped:
+            fraction.clip = True
+    return result
+
+
+def _loss(model, windows, batch_size, dtype, ranks) -> float:
+    """Batches are the same for any number of ranks, so that only the order of the sum differs."""
+    device = next(model.parameters()).device
+    nats = torch.zeros((), dtype=torch.float64)
+    for rows in torch.from_numpy(windows).split(batch_size)[ranks.rank :: ranks.world]:
+        rows = rows.to(device)
+        with autocast(device, dtype):
+            nats += model(rows[:, :-1], rows[:, 1:]).double().cpu() * rows[:, 1:].numel()
+    return ranks.sum(nats).item() / windows[:, 1:].size
+
+
+def reduce_ranges(model, ranks: Ranks):
+    """The ranges of the ladders in training, over all ranks (spec A5); before evaluations and checkpoints."""
+    fractions = [m for m in model.modules() if isinstance(m, Fraction) and m.has_range]
+    ranks.extremes([f.z_min for f in fractions], [f.z_max for f in fractions])
+
+
+@torch.no_grad()
+def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
+    """How near to their poles the ladders of each layer run on `tokens` [B, T].
+
+    {layer: {clamped: share of |K_d| < cf_eps, min_denominator: least |K_d|, z_99: 99th percentile of
+    |z|}}. Empty for a model without ladders.
+    """
+    found: dict[str, dict[str, float]] = {}
+
+    def read(name):
+        def hook(fraction, inputs, z):
+            size = fraction.denominator(inputs[0]).abs()
+            z = z.abs().float().flatten()
+            found[name.removesuffix(".fraction")] = {
+                "clamped": (size < fraction.eps).float().mean().item(),
+                "min_denominator": size.min().item(),
+                # not torch.quantile, which takes 16 million values at most
+                "z_99": z.kthvalue(max(1, math.ceil(0.99 * z.numel()))).values.item(),
+            }
+
+        return hook
+
+    hooks = [m.register_forward_hook(read(n)) for n, m in model.named_modules() if isinstance(m, Fraction)]
+    if hooks:
+        model.eval()
+        with autocast(tokens.device, dtype):
+            model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def ladder_gradients(model) -> dict[str, float]:
+    """The norm of the gradient of each layer's ladder weights; depths without a gradient count nothing."""
+    norms = {}
+    for name, module in model.named_modules():
+        if not hasattr(module, "depth_parameters"):
+            continue
+        gradients = [p.grad for depth in module.depth_parameters() for p in depth if p.grad is not None]
+        norms[name] = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+    return norms

@@ -1,0 +1,109 @@
+"""What a run may change when it goes on, and what that means."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from training import checkpoint
+from training.checkpoint import CheckpointError
+
+# nothing that the later losses depend on, but for rounding and, on another device, dropout
+FREE = {
+    *("out_dir", "resume", "device", "compile", "activation_checkpointing", "dataset", "log_interval"),
+    *("eval_interval", "checkpoint_interval", "keep_checkpoints", "distributed_timeout", "dry_run"),
+    *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
+    *("wandb_log", "wandb_project", "wandb_run_name"),
+}
+# what later steps do otherwise, from the next one on; written into the log
+CHANGEABLE = {
+    "max_iters": "the learning rate follows its schedule for the new number from here on, depths wake as before",
+    "batch_size": "goes on at the next unread sample",
+    "gradient_accumulation_steps": "goes on at the next unread sample",
+    "learning_rate": "from here on",
+    "min_lr": "from here on",
+    "lr_schedule": "from here on",
+    "wsd_decay_iters": "from here on",
+    "warmup_iters": "from here on",
+    "weight_decay": "from here on",
+    "beta1": "from here on",
+    "beta2": "from here on",
+    "grad_clip": "from here on",
+    "dyadic_rewarmup": "from here on",
+    "dtype": "from here on",
+    "dropout": "from here on",
+}
+REASONS = {
+    "seed": "it decides the order of the data, of which a part has been read",
+    "block_size": "the model's positions and the cutting of the data depend on it",
+    "dyadic": "depths that trained would fall asleep again, or the other way round",
+    "dyadic_iters": "it moves the steps at which depths wake",
+    "eval_tokens": "the best validation loss so far is of other tokens",
+}
+
+
+@dataclass
+class Progress:
+    """How far a run has come: what a checkpoint stores beside weights and optimizer."""
+
+    step: int = 0  # finished updates
+    samples: int = 0  # of the data's order, read so far
+    best_val_loss: float = math.inf
+    seconds: float = 0.0  # of training, evaluations and checkpoints left out
+    wandb_id: str | None = None
+
+
+def fingerprint(data) -> dict:
+    """What tells one data set from another, wherever its folder lies."""
+    return {"tokenizer": data.meta["tokenizer"]["hash"], "splits": data.meta["splits"]}
+
+
+def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str]] | None:
+    """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
+
+    data: `fingerprint` of the data set. changes: {key: what changed and what that means}.
+    Raises CheckpointError that names every key, and why, where the run cannot go on like this.
+    """
+    # best.pt alone: the first checkpoint was cut off between its two names
+    found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
+    if not found:
+        return None
+    path = found[-1]
+    content = checkpoint.load(path)
+    changes, wrong = {}, []
+    for key, value in dataclasses.asdict(config).items():
+        before = content["config"].get(key)
+        if key in FREE or before == value:
+            continue
+        told = f"{key} was {before!r}, now {value!r}"
+        if key in CHANGEABLE:
+            changes[key] = f"{told}: {CHANGEABLE[key]}"
+        else:
+            wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
+    if "max_iters" in changes:
+        if config.max_iters < content["step"]:
+            wrong.append(f"max_iters={config.max_iters}, but {content['step']} steps are done")
+    if content["data"] != data:
+        wrong.append(f"{config.dataset} holds other data than the run was trained on")
+    if wrong:
+        raise CheckpointError(
+            f"{path} cannot go on with this configuration: {'; '.join(wrong)}. Leave these as they "
+            "were, or start a new run with another --out_dir"
+        )
+    return path, content, changes
+
+
+def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
+    """Put a checkpoint's state into model, optimizer and scaler. Raises CheckpointError where it does not fit."""
+    checkpoint.load_weights(model, content, path)
+    own = [(group["weight_decay"], group["betas"]) for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(content["optimizer"])
+    except ValueError as error:
+        raise CheckpointError(f"the optimizer's state in {path} is of another model: {error}") from None
+    # these are the configuration's, which may have changed
+    for group, (weight_decay, betas) in zip(optimizer.param_groups, own, strict=True):
+        group["weight_decay"], group["betas"] = weight_decay, betas
+    if scaler.is_enabled() and content["scaler"]:
+        scaler.load_state_dict(content["scaler"])
+    return Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})

@@ -1,0 +1,48 @@
+"""SIGTERM and Ctrl-C: the step at hand is finished, a checkpoint written, then the run ends."""
+
+import signal
+import sys
+import time
+
+
+class Stop:
+    """Notes a signal instead of dying of it, as long as the context lasts.
+
+    `signal` is None until one came. A second Ctrl-C, a second or more after the first, stops at once
+    (KeyboardInterrupt): launchers often deliver the same one twice.
+    """
+
+    def __init__(self, speak: bool = True):
+        self.signal, self.speak, self.since = None, speak, 0.0
+
+    def __enter__(self):
+        self.before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def name(self) -> str:
+        return "Ctrl-C" if self.signal == signal.SIGINT else "SIGTERM" if self.signal else "another rank"
+
+    @property
+    def status(self) -> int:
+        """The exit status that shells give to a process that such a signal ended."""
+        return 128 + (self.signal or signal.SIGTERM)
+
+    def _note(self, number, frame):
+        if self.signal is None:
+            self.signal, self.since = number, time.monotonic()
+            if self.speak:
+                print(
+                    "\nstopping after this step, with a checkpoint (Ctrl-C again: at once)", file=sys.stderr
+                )
+        elif number == signal.SIGINT and time.monotonic() - self.since > 1:
+            raise KeyboardInterrupt

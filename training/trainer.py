@@ -1,0 +1,341 @@
+"""The training loop: batches -> gradients -> update, and what is written down along the way."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import configurator
+from data.loader import Dataset, Loader
+from model import GPT, flops_per_token, model_config, parameter_counts
+from training import checkpoint
+from training.distributed import Ranks
+from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
+from training.hardware import Clock, autocast, compiled, device_name, peak_flops
+from training.health import diagnose
+from training.log import Log, start_wandb, write_whole
+from training.optimizer import adamw
+from training.resume import Progress, fingerprint, load_state
+from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
+from training.stopping import Stop
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; says why and what to do."""
+
+
+class Stopped(Exception):
+    """A signal ended the run; its checkpoint is written."""
+
+
+class Trainer:
+    """One run on one rank; all ranks do the same, and rank 0 alone writes.
+
+    config: a TrainConfig. folder: the claimed run folder. validation: the windows [count, block_size + 1]
+    that every evaluation scores. restored: what `resume.restore` gave, or None for a start from scratch.
+    """
+
+    def __init__(
+        self,
+        config,
+        ranks: Ranks,
+        device: torch.device,
+        folder: Path,
+        data: Dataset,
+        validation: np.ndarray,
+        restored,
+    ):
+        self.config, self.ranks, self.device, self.folder = config, ranks, device, folder
+        self.data, self.validation = data, validation
+        torch.manual_seed(config.seed)
+        with torch.device("meta"):
+            model = GPT(model_config(config))
+        self.model = model.to_empty(device=device).init_weights()
+        self.model.activation_checkpointing = config.activation_checkpointing
+        self.optimizer = adamw(
+            self.model, config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
+        )
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
+        self.dyadic = Dyadic(self.model, config.dyadic_iters) if config.dyadic else None
+        self.progress = Progress()
+        changes = {}
+        if restored is not None:
+            path, content, changes = restored
+            self.progress = load_state(path, content, self.model, self.optimizer, self.scaler)
+            self.say(f"resuming from {path}, step {self.progress.step:,} of {config.max_iters:,}")
+            for change in changes.values():
+                self.say(f"  {change}")
+        elif config.resume:
+            self.say(f"{folder} holds no checkpoint: starting from scratch")
+        self.announce()
+        self.log = self.on_first(lambda: self.open_log(changes))
+        self.tokenizer = data.tokenizer().to_json()
+
+        self.micro_batches = config.gradient_accumulation_steps // ranks.world
+        self.samples_per_step = config.batch_size * config.gradient_accumulation_steps
+        self.tokens_per_step = self.samples_per_step * config.block_size
+        self.stride = ranks.world * config.batch_size
+        first = self.progress.samples + ranks.rank * config.batch_size
+        self.loader = Loader(data, config.batch_size, config.seed, device, first, self.stride)
+        # the compiled model trains, the plain one evaluates: other shapes must not recompile it
+        self.training_model = ranks.wrap(compiled(self.model, config.compile, device, self.say))
+        self.clock = Clock(device, self.progress.seconds)
+
+    def train(self, stop: Stop):
+        """Up to config.max_iters steps. Raises Stopped after a signal, TrainingError where it cannot go on."""
+        config, progress = self.config, self.progress
+        # at step 0, and where a signal came between a step and its evaluation
+        if self.due(config.eval_interval) and not self.evaluated():
+            with self.clock.paused() as progress.seconds:
+                if self.evaluate({}):
+                    self.save(improved=True)
+        logged_at = (progress.step, self.clock.seconds())
+        bar = tqdm(
+            total=config.max_iters, initial=progress.step, unit="step", dynamic_ncols=True,
+            mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
+        )  # fmt: skip
+        while progress.step < config.max_iters:
+            values, ladders, stopping = self.step(stop)
+            bar.update()
+            if self.due(config.log_interval):
+                now = self.clock.seconds()
+                speed = (progress.step - logged_at[0]) * self.tokens_per_step / (now - logged_at[1])
+                logged_at = (progress.step, now)
+                self.record({"seconds": now, **values, "tokens_per_second": speed, **self.mfu(speed)})
+                bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed:,.0f} tokens/s", refresh=False)
+            evaluating, saving = self.due(config.eval_interval), self.due(config.checkpoint_interval)
+            if stopping:
+                # at once: whoever sent the signal does not wait long; an evaluation that is due is made up for
+                with self.clock.paused() as progress.seconds:
+                    self.save(improved=False)
+                bar.close()
+                self.close()
+                raise Stopped
+            if evaluating or saving:
+                with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
+                    improved = evaluating and self.evaluate(ladders)
+                    if saving or improved:
+                        self.save(improved)
+        bar.close()
+        self.close()
+        self.say(
+            f"done: {progress.step:,} steps, {progress.samples * config.block_size:,} tokens; "
+            f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
+        )
+
+    def step(self, stop: Stop) -> tuple[dict, dict, bool]:
+        """One update -> (values for the log, gradient norms of ladders by layer, whether to stop).
+
+        All ranks agree on what is returned. The gradient norms are there where an evaluation follows.
+        """
+        config, progress, ranks = self.config, self.progress, self.ranks
+        step = progress.step
+        self.model.train()
+        # dropout's randomness is a function of step and rank, so that a resumed run repeats it
+        seed = seed_of(config.seed, step, ranks.rank)
+        torch.manual_seed(seed)
+        rate = self.set_learning_rates(step)
+        loss = self.backward(step)
+        if self.dyadic:
+            self.dyadic.drop_gradients(step)
+        self.scaler.unscale_(self.optimizer)
+        followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
+        ladders = ladder_gradients(self.model) if followed else {}
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
+        # before the first wait for a GPU: a rank that is missing is noticed here, with a message
+        stopping = ranks.any(bool(stop))
+        loss, norm = loss.item(), norm.item()
+        if not self.sound(loss, norm):
+            self.explain(step, loss, norm, seed)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step += 1
+        progress.samples += self.samples_per_step
+        values = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
+        if self.scaler.is_enabled():
+            values["loss_scale"] = self.scaler.get_scale()
+        return values, ladders, stopping
+
+    def backward(self, step: int) -> torch.Tensor:
+        """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them."""
+        ranks = self.ranks
+        loss = torch.zeros((), device=self.device)
+        for number in range(self.micro_batches):
+            last = number == self.micro_batches - 1
+            tokens, targets = next(self.loader)
+            local = not last and ranks.world > 1
+            with self.training_model.no_sync() if local else contextlib.nullcontext():
+                with autocast(self.device, self.config.dtype):
+                    part = self.training_model(tokens, targets) / self.micro_batches
+                if last:
+                    ranks.report(f"at step {step:,}")
+                with ranks.waiting("the gradients of the other ranks"):
+                    self.scaler.scale(part).backward()
+            loss += part.detach()
+        return ranks.sum(loss) / ranks.world
+
+    def set_learning_rates(self, step: int) -> float:
+        config = self.config
+        decay = config.wsd_decay_iters or max(1, config.max_iters // 5)
+        rate = learning_rate(
+            step, config.lr_schedule, config.max_iters, config.warmup_iters, decay,
+            config.learning_rate, config.min_lr,
+        )  # fmt: skip
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+            if self.dyadic and group["depth"]:
+                wake = wake_step(group["depth"], config.dyadic_iters)
+                group["lr"] *= rewarmup(step, wake, config.dyadic_rewarmup)
+        return rate
+
+    def sound(self, loss: float, norm: float) -> bool:
+        if not self.scaler.is_enabled():
+            return math.isfinite(loss) and math.isfinite(norm)
+        # float16's gradients may overflow: the scaler leaves such a step out and lowers its scale
+        return math.isfinite(loss) and self.scaler.get_scale() >= 1
+
+    def explain(self, step: int, loss: float, norm: float, seed: int):
+        """Raise TrainingError with where it began; nothing was updated and nothing is saved."""
+        first = self.progress.samples + self.ranks.rank * self.config.batch_size
+        starts = [first + number * self.stride for number in range(self.micro_batches)]
+        batches = [self.loader.batch(start) for start in starts]
+        found = [
+            f"rank {self.ranks.rank}, samples {starts[number]:,} to "
+            f"{starts[number] + self.config.batch_size - 1:,}: {what}"
+            for number, what in diagnose(self.model, batches, self.config.dtype, seed)
+        ]
+        found = sum(self.ranks.gather(found), [])
+        saved = checkpoint.numbered(self.folder / "ckpt")
+        last = f"the last checkpoint is {saved[-1]}, from before" if saved else "there is no checkpoint yet"
+        scale = f", loss scale {self.scaler.get_scale():g}" if self.scaler.is_enabled() else ""
+        raise TrainingError(
+            f"loss {loss:.4g} and gradient norm {norm:.4g}{scale} at step {step:,}, which was not made.\n  "
+            + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
+            + f"\n{last}. Try a lower learning_rate, gradient clipping, or cf_pole='positive'"
+        )
+
+    def evaluate(self, gradients: dict) -> bool:
+        """Evaluate and write it down; whether this is the lowest validation loss since training began."""
+        config, progress = self.config, self.progress
+        reduce_ranges(self.model, self.ranks)
+        text_bytes = self.data.target_bytes(self.validation)
+        result = evaluate(
+            self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks
+        )
+        record = {"seconds": progress.seconds, **result}
+        if self.ranks.first:
+            tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+            ladders = ladder_statistics(self.model, tokens, config.dtype)
+            for layer, statistics in ladders.items():
+                statistics["grad_norm"] = gradients.get(layer)
+            record |= {"ladders": ladders} if ladders else {}
+        self.record(record)
+        self.on_first(lambda: self.log.draw())
+        self.say(
+            f"step {progress.step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
+            f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte"
+        )
+        improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss
+        if improved:
+            progress.best_val_loss = result["val_loss"]
+        return improved
+
+    def save(self, improved: bool):
+        """Write a checkpoint; where the disk does not take it, every rank ends and the earlier ones stay."""
+        reduce_ranges(self.model, self.ranks)
+
+        def write():
+            content = {
+                "config": dataclasses.asdict(self.config),
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "tokenizer": self.tokenizer,
+                "data": fingerprint(self.data),
+                **dataclasses.asdict(self.progress),
+            }
+            self.log.sync()
+            folder, step = self.folder / "ckpt", self.progress.step
+            checkpoint.save(folder, step, content, self.config.keep_checkpoints, improved)
+
+        self.on_first(write)
+
+    def open_log(self, changes: dict) -> Log:
+        config, progress, wandb_run = self.config, self.progress, None
+        if config.wandb_log:
+            name = config.wandb_run_name or self.folder.name
+            settings = dataclasses.asdict(config)
+            wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
+            progress.wandb_id = wandb_run.id
+        write_whole(self.folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+        log = Log(self.folder, progress.step, wandb_run)
+        if changes:
+            tokens = progress.samples * config.block_size
+            log.add({"step": progress.step, "tokens": tokens, "resumed": changes})
+        return log
+
+    def record(self, values: dict):
+        where = {"step": self.progress.step, "tokens": self.progress.samples * self.config.block_size}
+        self.on_first(lambda: self.log.add({**where, **values}))
+
+    def evaluated(self) -> bool:
+        """Whether the log has an evaluation of this step."""
+        step = self.progress.step
+        seen = self.ranks.first and any(r["step"] == step and "val_loss" in r for r in self.log.records)
+        return self.ranks.any(seen)
+
+    def mfu(self, tokens_per_second: float) -> dict[str, float]:
+        """Model FLOPs utilisation; nothing on a device whose peak is not known."""
+        peak = peak_flops(device_name(self.device), self.config.dtype)
+        if peak is None:
+            return {}
+        flops = 3 * flops_per_token(model_config(self.config)) * tokens_per_second
+        return {"mfu": flops / (peak * self.ranks.world)}
+
+    def due(self, interval: int) -> bool:
+        return self.progress.step % interval == 0 or self.progress.step == self.config.max_iters
+
+    def on_first(self, action):
+        return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
+
+    def close(self):
+        self.on_first(lambda: self.log.close())
+
+    def say(self, text: str):
+        if self.ranks.first:
+            print(text, flush=True)
+
+    def announce(self):
+        config, data = self.config, self.data
+        model = model_config(config)
+        counts = parameter_counts(model)
+        total = sum(counts.values())
+        body = total - counts["embedding"] - counts["position"]
+        tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
+        epochs = config.max_iters * tokens / len(data.tokens)
+        ranks = f" on {self.ranks.world} ranks" if self.ranks.world > 1 else ""
+        self.say(configurator.format_config(config))
+        self.say(
+            f"data: {config.dataset}, {len(data.tokens):,} training tokens, "
+            f"vocabulary {data.meta['vocab_size']:,}\n"
+            f"model: {total:,} parameters, {body:,} without embeddings, "
+            f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training\n"
+            f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all "
+            f"({epochs:.2f} epochs){ranks}, on {self.device.type}"
+        )
+        if self.dyadic:
+            self.say(self.dyadic.table())
+
+
+def seed_of(*numbers: int) -> int:
+    """A generator on the CPU heeds the low 32 bits only: all of them must depend on every number."""
+    text = " ".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
