@@ -10,6 +10,7 @@ config -> data -> model -> loop. The keys and their defaults stand in TrainConfi
 
 import contextlib
 import dataclasses
+import io
 import math
 import os
 import sys
@@ -27,11 +28,11 @@ from model import ModelConfig, model_config
 from training import checkpoint, dry_run
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, world_size
-from training.hardware import choose_device, choose_dtype, peak_flops
+from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
 from training.log import RunFolderError, open_run
 from training.resume import fingerprint, restore
 from training.stopping import Stop
-from training.trainer import Stopped, Trainer, TrainingError
+from training.trainer import Trainer, TrainingError
 
 
 @dataclass
@@ -115,19 +116,19 @@ class TrainConfig(ModelConfig):
             steps = self.gradient_accumulation_steps
             near = sorted({max(1, steps // ranks) * ranks, (steps // ranks + 1) * ranks})
             wrong.append(
-                f"gradient_accumulation_steps={steps} is the number of micro-batches of all ranks together; "
+                f"gradient_accumulation_steps={steps} is the micro-batches of all ranks together; "
                 f"{key}={ranks} does not divide it: take {' or '.join(map(str, near))}"
             )
         return wrong
 
 
-ERRORS = (DataError, CheckpointError, RunFolderError, TrainingError, OSError)
+ERRORS = (DataError, CheckpointError, RunFolderError, DeviceError, TrainingError, OSError)
 
 
 def main(argv: list[str]):
     ranks = Ranks()
     # one rank on each machine says what is wrong with the command line
-    with contextlib.redirect_stderr(sys.stderr if ranks.local_rank == 0 else open(os.devnull, "w")):
+    with contextlib.redirect_stderr(sys.stderr if ranks.local_rank == 0 else io.StringIO()):
         config = configurator.parse(TrainConfig, argv, saved=saved_config)
     try:
         if config.dry_run:
@@ -135,16 +136,16 @@ def main(argv: list[str]):
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
         with ranks.joined(device, config.distributed_timeout), Stop(ranks.first) as stop:
-            run(config, ranks, device, stop)
-    except Stopped:
-        sys.exit(stop.status)
+            finished = run(config, ranks, device, stop)
+        if not finished:
+            sys.exit(stop.status)
     except OtherRankError:
         sys.exit(1)
     except LostRankError as error:
-        # threads of the process group may wait for ever: no tidy end
-        print(f"\ntrain.py: {error}. {how_to_go_on(config)}", file=sys.stderr, flush=True)
-        os._exit(1)
-    except (*ERRORS, ValueError) as error:
+        if error.speak:
+            print(f"\ntrain.py: {error}. {how_to_go_on(config)}", file=sys.stderr, flush=True)
+        os._exit(1)  # threads of the process group may wait for ever
+    except ERRORS as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit(f"train.py: interrupted. {how_to_go_on(config)}")
@@ -177,8 +178,8 @@ def plan(config: TrainConfig) -> str:
     return dry_run.describe(config, model_config(config), vocabulary)
 
 
-def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop):
-    """Check everything on every rank, claim the run folder, restore, train."""
+def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
+    """Check everything on every rank, claim the run folder, restore, train; whether it came to the end."""
     data, validation = ranks.agree(lambda: open_data(config), (DataError,))
     if config.dyadic and config.dyadic_iters is None:
         config.dyadic_iters = config.max_iters
@@ -188,7 +189,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop):
         ("PyTorch's version", torch.__version__),
     ):
         if difference := ranks.same(what, value):
-            raise TrainingError(f"{difference}: all ranks must be started alike")
+            ranks.fail(TrainingError(f"{difference}: all ranks must be started alike"))
     folder = Path(config.out_dir)
     with contextlib.ExitStack() as claim:
         ranks.on_first(lambda: claim.enter_context(open_run(config.out_dir, config.resume)), ERRORS)
@@ -196,10 +197,9 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop):
         if config.resume:
             restored = ranks.agree(lambda: restore(folder, config, fingerprint(data)), ERRORS)
             if ranks.same("the last checkpoint", restored and restored[0].name):
-                raise TrainingError(
-                    f"not all ranks see the checkpoints of {folder}: it must be on a shared disk"
-                )
-        Trainer(config, ranks, device, folder, data, validation, restored).train(stop)
+                message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
+                ranks.fail(TrainingError(message))
+        return Trainer(config, ranks, device, folder, data, validation, restored).train(stop)
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:

@@ -20,7 +20,11 @@ OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|b
 
 
 class LostRankError(RuntimeError):
-    """Another rank did not answer; names those that have not been heard of."""
+    """Another rank did not answer; names those that are behind. `speak`: whether this rank says so."""
+
+    def __init__(self, message: str, speak: bool = True):
+        super().__init__(message)
+        self.speak = speak
 
 
 class OtherRankError(RuntimeError):
@@ -29,11 +33,6 @@ class OtherRankError(RuntimeError):
 
 def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
-
-
-def speaks() -> bool:
-    """Whether this process may print: rank 0 only, so that a run of many ranks reads like a run of one."""
-    return int(os.environ.get("RANK", 0)) == 0
 
 
 class Ranks:
@@ -46,7 +45,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
-        self.store = None
+        self.store = self.gloo = None
 
     @property
     def first(self) -> bool:
@@ -89,7 +88,8 @@ class Ranks:
         torch._dynamo.config.optimize_ddp = False
         known = inspect.signature(DistributedDataParallel).parameters
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        return DistributedDataParallel(model, gradient_as_bucket_view=True, **{buffers: False})
+        with self.waiting("the other ranks' model"):
+            return DistributedDataParallel(model, gradient_as_bucket_view=True, **{buffers: False})
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """In place, over all ranks."""
@@ -112,7 +112,6 @@ class Ranks:
         if self.world == 1:
             return [value]
         values = [None] * self.world
-        # as bytes on the CPU: gloo, so that no GPU is involved
         with self.waiting("a message"):
             dist.all_gather_object(values, value, group=self._cpu_group())
         return values
@@ -138,6 +137,10 @@ class Ranks:
         """Run `action()` on rank 0 alone; where it fails there, no rank goes on."""
         return self.agree(action if self.first else lambda: None, errors)
 
+    def fail(self, error: Exception):
+        """Every rank has found the same error: rank 0 raises it, the others OtherRankError."""
+        raise error if self.first else OtherRankError("rank 0 says why")
+
     def same(self, what: str, value) -> str | None:
         """None where all ranks hold the same value, else a sentence that says who does not."""
         values = self.gather(value)
@@ -158,29 +161,30 @@ class Ranks:
             if self.world == 1 or not OF_A_COLLECTIVE.search(str(error)):
                 raise
             reason = re.sub(r"^\[.*?\] ?", "", str(error).splitlines()[0]).split(" This is typically")[0]
-            raise LostRankError(
-                f"{what} did not arrive ({reason.rstrip('.')}); {self._whereabouts()}"
-            ) from None
+            whereabouts, speak = self._whereabouts()
+            message = f"{what} did not arrive ({reason.rstrip('.')}); {whereabouts}"
+            raise LostRankError(message, speak) from None
 
-    def _whereabouts(self) -> str:
-        """Which ranks are behind, as far as their last reports tell."""
+    def _whereabouts(self) -> tuple[str, bool]:
+        """Which ranks are behind, as far as their last reports tell; whether this one is to say so."""
         try:
             keys = [f"report of rank {rank}" for rank in range(self.world)]
             reports = [self.store.get(key).decode() if self.store.check([key]) else "" for key in keys]
         except RuntimeError:
-            return "nothing is known of the other ranks: the machine of rank 0 does not answer"
+            return "nothing is known of the other ranks: the machine of rank 0 does not answer", True
         mine = reports[self.rank].partition("|")[0]
+        places = [report.partition("|")[0] for report in reports]
         behind = [
             f"rank {rank} (process {report.split('|')[2]} on {report.split('|')[1]}) was last heard of "
             f"{report.split('|')[0]}"
             if report
             else f"rank {rank} was never heard of"
             for rank, report in enumerate(reports)
-            if report.partition("|")[0] != mine
+            if places[rank] != mine
         ]
         if not behind:
-            return f"all ranks were {mine or 'starting'}; one of them died or hangs there"
-        return f"this rank was {mine}, " + "; ".join(behind)
+            return f"all ranks were {mine or 'starting'}; one of them died or hangs there", True
+        return f"this rank was {mine}, " + "; ".join(behind), self.rank == places.index(mine)
 
     def _reduce(self, tensor, operation):
         if self.world > 1:
@@ -189,9 +193,7 @@ class Ranks:
         return tensor
 
     def _cpu_group(self):
-        """all_gather_object moves its bytes on the group's preferred device; this group has the CPU only."""
-        if getattr(self, "_gloo", None) is None:
-            self._gloo = (
-                dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else dist.group.WORLD
-            )
-        return self._gloo
+        """A group for plain values: all_gather_object would send their bytes by way of the GPU."""
+        if self.gloo is None:
+            self.gloo = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        return self.gloo

@@ -63,7 +63,7 @@ def describe(config, model: ModelConfig, vocabulary: str) -> str:
     flops = 3 * forward * all_tokens
     lines = [
         f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}",
-        f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training (model FLOPs)",
+        f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training",
         f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps",
         f"memory           {sum(memory.values()) / GIB:,.2f} GiB on each device: {kinds}",
         f"                 (micro-batch of {config.batch_size} x {config.block_size} tokens in "
@@ -73,7 +73,8 @@ def describe(config, model: ModelConfig, vocabulary: str) -> str:
     if peak is None:
         known = ", ".join(name.replace(r"\b", "").replace("?", "") for name in PEAK_TFLOPS)
         lines.append(
-            f"time             unknown: no peak FLOP rate in {config.dtype} for {config.dry_run_gpu!r}; known: {known}"
+            f"time             unknown: no peak FLOP rate in {config.dtype} for {config.dry_run_gpu!r}; "
+            f"known: {known}"
         )
     else:
         hours = flops / (peak * config.dry_run_mfu * config.dry_run_gpus) / 3600

@@ -49,7 +49,7 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
 
 
 def reduce_ranges(model, ranks: Ranks):
-    """The ranges of the ladders in training, over all ranks (spec A5); before evaluations and checkpoints."""
+    """Make the ranges of the ladders those of all ranks, before every evaluation and checkpoint."""
     fractions = [m for m in model.modules() if isinstance(m, Fraction) and m.has_range]
     ranks.extremes([f.z_min for f in fractions], [f.z_max for f in fractions])
 

@@ -46,14 +46,18 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
+class DeviceError(ValueError):
+    """A device that cannot be had; says what to do."""
+
+
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """auto, cpu or cuda -> the device of a rank. Raises ValueError for a rank without a GPU of its own."""
+    """auto, cpu or cuda -> the device of a rank. Raises DeviceError for a rank without a GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise ValueError(
+        raise DeviceError(
             f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "
             f"with --nproc_per_node={torch.cuda.device_count()}"
         )

@@ -17,7 +17,7 @@ FREE = {
 }
 # what later steps do otherwise, from the next one on; written into the log
 CHANGEABLE = {
-    "max_iters": "the learning rate follows its schedule for the new number from here on, depths wake as before",
+    "max_iters": "the learning rate follows the schedule of the new number, depths wake as before",
     "batch_size": "goes on at the next unread sample",
     "gradient_accumulation_steps": "goes on at the next unread sample",
     "learning_rate": "from here on",
@@ -80,9 +80,8 @@ def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str
             changes[key] = f"{told}: {CHANGEABLE[key]}"
         else:
             wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
-    if "max_iters" in changes:
-        if config.max_iters < content["step"]:
-            wrong.append(f"max_iters={config.max_iters}, but {content['step']} steps are done")
+    if "max_iters" in changes and config.max_iters < content["step"]:
+        wrong.append(f"max_iters={config.max_iters}, but {content['step']} steps are done")
     if content["data"] != data:
         wrong.append(f"{config.dataset} holds other data than the run was trained on")
     if wrong:
@@ -94,7 +93,10 @@ def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str
 
 
 def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
-    """Put a checkpoint's state into model, optimizer and scaler. Raises CheckpointError where it does not fit."""
+    """Put a checkpoint's state into model, optimizer and scaler.
+
+    Raises CheckpointError where it does not fit.
+    """
     checkpoint.load_weights(model, content, path)
     own = [(group["weight_decay"], group["betas"]) for group in optimizer.param_groups]
     try:

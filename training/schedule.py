@@ -14,7 +14,7 @@ def learning_rate(
     learning_rate: float,
     min_lr: float,
 ) -> float:
-    """Linear warmup over `warmup_iters` steps, then a way down to the absolute floor `min_lr` at `max_iters`.
+    """Linear warmup over `warmup_iters` steps, then down to the absolute floor `min_lr` at `max_iters`.
 
     step counts finished updates, from 0; the first update already has a rate above 0.
     cosine: half a cosine over all steps after the warmup. linear: a straight line over the same steps.

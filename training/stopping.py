@@ -29,10 +29,6 @@ class Stop:
         return self.signal is not None
 
     @property
-    def name(self) -> str:
-        return "Ctrl-C" if self.signal == signal.SIGINT else "SIGTERM" if self.signal else "another rank"
-
-    @property
     def status(self) -> int:
         """The exit status that shells give to a process that such a signal ended."""
         return 128 + (self.signal or signal.SIGTERM)

@@ -31,10 +31,6 @@ class TrainingError(RuntimeError):
     """Training cannot go on; says why and what to do."""
 
 
-class Stopped(Exception):
-    """A signal ended the run; its checkpoint is written."""
-
-
 class Trainer:
     """One run on one rank; all ranks do the same, and rank 0 alone writes.
 
@@ -88,8 +84,11 @@ class Trainer:
         self.training_model = ranks.wrap(compiled(self.model, config.compile, device, self.say))
         self.clock = Clock(device, self.progress.seconds)
 
-    def train(self, stop: Stop):
-        """Up to config.max_iters steps. Raises Stopped after a signal, TrainingError where it cannot go on."""
+    def train(self, stop: Stop) -> bool:
+        """Up to config.max_iters steps; False where a signal ended it before, after a checkpoint.
+
+        Raises TrainingError where a loss or gradient is not finite.
+        """
         config, progress = self.config, self.progress
         # at step 0, and where a signal came between a step and its evaluation
         if self.due(config.eval_interval) and not self.evaluated():
@@ -112,12 +111,13 @@ class Trainer:
                 bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed:,.0f} tokens/s", refresh=False)
             evaluating, saving = self.due(config.eval_interval), self.due(config.checkpoint_interval)
             if stopping:
-                # at once: whoever sent the signal does not wait long; an evaluation that is due is made up for
+                # at once, as whoever sent the signal waits seconds; an evaluation that is due comes later
                 with self.clock.paused() as progress.seconds:
                     self.save(improved=False)
                 bar.close()
                 self.close()
-                raise Stopped
+                self.say(f"stopped at step {progress.step:,}; --resume=True goes on from there")
+                return progress.step == config.max_iters
             if evaluating or saving:
                 with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
                     improved = evaluating and self.evaluate(ladders)
@@ -129,6 +129,7 @@ class Trainer:
             f"done: {progress.step:,} steps, {progress.samples * config.block_size:,} tokens; "
             f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
         )
+        return True
 
     def step(self, stop: Stop) -> tuple[dict, dict, bool]:
         """One update -> (values for the log, gradient norms of ladders by layer, whether to stop).
@@ -212,15 +213,16 @@ class Trainer:
             f"{starts[number] + self.config.batch_size - 1:,}: {what}"
             for number, what in diagnose(self.model, batches, self.config.dtype, seed)
         ]
-        found = sum(self.ranks.gather(found), [])
+        found = [what for one in self.ranks.gather(found) for what in one]
         saved = checkpoint.numbered(self.folder / "ckpt")
         last = f"the last checkpoint is {saved[-1]}, from before" if saved else "there is no checkpoint yet"
         scale = f", loss scale {self.scaler.get_scale():g}" if self.scaler.is_enabled() else ""
-        raise TrainingError(
+        message = (
             f"loss {loss:.4g} and gradient norm {norm:.4g}{scale} at step {step:,}, which was not made.\n  "
             + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
             + f"\n{last}. Try a lower learning_rate, gradient clipping, or cf_pole='positive'"
         )
+        self.ranks.fail(TrainingError(message))
 
     def evaluate(self, gradients: dict) -> bool:
         """Evaluate and write it down; whether this is the lowest validation loss since training began."""
@@ -249,7 +251,7 @@ class Trainer:
         return improved
 
     def save(self, improved: bool):
-        """Write a checkpoint; where the disk does not take it, every rank ends and the earlier ones stay."""
+        """Write a checkpoint; where the disk does not take it, all ranks end and the earlier ones stay."""
         reduce_ranges(self.model, self.ranks)
 
         def write():
