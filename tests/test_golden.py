@@ -26,6 +26,16 @@ VARIANTS |= {
         "--attention=cattn_m", "--cattn_heads=2", "--cattn_proj=True", "--cattn_strict=True"
     ],
     "biases": ["--bias=True"],
+    "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt"],
+    "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
+    # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
+    **{
+        f"clamp {key}": [
+            "--attention=cattn_u", "--ffn=cffn_added", "--cf_pole=clamp", "--cf_init=nanogpt",
+            "--cf_eps=0.3", f"--{key}",
+        ]
+        for key in ("cf_pole_grad=formula", "cf_pole_grad=exact", "cf_pole_grad=zero", "cf_impl=ladder")
+    },
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from layers import ATTENTION, FFN
+from layers.ladder import Fraction
 from model import GPT, ModelConfig, flops_per_token, parameter_counts, sample_token
 
 VARIANTS = list(itertools.product(ATTENTION, FFN))
@@ -18,11 +19,26 @@ OPTIONS = [
     {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True},
     *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
 ]
+OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
+# what may stand together
+SOUND = [
+    pytest.param(attention, ffn, options, id=" ".join([attention, ffn, *map(str, options.values())]))
+    for (attention, ffn), options in itertools.product(VARIANTS, OPTIONS)
+    if not ModelConfig(n_embd=24, n_head=3, attention=attention, ffn=ffn, **options).check()
+]
+# the ways to compute a ladder
+LADDERS = [
+    {"cf_pole": "clamp", "cf_eps": 0.3},
+    {"cf_pole": "clamp", "cf_eps": 0.3, "cf_pole_grad": "exact"},
+    {"cf_pole": "clamp", "cf_eps": 0.3, "cf_pole_grad": "zero"},
+    {"cf_pole": "clamp", "cf_eps": 0.3, "cf_impl": "ladder"},
+    {"cf_impl": "ladder", "cf_init": "nanogpt"},
+]
 variants = pytest.mark.parametrize(("attention", "ffn"), VARIANTS)
+every_option = pytest.mark.parametrize(("attention", "ffn", "options"), SOUND)
 
 
-@variants
-@pytest.mark.parametrize("options", OPTIONS)
+@every_option
 def test_parameters_in_closed_form(tiny, attention, ffn, options):
     config = tiny(attention=attention, ffn=ffn, **options)
     model = GPT(config)
@@ -42,8 +58,7 @@ def test_gpt2_sizes():
         assert sum(parameter_counts(config).values()) - padding == published
 
 
-@variants
-@pytest.mark.parametrize("options", OPTIONS)
+@every_option
 def test_flops_in_closed_form(tiny, attention, ffn, options):
     """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
     config = tiny(attention=attention, ffn=ffn, **options)
@@ -55,9 +70,9 @@ def test_flops_in_closed_form(tiny, attention, ffn, options):
         assert counter.get_total_flops() == 3 * context * flops_per_token(config, context)
 
 
-@variants
-def test_the_future_has_no_influence(build, attention, ffn):
-    model = build(attention=attention, ffn=ffn).eval()
+@every_option
+def test_the_future_has_no_influence(build, attention, ffn, options):
+    model = build(attention=attention, ffn=ffn, **options).eval()
     tokens = torch.randint(0, 100, (2, 17))
     with torch.no_grad():
         logits = model(tokens)
@@ -69,9 +84,9 @@ def test_the_future_has_no_influence(build, attention, ffn):
             assert not torch.equal(logits[:, s:], after[:, s:])
 
 
-@variants
-def test_a_prefix_gives_the_same_outputs(build, attention, ffn):
-    model = build(attention=attention, ffn=ffn).double().eval()
+@every_option
+def test_a_prefix_gives_the_same_outputs(build, attention, ffn, options):
+    model = build(attention=attention, ffn=ffn, **options).double().eval()
     tokens = torch.randint(0, 100, (2, 17))
     with torch.no_grad():
         whole = model(tokens)
@@ -80,9 +95,9 @@ def test_a_prefix_gives_the_same_outputs(build, attention, ffn):
             torch.testing.assert_close(part, whole[:, :length], rtol=0, atol=1e-12)
 
 
-@variants
-def test_every_parameter_gets_a_gradient(build, attention, ffn):
-    model = build(attention=attention, ffn=ffn, bias=True, cattn_proj=True)
+@every_option
+def test_every_parameter_gets_a_gradient(build, attention, ffn, options):
+    model = build(attention=attention, ffn=ffn, **{"bias": True, "cattn_proj": True, **options})
     tokens = torch.randint(0, 100, (2, 17))
     model(tokens, tokens.roll(-1, 1)).backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
@@ -109,6 +124,41 @@ def test_residual_outputs_start_smaller(tiny):
     ]:
         expected = 0.02 / 4 if scaled else 0.02
         assert module.weight.std().item() == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("keys", LADDERS)
+@pytest.mark.parametrize("attention", ["cattn_m", "cattn_u"])
+def test_ways_to_compute_a_ladder(build, attention, keys):
+    """The keys reach every ladder of the model; it stays causal and differentiable."""
+    model = build(attention=attention, ffn="cffn_product", **keys)
+    fractions = [module for module in model.modules() if isinstance(module, Fraction)]
+    assert len(fractions) == 2 * 3
+    for fraction in fractions:
+        assert fraction.impl == keys.get("cf_impl", "continuant")
+        assert fraction.pole_grad == keys.get("cf_pole_grad", "formula")
+    tokens = torch.randint(0, 100, (2, 17))
+    logits = model(tokens)
+    changed = tokens.clone()
+    changed[:, 8:] = (changed[:, 8:] + 1) % 100
+    assert torch.equal(logits[:, :8], model(changed)[:, :8])
+    model(tokens, tokens.roll(-1, 1)).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_ladders_answer_by_depth(build):
+    """Every parameter of a ladder is named by depth_parameters, and nothing else is."""
+    for attention, ffn in VARIANTS:
+        model = build(attention=attention, ffn=ffn)
+        found = {
+            id(parameter)
+            for module in model.modules()
+            if hasattr(module, "depth_parameters")
+            for depth in module.depth_parameters()
+            for parameter in depth
+        }
+        named = {id(p) for name, p in model.named_parameters() if ".W." in name or ".b." in name}
+        assert found == named
+        assert bool(found) == ((attention, ffn) != ("softmax", "mlp"))
 
 
 def test_padding_rows_of_the_vocabulary_play_no_part(build):
@@ -179,11 +229,20 @@ def test_sampling_filters():
     assert frequent > 95
 
 
-@pytest.mark.parametrize(("attention", "ffn"), zip(itertools.cycle(ATTENTION), FFN))
-def test_compiles_into_one_graph(build, attention, ffn):
+@pytest.mark.parametrize(
+    ("attention", "ffn", "keys"),
+    [
+        *((attention, ffn, {}) for attention, ffn in zip(itertools.cycle(["softmax", "cattn_m"]), FFN)),
+        ("cattn_u", "mlp", {}),
+        ("cattn_u", "mlp", {"cf_pole": "clamp", "cf_impl": "ladder", "cf_init": "nanogpt"}),
+        ("softmax", "cffn_added", {"cf_ladder": "elementwise"}),
+        ("softmax", "cffn_added", {"cf_pole": "clamp", "cf_pole_grad": "exact"}),
+    ],
+)
+def test_compiles_into_one_graph(build, attention, ffn, keys):
     """fullgraph raises at any graph break; aot_eager traces the backward pass too."""
     torch._dynamo.reset()
-    model = build(attention=attention, ffn=ffn, n_layer=1, cf_eval_clip=True)
+    model = build(attention=attention, ffn=ffn, n_layer=1, cf_eval_clip=True, **keys)
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
     tokens = torch.randint(0, 100, (2, 17))
     with torch.autocast("cpu", torch.bfloat16):
@@ -214,6 +273,23 @@ def test_compiles_into_one_graph(build, attention, ffn):
         ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         ({"cf_pole": "softplus"}, "cf_pole must be one of clamp, positive"),
+        (
+            {"cf_pole": "clamp", "cf_pole_grad": "exakt"},
+            "formula, exact, zero, not 'exakt'; did you mean exact",
+        ),
+        ({"cf_pole_grad": "zero"}, "cf_pole_grad=zero acts with cf_pole=clamp and cf_impl=continuant only"),
+        (
+            {"cf_pole": "clamp", "cf_impl": "ladder", "cf_pole_grad": "exact"},
+            "cf_pole_grad=exact acts with",
+        ),
+        ({"cf_impl": "continuants"}, "cf_impl must be one of continuant, ladder, not 'continuants'"),
+        ({"cf_init": "bias2"}, "cf_init must be one of bias1, nanogpt, not 'bias2'; did you mean bias1"),
+        ({"cf_ladder": "outer"}, "cf_ladder must be one of inner, elementwise, not 'outer'"),
+        ({"attention": "cattn_m", "cf_ladder": "elementwise"}, "attention=cattn_m needs cf_ladder=inner"),
+        (
+            {"ffn": "cffn_gated", "cffn_gate": "glu", "cf_ladder": "elementwise"},
+            "cffn_gate=glu needs cf_ladder=inner",
+        ),
         ({"cf_floor": 0.0}, "cf_floor must be above 0"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"vocab_size": None}, "vocab_size is not set"),

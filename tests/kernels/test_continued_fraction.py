@@ -7,7 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.continued_fraction import continued_fraction, continued_fraction_naive
+from kernels.continued_fraction import (
+    POLE_GRADS,
+    continued_fraction,
+    continued_fraction_ladder,
+    continued_fraction_naive,
+    denominator,
+)
 
 EPS = 0.01
 
@@ -168,9 +174,215 @@ def test_non_contiguous_input():
 def test_refuses_what_is_no_continued_fraction():
     with pytest.raises(ValueError, match="cf_pole must be one of clamp, positive, not 'klamp'"):
         continued_fraction(torch.ones(3, 1), "klamp")
-    for shape in ((0, 3), (5,)):
-        with pytest.raises(ValueError, match="partial denominators"):
-            continued_fraction(torch.ones(shape))
+    with pytest.raises(ValueError, match="cf_pole_grad must be one of formula, exact, zero, not 'exakt'"):
+        continued_fraction(torch.ones(3, 1), pole_grad="exakt")
+    for function in (continued_fraction, continued_fraction_ladder, denominator):
+        with pytest.raises(ValueError, match="cf_pole must be one of"):
+            function(torch.ones(3, 1), "klamp")
+        for shape in ((0, 3), (5,)):
+            with pytest.raises(ValueError, match="partial denominators"):
+                function(torch.ones(shape))
+
+
+def continuants_by_autograd(a):
+    previous, current = torch.zeros_like(a[0]), torch.ones_like(a[0])
+    for a_k in reversed(a):
+        previous, current = current, a_k * current + previous
+    return previous, current
+
+
+def clamped_by_autograd(a, eps, pole_grad):
+    """K_{d-1} / (s max(|K_d|, eps)) with each meaning of its gradient, differentiated by autograd."""
+    numerator, K_d = continuants_by_autograd(a)
+    z = numerator / (torch.where(K_d < 0, -1.0, 1.0) * K_d.abs().clamp_min(eps))
+    if pole_grad == "exact":
+        return z
+    if pole_grad == "zero":
+        return torch.where(K_d.abs() < eps, z.detach(), z)
+    # the quotient rule, with the reciprocal that the forward pass has saved
+    reciprocal = 1 / (torch.where(K_d < 0, -1.0, 1.0) * K_d.abs().clamp_min(eps)).detach()
+    slope = (K_d.detach() * numerator - numerator.detach() * K_d) * reciprocal.square()
+    return z.detach() + slope - slope.detach()
+
+
+def ladders_around_the_pole(depth, eps, count=400, dtype=torch.float64):
+    """[d, 3 count + 5]: clamped ones, ones beyond, and K_d = 0, -0, eps/2, -eps/2, eps to rounding."""
+    torch.manual_seed(depth)
+    a = torch.randn(depth, 3 * count + 5, dtype=torch.float64)
+    numerator, K_d = continuants_by_autograd(a)
+    wanted = torch.rand(3 * count + 5, dtype=torch.float64) * 4 * eps - 2 * eps
+    wanted[:5] = torch.tensor([0.0, -0.0, eps / 2, -eps / 2, eps * (1 + 1e-9)], dtype=torch.float64)
+    wanted[-count:] = K_d[-count:]
+    a[0] += (wanted - K_d) / numerator  # K_d = a_1 K_{d-1} + K_{d-2}
+    return a[:, a[0].abs() < 20].to(dtype)
+
+
+@pytest.mark.parametrize("pole_grad", POLE_GRADS)
+@pytest.mark.parametrize("depth", range(1, 8))
+def test_gradient_at_the_pole_equals_autograd(depth, pole_grad):
+    a = ladders_around_the_pole(depth, 0.3)
+    _, K_d = continuants_by_autograd(a)
+    a = a[:, (K_d.abs() - 0.3).abs() > 1e-12].requires_grad_()  # on the edge rounding decides
+    assert 0.2 < (denominator(a).abs() < 0.3).float().mean() < 0.8
+    z = continued_fraction(a, eps=0.3, pole_grad=pole_grad)
+    expected = clamped_by_autograd(a, 0.3, pole_grad)
+    weight = torch.randn_like(z)
+    (grad,) = torch.autograd.grad((z * weight).sum(), a)
+    (by_autograd,) = torch.autograd.grad((expected * weight).sum(), a)
+    torch.testing.assert_close(z, expected, rtol=1e-12, atol=1e-12)
+    scale = by_autograd.abs().amax().item()
+    torch.testing.assert_close(grad, by_autograd, rtol=1e-11, atol=1e-13 * scale)
+
+
+@pytest.mark.parametrize("pole_grad", POLE_GRADS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_at_the_pole_in_lower_precision(dtype, pole_grad):
+    """Against float64 of the same, rounded partial denominators."""
+    for depth in (1, 3, 4, 7):
+        a = ladders_around_the_pole(depth, 0.3, dtype=dtype)
+        edge = (denominator(a.double()).abs() - 0.3).abs() < 1e-3
+        jump = denominator(a.double()).abs() < 1e-3  # the sign of s
+        a = a[:, ~(edge | jump)].requires_grad_()
+        exact = a.detach().double().requires_grad_()
+        z = continued_fraction(a, eps=0.3, pole_grad=pole_grad)
+        z.sum().backward()
+        clamped_by_autograd(exact, 0.3, pole_grad).sum().backward()
+        assert z.dtype == a.grad.dtype == dtype
+        tolerance = max(torch.finfo(dtype).eps, 1e-4)
+        torch.testing.assert_close(a.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
+
+
+def gradient(*partial, dtype=torch.float64, **options):
+    a = torch.tensor(partial, dtype=dtype)[:, None].requires_grad_()
+    continued_fraction(a, **options).sum().backward()
+    return a.grad.flatten().tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_three_gradients_of_one_clamped_ladder(dtype):
+    tolerance = {"rel": 1e-2 if dtype == torch.bfloat16 else 1e-3, "abs": 1e-12}
+    expected = {"formula": [-4.02, 0.01, -4.0], "exact": [0, 0.1, 0.1], "zero": [0, 0, 0]}
+    for pole_grad, values in expected.items():
+        found = gradient(0.05, 0.05, 0.05, eps=0.5, pole_grad=pole_grad, dtype=dtype)
+        assert found == pytest.approx(values, **tolerance)
+
+
+def test_gradients_where_the_denominator_is_zero_or_on_the_edge():
+    for K_1 in (0.0, -0.0, EPS / 2, -EPS / 2):
+        assert gradient(K_1) == pytest.approx([-1 / EPS**2])
+        assert gradient(K_1, pole_grad="exact") == gradient(K_1, pole_grad="zero") == [0]
+    for pole_grad in POLE_GRADS:  # at |K_d| = eps nothing is clamped
+        assert gradient(EPS, pole_grad=pole_grad) == pytest.approx([-1 / EPS**2])
+        assert gradient(-EPS, pole_grad=pole_grad) == pytest.approx([-1 / EPS**2])
+    # K_3 = 0 with K_2 = 1: dK_2 / d(a_2, a_3) = (a_3, a_2) = 0
+    assert gradient(0.0, 0.0, 0.0, pole_grad="exact") == [0, 0, 0]
+    assert gradient(0.0, 0.0, 0.0) == pytest.approx([-1 / EPS**2, 0, -1 / EPS**2])
+    # (-1/2, 1, 1) has K_2 = 2, K_3 = 0, and dK_2 = (a_3, a_2)
+    assert gradient(-0.5, 1.0, 1.0, pole_grad="exact") == pytest.approx([0, 1 / EPS, 1 / EPS])
+    assert fraction(-0.5, 1.0, 1.0) == pytest.approx(2 / EPS)
+    assert fraction(-0.5 - EPS / 4, 1.0, 1.0) == pytest.approx(-2 / EPS)  # K_3 = -eps/2
+
+
+@pytest.mark.parametrize("pole_grad", POLE_GRADS)
+def test_nan_stays_in_the_gradient(pole_grad):
+    for place in range(3):
+        partial = [1.0, 1.0, 1.0]
+        partial[place] = float("nan")
+        assert any(g != g for g in gradient(*partial, pole_grad=pole_grad))
+
+
+@pytest.mark.parametrize("pole_grad", ["exact", "zero"])
+@pytest.mark.parametrize("depth", range(1, 8))
+def test_gradcheck_at_the_pole(depth, pole_grad):
+    """exact: everywhere but at |K_d| = eps and 0; zero: where nothing is clamped."""
+    a = ladders_around_the_pole(depth, 0.3, count=10)
+    size = denominator(a).abs()
+    smooth = ((size - 0.3).abs() > 1e-2) & (size > 1e-2)
+    if pole_grad == "zero":
+        smooth &= size > 0.3
+    a = a[:, smooth].requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: continued_fraction(a, eps=0.3, pole_grad=pole_grad), a)
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_unclamped_denominator(depth):
+    torch.manual_seed(depth)
+    a = torch.randn(2, depth, 5, dtype=torch.float64)
+    numerator, K_d = continuants_by_autograd(a[0])
+    a[0, 0, 0] -= K_d[0] / numerator[0]
+    off = torch.ones(depth - 1, dtype=torch.float64)
+    matrices = torch.diag_embed(a.mT) + torch.diag(off, 1) - torch.diag(off, -1)
+    torch.testing.assert_close(denominator(a), torch.linalg.det(matrices), rtol=1e-9, atol=1e-12)
+    assert abs(denominator(a)[0, 0].item()) < 1e-12  # not clamped
+    positive = torch.nn.functional.softplus(a) + 0.2
+    torch.testing.assert_close(denominator(a, "positive", 0.2), denominator(positive))
+    half = denominator(a.bfloat16())
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half.double(), denominator(a.bfloat16().double()), rtol=1e-5, atol=1e-5)
+
+
+def clampless(a, eps):
+    """Which columns of a [d, L] meet no denominator near eps on the way up the ladder, nor K_d."""
+    z, smallest = torch.zeros_like(a[0]), torch.full_like(a[0], float("inf"))
+    for a_k in reversed(a):
+        smallest = torch.minimum(smallest, (a_k + z).abs())
+        z = 1 / (a_k + z)
+    return (smallest > 2 * eps) & (denominator(a).abs() > 2 * eps)
+
+
+@pytest.mark.parametrize("pole", ["clamp", "positive"])
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_the_ladder_equals_the_continuants_where_nothing_is_clamped(depth, pole):
+    torch.manual_seed(depth)
+    a = torch.randn(depth, 500, dtype=torch.float64) * (1 if pole == "clamp" else 10)
+    if pole == "clamp":
+        a = a[:, clampless(a, EPS)]
+    assert a.shape[1] > 300
+    a.requires_grad_()
+    found, expected = continued_fraction_ladder(a, pole), continued_fraction(a, pole)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    weight = torch.randn_like(found)
+    (grad,) = torch.autograd.grad((found * weight).sum(), a)
+    (expected,) = torch.autograd.grad((expected * weight).sum(), a)
+    torch.testing.assert_close(grad, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_ladder_clamps_each_of_its_denominators():
+    def ladder(*partial, **options):
+        return continued_fraction_ladder(
+            torch.tensor(partial, dtype=torch.float64)[:, None], **options
+        ).item()
+
+    # a_3 = 0 is clamped to eps on the way, while K_3 = 1 is far from it
+    assert fraction(1.0, 1.0, 0.0) == pytest.approx(1)
+    assert ladder(1.0, 1.0, 0.0) == pytest.approx(1 / (1 + 1 / (1 + 1 / EPS)))
+    assert ladder(1.0, 1.0, -0.001) == pytest.approx(1 / (1 + 1 / (1 - 1 / EPS)))
+    # the middle one: a_2 + 1/a_3 = 0
+    assert ladder(2.0, -1.0, 1.0) == pytest.approx(1 / (2 + 1 / EPS))
+    assert ladder(0.0) == ladder(-0.0) == pytest.approx(1 / EPS)  # sgn(0) is +1
+    assert ladder(-EPS / 2) == pytest.approx(-1 / EPS)
+    assert ladder(1.0, 1.0, 0.0, eps=0.5) == pytest.approx(1 / (1 + 1 / (1 + 2)))
+    for place in range(3):
+        partial = [1.0, 1.0, 1.0]
+        partial[place] = float("nan")
+        assert ladder(*partial) != ladder(*partial)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_ladder_is_computed_in_float32(dtype):
+    torch.manual_seed(0)
+    a = torch.randn(7, 500, dtype=torch.float64).to(dtype)
+    a = a[:, clampless(a.double(), 0.05)].requires_grad_()
+    exact = a.detach().double().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        z = continued_fraction_ladder(a)
+    z.sum().backward()
+    continued_fraction_ladder(exact).sum().backward()
+    assert z.dtype == a.grad.dtype == dtype
+    tolerance = max(torch.finfo(dtype).eps, 1e-4)
+    torch.testing.assert_close(z.double(), continued_fraction_ladder(exact), rtol=tolerance, atol=tolerance)
+    scale = exact.grad.abs().max().item()
+    torch.testing.assert_close(a.grad.double(), exact.grad, rtol=tolerance, atol=1e-5 * scale)
 
 
 def test_a_second_derivative_is_refused():

@@ -1,10 +1,15 @@
-"""Ladder ensembles against a loop over ladders."""
+"""Ladder ensembles against a loop over ladders, and the fraction that they own."""
 
 import pytest
 import torch
 
-from kernels.continued_fraction import continued_fraction_naive
-from layers.ladder import LadderEnsemble
+from kernels.continued_fraction import (
+    continued_fraction,
+    continued_fraction_ladder,
+    continued_fraction_naive,
+    denominator,
+)
+from layers.ladder import Fraction, LadderEnsemble
 from model import ModelConfig
 
 
@@ -114,11 +119,158 @@ def test_evaluation_clips_to_the_range_seen_in_training():
     assert {"fraction.z_min", "fraction.z_max"} <= made.state_dict().keys()
 
 
-def test_counts_parameters():
+@pytest.mark.parametrize("cf_init", ["bias1", "nanogpt"])
+def test_counts_parameters(cf_init):
     for linear, project, n_out in [(True, True, 5), (False, True, 5), (True, False, 3), (False, False, 3)]:
-        made = ensemble(linear=linear, project=project, n_out=n_out)
-        expected = LadderEnsemble.parameter_count(ModelConfig(), 8, n_out, 3, 3, linear, project)
+        made = ensemble(linear=linear, project=project, n_out=n_out, cf_init=cf_init)
+        config = ModelConfig(cf_init=cf_init)
+        expected = LadderEnsemble.parameter_count(config, 8, n_out, 3, 3, linear, project)
         assert sum(p.numel() for p in made.parameters()) == expected
+    inner, elementwise = (
+        LadderEnsemble.parameter_count(ModelConfig(cf_ladder=name), 8, 8, 3, 4)
+        for name in ("inner", "elementwise")
+    )
+    assert inner == elementwise == 3 * 8 * (4 + 1) + 3 * 4 + 8 * 8  # L p (d + 1) + L d + p^2
+    assert sum(p.numel() for p in ensemble(8, 8, 3, 4, cf_ladder="elementwise").parameters()) == inner
+
+
+@pytest.mark.parametrize("cf_ladder", ["inner", "elementwise"])
+def test_nanogpt_weights_have_no_biases(cf_ladder):
+    made = LadderEnsemble(ModelConfig(cf_init="nanogpt", cf_ladder=cf_ladder), 256, 256, 7, 3)
+    made.init_weights()
+    assert [name for name, _ in made.named_parameters() if "b." in name] == []
+    assert [[tuple(p.shape) for p in depth] for depth in made.depth_parameters()] == [[(7, 256)]] * 3
+    for weight in made.W:
+        assert weight.mean().item() == pytest.approx(0, abs=2e-3)
+        assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert (made.partial_denominators(torch.zeros(1, 256)) == 0).all()
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("linear", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_elementwise_ladders_equal_a_loop_over_coordinates(depth, linear, biased):
+    keys = {"cf_pole": "positive", "cf_floor": 0.3, "cf_init": "bias1" if biased else "nanogpt"}
+    made = ensemble(8, 8, 3, depth, linear, dtype=torch.float64, cf_ladder="elementwise", **keys)
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    expected = x @ made.U.weight.T if linear else torch.zeros_like(x)
+    for j in range(3):
+        for c in range(8):
+            a = [made.W[k][j, c] * x[..., c] + (made.b[k][j] if biased else 0.0) for k in range(depth)]
+            z = continued_fraction_naive(torch.stack(a, dim=-2), "positive", floor=0.3)
+            expected[..., c] += made.V.weight[c, j] * z
+    torch.testing.assert_close(made(x), expected)
+
+
+def test_elementwise_ladders_start_without_poles():
+    """Each partial denominator sums over one input: std(a) is 0.1 again."""
+    made = LadderEnsemble(ModelConfig(cf_ladder="elementwise"), 64, 64, 7, 3)
+    made.init_weights()
+    a = made.partial_denominators(torch.randn(2000, 64))
+    assert a.shape == (2000, 3, 7, 64)
+    assert a.mean().item() == pytest.approx(1, abs=0.02)
+    assert a.std().item() == pytest.approx(0.1, rel=0.1)
+
+
+def test_elementwise_ladders_are_not_rounded_to_half_precision():
+    made = ensemble(16, 16, depth=7, cf_ladder="elementwise")
+    x = torch.randn(50, 16).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        z = made.fractions(x)
+    exact = ensemble(16, 16, depth=7, cf_ladder="elementwise", dtype=torch.float64)
+    torch.testing.assert_close(z.double(), exact.fractions(x.double()), rtol=1e-4, atol=1e-5)
+
+
+def test_elementwise_ladders_need_a_projection_and_outputs_as_wide_as_inputs():
+    for sizes in ({"n_out": 5}, {"n_out": 3, "project": False}, {"n_in": 3, "n_out": 3, "project": False}):
+        with pytest.raises(ValueError, match="as wide as the inputs"):
+            ensemble(cf_ladder="elementwise", **sizes)
+
+
+def test_the_fraction_follows_the_config():
+    torch.manual_seed(0)
+    a = 0.3 * torch.randn(50, 3, 4)
+    keys = {"cf_pole": "clamp", "cf_eps": 0.2}
+    ladder = Fraction(ModelConfig(cf_impl="ladder", **keys), (4,))
+    assert torch.equal(ladder(a), continued_fraction_ladder(a, eps=0.2))
+    positive = Fraction(ModelConfig(cf_impl="ladder", cf_floor=0.7), (4,))
+    assert torch.equal(positive(a), continued_fraction_ladder(a, "positive", floor=0.7))
+    assert torch.equal(positive.denominator(a), denominator(a, "positive", 0.7))
+    a.requires_grad_()
+    grads = []
+    for pole_grad in ("formula", "exact", "zero"):
+        fraction = Fraction(ModelConfig(cf_pole_grad=pole_grad, **keys), (4,))
+        assert torch.equal(fraction(a), continued_fraction(a, eps=0.2))
+        grads.append(torch.autograd.grad(fraction(a).sum(), a)[0])
+        expected = continued_fraction(a, eps=0.2, pole_grad=pole_grad)
+        assert torch.equal(grads[-1], torch.autograd.grad(expected.sum(), a)[0])
+    assert not torch.equal(grads[0], grads[1])
+    assert not torch.equal(grads[1], grads[2])
+
+
+def test_ladders_of_more_dimensions():
+    fraction = Fraction(ModelConfig(cf_eval_clip=True), (2, 5))
+    a = torch.randn(3, 7, 4, 2, 5)
+    z = fraction(a)
+    assert z.shape == (3, 7, 2, 5)
+    torch.testing.assert_close(z[..., 1, 3], continued_fraction(a[..., 1, 3:4], "positive")[..., 0])
+    torch.testing.assert_close(
+        fraction.denominator(a)[..., 1, 3:4], denominator(a[..., 1, 3:4], "positive")
+    )
+    assert torch.equal(fraction.z_min, z.amin((0, 1)))
+    # a shorter last dimension: the ranges of the others stay as they are
+    high = fraction.z_max.clone()
+    short = fraction(-100 * torch.ones(3, 7, 4, 2, 3))
+    assert torch.equal(fraction.z_max[:, :3], torch.maximum(high[:, :3], short.amax((0, 1))))
+    assert torch.equal(fraction.z_max[:, 3:], high[:, 3:])
+    inside = fraction.eval()(100 * torch.randn(3, 7, 4, 2, 3))
+    assert (inside <= fraction.z_max[:, :3]).all()
+    assert (inside >= fraction.z_min[:, :3]).all()
+
+
+def test_clipping_can_be_switched_off_and_ranges_forgotten():
+    fraction = Fraction(ModelConfig(cf_eval_clip=True, cf_pole="clamp"), (4,))
+    fraction(1 + 0.1 * torch.randn(50, 3, 4))
+    wild = torch.randn(200, 3, 4)
+    fraction.eval()
+    ranges = fraction.z_min.clone(), fraction.z_max.clone()
+    free = continued_fraction(wild)
+    assert torch.equal(fraction(wild), free.clamp(*ranges))
+    fraction.clip = False
+    assert torch.equal(fraction(wild), free)
+    fraction.train()(1 + 0.1 * torch.randn(50, 3, 4))  # recorded whether it will be used or not
+    assert (fraction.z_max >= ranges[1]).all()
+    assert not torch.equal(fraction.z_max, ranges[1])
+    fraction.clip = True
+    fraction.eval().reset_range()
+    assert torch.equal(fraction(wild), free)
+    assert {"z_min", "z_max"} == fraction.state_dict().keys()
+    plain = Fraction(ModelConfig(), (4,))
+    plain.reset_range()
+    assert plain.state_dict() == {}
+
+
+def test_recording_a_range_twice_changes_nothing():
+    """Activation checkpointing runs a forward pass again."""
+    fraction = Fraction(ModelConfig(cf_eval_clip=True), (4,))
+    a = torch.randn(50, 3, 4)
+    fraction(a)
+    once = fraction.z_min.clone(), fraction.z_max.clone()
+    fraction(a)
+    assert torch.equal(fraction.z_min, once[0])
+    assert torch.equal(fraction.z_max, once[1])
+
+
+@pytest.mark.parametrize("cf_ladder", ["inner", "elementwise"])
+def test_a_hook_on_the_fraction_sees_the_partial_denominators(cf_ladder):
+    made = ensemble(8, 8, cf_ladder=cf_ladder)
+    seen = []
+    made.fraction.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    x = torch.randn(2, 7, 8)
+    made(x)
+    assert len(seen) == 1
+    assert torch.equal(seen[0], made.partial_denominators(x))
+    assert made.fraction.denominator(seen[0]).shape == (2, 7, *made.fraction.shape)
 
 
 def test_without_a_projection_the_width_is_the_number_of_ladders():

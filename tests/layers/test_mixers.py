@@ -35,7 +35,7 @@ def check(layer, oracle, dtype, shape=(2, 13, 24)):
 
 def fractions(weights, prefix, depth, x, floor=0.1):
     """z(x) of one ensemble, [..., L], by d divisions."""
-    a = [x @ weights[f"{prefix}.W.{k}"].T + weights[f"{prefix}.b.{k}"] for k in range(depth)]
+    a = [x @ weights[f"{prefix}.W.{k}"].T + weights.get(f"{prefix}.b.{k}", 0) for k in range(depth)]
     return continued_fraction_naive(torch.stack(a, dim=-2), "positive", floor=floor)
 
 
@@ -129,6 +129,40 @@ def test_cffn_added(tiny, dtype):
     check(drawn(CffnAdded(tiny())), oracle, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cffn_added_without_biases(tiny, dtype):
+    def oracle(w, x):
+        assert "ladders.b.0" not in w
+        product = (x @ w["U1.weight"].T) * (x @ w["U2.weight"].T)
+        return product + fractions(w, "ladders", 3, x) @ w["ladders.V.weight"].T
+
+    check(drawn(CffnAdded(tiny(cf_init="nanogpt"))), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elementwise_ladders(tiny, dtype):
+    def ladders(w, prefix, depth, h):
+        """V z, one coordinate after the other: each is an ensemble of one input and one output."""
+        columns = []
+        for c in range(h.shape[-1]):
+            own = {name: v[:, c : c + 1] if ".W." in name else v for name, v in w.items()}
+            columns.append(fractions(own, prefix, depth, h[..., c : c + 1]) @ w[f"{prefix}.V.weight"][c])
+        return torch.stack(columns, dim=-1)
+
+    def gated(w, x):
+        h = torch.sigmoid(x @ w["gate.weight"].T) * x
+        return x @ w["U.weight"].T + ladders(w, "ladders", 3, h)
+
+    def product(w, x):
+        parts = [(name, depth) for name, depth in (("first", 3), ("second", 4))]
+        first, second = (x @ w[f"{n}.U.weight"].T + ladders(w, n, depth, x) for n, depth in parts)
+        return first * second
+
+    config = tiny(cf_ladder="elementwise")
+    check(drawn(CffnGated(config)), gated, dtype)
+    check(drawn(CffnProduct(config)), product, dtype)
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_cattn_m_rows_are_convex_combinations(tiny, heads):
     layer = drawn(CAttnM(tiny(cattn_heads=heads)), 1.0)
@@ -175,10 +209,22 @@ def test_cattn_m_refuses_more_tokens_than_columns(tiny):
 
 @pytest.mark.parametrize(("registry", "name"), [(r, n) for r in (ATTENTION, FFN) for n in r])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("keys", [{}, {"cf_pole": "clamp", "cf_depth": 2, "cattn_strict": True}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"cf_pole": "clamp", "cf_depth": 2, "cattn_strict": True},
+        {"cf_init": "nanogpt", "cf_impl": "ladder"},
+        {"cf_ladder": "elementwise"},
+    ],
+)
 def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
     """Perturb token s: outputs before s stay the same to the bit, some output from s on changes."""
-    layer = drawn(registry[name](tiny(**keys)), 0.5).eval()
+    config = tiny(**{"attention" if registry is ATTENTION else "ffn": name}, **keys)
+    if config.check():
+        assert (name, config.cf_ladder) == ("cattn_m", "elementwise")
+        return
+    layer = drawn(registry[name](config), 0.5).eval()
     x = layer_norm(torch.randn(2, 17, 24), (24,))
     for s in (1, 7, 16):
         changed = x.clone()

@@ -1,0 +1,112 @@
+"""Packed triangles and their causal product, against loops."""
+
+import pytest
+import torch
+
+from kernels.triangular import causal_linear, packed_size, unpack_lower, unpack_lower_naive
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 1), (2, 2), (17, 13), (17, 17)])
+def test_unpacks_like_the_loop(rows, size, batch, dtype):
+    torch.manual_seed(0)
+    packed = torch.randn(*batch, packed_size(rows)).to(dtype).requires_grad_()
+    found, expected = unpack_lower(packed, size), unpack_lower_naive(packed, size)
+    assert torch.equal(found, expected)
+    upstream = torch.randn_like(found)
+    (grad,) = torch.autograd.grad(found, packed, upstream)
+    (expected,) = torch.autograd.grad(expected, packed, upstream)
+    assert torch.equal(grad, expected)
+
+
+def test_order_of_the_entries():
+    assert unpack_lower(torch.arange(1.0, 7.0), 3).tolist() == [[1, 0, 0], [2, 3, 0], [4, 5, 6]]
+
+
+def test_an_entry_that_is_not_finite_stays_in_its_place():
+    packed = torch.ones(packed_size(5))
+    packed[3] = NAN  # M_20
+    packed[14] = INF  # M_44
+    dense = unpack_lower(packed, 5)
+    assert dense[2, 0].isnan()
+    assert dense[4, 4].isinf()
+    assert (~dense.isfinite()).sum() == 2
+    grad = torch.full((5, 5), NAN).triu(1)  # above the diagonal: nobody's gradient
+    packed.requires_grad_()
+    (found,) = torch.autograd.grad(unpack_lower(packed, 5), packed, grad)
+    assert (found == 0).all()
+
+
+def test_gradcheck():
+    packed = torch.randn(2, packed_size(5), dtype=torch.float64, requires_grad=True)
+    y = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda p: unpack_lower(p, 4), packed)
+    assert torch.autograd.gradcheck(lambda y, p: causal_linear(y, unpack_lower(p[0], 4)), (y, packed))
+
+
+def test_refuses_a_block_beyond_the_triangle():
+    with pytest.raises(ValueError, match="10 packed entries do not hold 5 rows"):
+        unpack_lower(torch.zeros(2, 10), 5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 13])
+def test_product_by_a_loop(length):
+    torch.manual_seed(0)
+    packed = torch.randn(packed_size(length), dtype=torch.float64)
+    y = torch.randn(2, 3, length, dtype=torch.float64)
+    M = unpack_lower(packed, length)
+    expected = torch.stack([(M[t, : t + 1] * y[..., : t + 1]).sum(-1) for t in range(length)], dim=-1)
+    torch.testing.assert_close(causal_linear(y, M), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 3.4e38, 1e30])
+def test_a_number_beyond_all_bounds_stays_in_its_own_future(value, dtype):
+    torch.manual_seed(0)
+    M = unpack_lower(torch.randn(packed_size(13)), 13)
+    y = torch.randn(4, 13)
+    changed = y.clone()
+    changed[2, 8] = value
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        before, after = causal_linear(y, M), causal_linear(changed, M)
+    assert torch.equal(before[:, :8], after[:, :8])
+    assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])  # and with its own feature
+    seen = torch.tensor(value).to(dtype)
+    assert seen.isfinite() or after[2, 8:].isnan().all()
+    assert not torch.equal(before[2, 8:], after[2, 8:])
+
+
+def test_gradient_of_the_past_is_untouched_by_a_future_nan_and_a_nan_is_not_hidden():
+    torch.manual_seed(0)
+    packed = torch.randn(packed_size(6), requires_grad=True)
+    y = torch.randn(4, 6)
+    y[1, 4] = NAN
+
+    def gradient(upto):
+        return torch.autograd.grad(causal_linear(y, unpack_lower(packed, 6))[:, :upto].sum(), packed)[0]
+
+    assert gradient(4).isfinite().all()
+    upstream = torch.ones(4, 6)
+    upstream[1, 4] = NAN  # what a loss of NaN sends back
+    out = causal_linear(y, unpack_lower(packed, 6))
+    (grad,) = torch.autograd.grad(out, packed, upstream)
+    assert grad[packed_size(4) : packed_size(5)].isnan().all()
+    assert grad[: packed_size(4)].isfinite().all()
+
+
+def test_compiles():
+    packed = torch.randn(2, packed_size(9), requires_grad=True)
+    y = torch.randn(3, 7, requires_grad=True)
+
+    def run(y, packed):
+        return causal_linear(y, unpack_lower(packed, 7)[1])
+
+    torch._dynamo.reset()
+    out = torch.compile(run, fullgraph=True, backend="aot_eager")(y, packed)
+    torch.testing.assert_close(out, run(y, packed))
+    grads = torch.autograd.grad(out.square().sum(), (y, packed))
+    expected = torch.autograd.grad(run(y, packed).square().sum(), (y, packed))
+    torch.testing.assert_close(grads, expected)
