@@ -7,7 +7,9 @@
     meta.json            counts, tokenizer, source, versions
 
 A document belongs to a split by the hash of its text, so its duplicates follow it and the split does not
-depend on the order. The folder appears under its name only when it is complete.
+depend on the order. The folder appears under its name only when it is complete: until then it is
+`<name>.partial`. What is read from far away leaves a progress.json there, and a run that was stopped or
+killed goes on from it.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,48 +30,71 @@ import numpy as np
 from tqdm import tqdm
 
 from data import DataError
-from data.encoding import encode_documents, token_dtype, training_documents
+from data.encoding import Batch, encode_documents, token_dtype, training_documents, up_to_tokens
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
 
 FORMAT = 1
 SPLITS = ("train", "val")
+PROGRESS = "progress.json"
+PROGRESS_SECONDS = 60  # how much work a kill may cost
 
 
 def prepare(
-    documents: Callable[[], Iterator[str]],
+    documents: Callable[..., Iterator[str | None]],
     source: dict,
     tokenizer: str,
     out: Path,
     val_fraction: float,
     workers: int,
+    max_tokens: int | None = None,
+    known_documents: int | None = None,
 ) -> dict:
     """Write the data set folder `out` and return its meta.json; return at once if it is there already.
 
-    `documents()` starts the same documents over at each call; `source` says where they come from, in
-    plain JSON values, and takes part in deciding whether a finished folder is the same. `tokenizer` is
-    a name for `build_tokenizer`. Raises DataError; what was written is removed then.
+    `documents()` starts the same documents over at each call; None stands for one that the source leaves
+    out. Where its iterator has `state()`, a dict of plain JSON values, `documents(state)` goes on behind
+    the last document; and where it has `about()`, meta.json tells what that returns. `source` says where
+    the documents come from, in plain JSON values, and takes part in deciding whether a finished folder is
+    the same. `tokenizer` is a name for `build_tokenizer`. The data set ends with the document that brings
+    the training split to `max_tokens`; without that, it is compared with `known_documents`, the number
+    that the source is known to hold. Raises DataError; what was written is removed then, unless the
+    documents can be gone on with.
     """
     if not 0 < val_fraction < 1:
         raise DataError(f"--val_fraction must lie between 0 and 1, not {val_fraction}")
     if workers < 1:
         raise DataError(f"--workers must be at least 1, not {workers}")
+    if max_tokens is not None:
+        if max_tokens < 1:
+            raise DataError(f"--max_tokens must be at least 1, not {max_tokens}")
+        if isinstance(parse_tokenizer_name(tokenizer)[1], int):
+            raise DataError(
+                f"--max_tokens counts tokens, and --tokenizer={tokenizer} has none before it was trained "
+                "on all documents: choose gpt2, bytes or a tokenizer.json"
+            )
+        source = {**source, "max_tokens": max_tokens}
     recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
 
-    def read() -> Iterator[str]:
-        try:
-            yield from documents()
-        except OSError as error:  # not to be mistaken for one of writing
-            raise DataError(f"cannot read the documents: {error}") from None
-
     with _partial_folder(out) as partial:
-        built = build_tokenizer(tokenizer, lambda: training_documents(read(), val_fraction))
-        counts, skipped = _write_tokens(partial, encode_documents(read(), built, val_fraction, workers))
+        built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), val_fraction))
+        identity = {"recipe": recipe, "tokenizer_hash": built.hash}
+        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize)
+        reader = _Reader(documents(done.state) if done.state else documents())
+        encoded = encode_documents(reader, built, val_fraction, workers)
+        if max_tokens is not None:
+            encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
+        before = done.read
+        cut = _write_tokens(partial, encoded, done, identity)
+        if not cut and done.read != before + reader.count:
+            raise DataError(f"{before + reader.count} documents were read, {done.read} arrived")
+        if done.read != done.left_out + done.empty + sum(c["documents"] for c in done.splits.values()):
+            raise DataError(f"of {done.read} documents some were lost: {done}")
         for split in SPLITS:
-            if not counts[split]["documents"]:
-                raise DataError(_empty_split(split, counts, skipped))
+            if not done.splits[split]["documents"]:
+                raise DataError(_empty_split(split, done.splits, done.empty))
         token_bytes = np.array([len(token) for token in built.token_bytes()], dtype=np.int32)
         with _writing(partial / "token_bytes.npy") as file:
             np.save(file, token_bytes)
@@ -83,17 +109,55 @@ def prepare(
             "vocab_size": built.vocab_size,
             "end_of_text": built.end_of_text,
             "dtype": token_dtype(built.vocab_size).name,
-            "splits": counts,
-            "skipped_empty": skipped,
+            "splits": done.splits,
+            "documents_read": done.read,
+            "skipped_empty": done.empty,
+            "left_out": done.left_out,
+            **reader.about(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("numpy", "tiktoken", "tokenizers")},
             },
         }
-        _verify(partial, meta, token_bytes)
+        if known_documents is not None and max_tokens is None:
+            meta["known_documents"] = known_documents
+            meta["missing_documents"] = known_documents - done.read
+        try:
+            _verify(partial, meta, token_bytes)
+        except DataError:
+            (partial / PROGRESS).unlink(missing_ok=True)  # going on would only lead here again
+            raise
         with _writing(partial / "meta.json") as file:
             file.write(json.dumps(meta, indent=2).encode())
+        with _blaming(partial):
+            (partial / PROGRESS).unlink(missing_ok=True)
     return meta
+
+
+def run(config, documents: Callable[..., Iterator[str | None]], source: dict, **options) -> dict:
+    """`prepare` as the keys of a script's config say, and the closing lines on the terminal."""
+    start = time.monotonic()
+    out = Path(config.out)
+    meta = prepare(documents, source, config.tokenizer, out, config.val_fraction, config.workers, **options)
+    print(describe(out, meta))
+    print(f"{time.monotonic() - start:.1f} s")
+    if missing := meta.get("missing_documents"):
+        print(
+            f"WARNING: {meta['documents_read']:,} documents were read and {meta['known_documents']:,} are "
+            f"known: {abs(missing):,} {'are missing' if missing > 0 else 'too many'}",
+            file=sys.stderr,
+        )
+    return meta
+
+
+def run_texts(config, texts: list[str], package: str, what: str) -> dict:
+    """`run` for the texts out of a package, which fit into memory and are known by their content.
+
+    `what` says what a document is, in the plural.
+    """
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    source = {"package": package, what: len(texts), "sha256": digest}
+    return run(config, lambda: iter(texts), source)
 
 
 def describe(out: Path, meta: dict) -> str:
@@ -106,7 +170,99 @@ def describe(out: Path, meta: dict) -> str:
         )
     if meta["skipped_empty"]:
         lines.append(f"skipped {meta['skipped_empty']:,} empty documents")
+    if meta.get("left_out"):
+        kept = 1 - meta["left_out"] / meta["documents_read"]
+        lines.append(f"kept {kept:.2%} of {meta['documents_read']:,} documents read")
     return "\n".join([*lines, f"data set: {out}"])
+
+
+class _Reader:
+    """Counts documents; their OSErrors are not to be mistaken for those of writing."""
+
+    def __init__(self, documents: Iterator[str | None]):
+        self.count = 0
+        self._documents = documents
+        if hasattr(documents, "state"):
+            self.state = documents.state
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> str | None:
+        try:
+            document = next(self._documents)
+        except OSError as error:
+            raise DataError(f"cannot read the documents: {error}") from None
+        self.count += 1
+        return document
+
+    def about(self) -> dict:
+        return self._documents.about() if hasattr(self._documents, "about") else {}
+
+
+@dataclass
+class _Progress:
+    """What is on disk: counts, and the state of the documents behind the last one that is."""
+
+    splits: dict[str, dict] = field(
+        default_factory=lambda: {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
+    )
+    read: int = 0
+    left_out: int = 0
+    empty: int = 0
+    state: dict | None = None
+
+    def add(self, batch: Batch) -> None:
+        self.read += batch.read
+        self.left_out += len(batch.left_out)
+        self.empty += len(batch.empty)
+        self.state = batch.state
+        for split, part in batch.splits.items():
+            count = self.splits[split]
+            count["documents"] += len(part.places)
+            count["tokens"] += len(part.tokens)
+            count["bytes"] += int(part.byte_counts.sum())
+
+
+def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
+    """What a stopped run of the same identity left; the .bin files, of `item` bytes a token, are cut to it.
+
+    Where there is nothing to go on from, the folder is swept.
+    """
+    if not (folder / PROGRESS).exists():
+        return _Progress()
+    try:
+        saved = json.loads((folder / PROGRESS).read_text())
+        progress = _Progress(**saved.pop("progress"))
+        if saved != identity:
+            raise ValueError("it belongs to another data set")
+        for split in SPLITS:
+            size = progress.splits[split]["tokens"] * item
+            path = folder / f"{split}.bin"
+            if path.stat().st_size < size:
+                raise ValueError(f"{path.name} is shorter than it says")
+            os.truncate(path, size)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{folder / PROGRESS} is of no use ({error}): starting over", file=sys.stderr)
+        with _blaming(folder):
+            for left_over in folder.iterdir():
+                left_over.unlink()
+        return _Progress()
+    print(f"going on behind the first {progress.read:,} documents: {folder}", file=sys.stderr)
+    return progress
+
+
+def _save_progress(folder: Path, files: dict, identity: dict, progress: _Progress) -> None:
+    for file in files.values():
+        with _blaming(Path(file.name)):
+            file.flush()
+            os.fsync(file.fileno())
+    beside = folder / f"{PROGRESS}.new"
+    with _writing(beside) as file:
+        file.write(json.dumps({**identity, "progress": asdict(progress)}).encode())
+    with _blaming(folder / PROGRESS):
+        beside.rename(folder / PROGRESS)
+        _sync_folder(folder)
 
 
 def _identify(tokenizer: str) -> str:
@@ -141,32 +297,34 @@ def _finished(out: Path, recipe: dict) -> dict | None:
     raise DataError("\n".join([f"{out} was prepared otherwise; {elsewhere}:", *differences]))
 
 
-def _write_tokens(folder: Path, encoded: Iterator) -> tuple[dict, int]:
-    """Write the .bin files; returns ({split: {documents, tokens, bytes}}, empty documents)."""
-    counts = {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
-    skipped = 0
-    start = time.monotonic()
+def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, identity: dict) -> bool:
+    """Append to the .bin files and to `done`. Returns whether the last batch was cut short."""
+    start = saved = time.monotonic()
+    cut = False
+    bytes_before = sum(count["bytes"] for count in done.splits.values())
     # A terminal is redrawn ten times a second, a log file gets a line a minute.
     interval = 0.1 if sys.stderr.isatty() else 60
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(tqdm(unit="tok", unit_scale=True, mininterval=interval, desc=folder.stem))
-        files = {split: stack.enter_context(_writing(folder / f"{split}.bin")) for split in SPLITS}
-        for batch, empty in encoded:
-            skipped += empty
-            for split, part in batch.items():
+        tokens = sum(count["tokens"] for count in done.splits.values())
+        bar = stack.enter_context(
+            tqdm(unit="tok", unit_scale=True, mininterval=interval, desc=folder.stem, initial=tokens)
+        )
+        files = {split: stack.enter_context(_writing(folder / f"{split}.bin", "ab")) for split in SPLITS}
+        for batch in encoded:
+            for split, part in batch.splits.items():
                 with _blaming(folder / f"{split}.bin"):
                     files[split].write(part.tokens.data)
-                counts[split]["documents"] += part.documents
-                counts[split]["tokens"] += len(part.tokens)
-                counts[split]["bytes"] += part.bytes
                 bar.update(len(part.tokens))
+            done.add(batch)
+            cut = batch.cut
+            if done.state is not None and time.monotonic() - saved >= PROGRESS_SECONDS:
+                _save_progress(folder, files, identity, done)
+                saved = time.monotonic()
             seconds = max(time.monotonic() - start, 1e-3)
-            total = {key: sum(count[key] for count in counts.values()) for key in ("documents", "bytes")}
-            bar.set_postfix_str(
-                f"{total['documents']:,} documents, {total['bytes'] / 1e6 / seconds:.1f} MB/s",
-                refresh=False,
-            )
-    return counts, skipped
+            total = {key: sum(c[key] for c in done.splits.values()) for key in ("documents", "bytes")}
+            speed = (total["bytes"] - bytes_before) / 1e6 / seconds
+            bar.set_postfix_str(f"{total['documents']:,} documents, {speed:.1f} MB/s", refresh=False)
+    return cut
 
 
 def _empty_split(split: str, counts: dict, skipped: int) -> str:
@@ -207,7 +365,8 @@ def _verify(folder: Path, meta: dict, token_bytes: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _partial_folder(out: Path) -> Iterator[Path]:
-    """A clean `<out>.partial`, renamed to `out` at the end, removed if anything goes wrong."""
+    """`<out>.partial`, renamed to `out` at the end. It starts empty and is removed if anything goes wrong,
+    unless it holds progress."""
     partial = out.with_name(out.name + ".partial")
     with _blaming(partial):
         partial.mkdir(parents=True, exist_ok=True)
@@ -220,9 +379,10 @@ def _partial_folder(out: Path) -> Iterator[Path]:
             raise DataError(f"another process is preparing {out} right now") from None
         if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(lock)):
             raise DataError(f"another process has just finished {out}: run this again")
-        with _blaming(partial):
-            for left_over in partial.iterdir():
-                left_over.unlink()
+        if not (partial / PROGRESS).exists():
+            with _blaming(partial):
+                for left_over in partial.iterdir():
+                    left_over.unlink()
         try:
             yield partial
             with _blaming(out):
@@ -230,7 +390,10 @@ def _partial_folder(out: Path) -> Iterator[Path]:
                 partial.rename(out)
                 _sync_folder(out.parent)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            if (partial / PROGRESS).exists():
+                print(f"{partial} is kept: the same command goes on from there", file=sys.stderr)
+            else:
+                shutil.rmtree(partial, ignore_errors=True)
             raise
     finally:
         os.close(lock)
@@ -243,9 +406,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path):
+def _writing(path: Path, mode: str = "wb"):
     """A file open for writing, on disk at the end."""
-    with _blaming(path), path.open("wb") as file:
+    with _blaming(path), path.open(mode) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

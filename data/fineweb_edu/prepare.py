@@ -1,0 +1,54 @@
+"""FineWeb-Edu: web pages that a classifier found instructive. 10 billion tokens in the default sample.
+
+    python data/fineweb_edu/prepare.py --max_tokens=1_000_000_000
+
+Read from the Hugging Face hub as a stream. Stopped or killed, the same command goes on where it was.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, files, hub  # noqa: E402
+
+NAME = "HuggingFaceFW/fineweb-edu"
+
+
+@dataclass
+class PrepareConfig:
+    """FineWeb-Edu -> train.bin, val.bin and what belongs to them."""
+
+    out: str = "data/fineweb_edu/gpt2"  # folder to write
+    hub_config: str = "sample-10BT"  # sample-10BT, sample-100BT, sample-350BT, default (all) or a crawl
+    max_tokens: int | None = None  # stop with the document that brings the train split to so many tokens
+    tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
+    val_fraction: float = 0.0005  # share of the documents kept for validation
+    workers: int = os.cpu_count() or 1  # processes that encode
+
+
+def main(config: PrepareConfig) -> None:
+    source = {"hub": NAME, "config": config.hub_config, "split": "train"}
+    hint = "The hub needs network. Run the same command again when it is back"
+
+    def documents(state: dict | None = None) -> hub.Stream:
+        return hub.Stream(
+            [hub.plain(NAME, config.hub_config, "train")],
+            lambda row, place: files.text_of(row, "text", place),
+            f"the data set {NAME} (config {config.hub_config})",
+            hint,
+            state,
+        )
+
+    binary.run(config, documents, source, max_tokens=config.max_tokens)
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")

@@ -1,0 +1,176 @@
+"""Documents out of data sets of the Hugging Face hub, as streams that outlive a bad connection.
+
+A stream reads on where it stopped: after an interruption of the network by itself, and after a kill when
+`data.binary.prepare` hands it the state that it kept.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from data import DataError
+
+WAITS = (5, 10, 20, 40, 60)  # seconds before each new attempt; any progress starts them over
+PARQUET = "refs/convert/parquet"  # the branch on which the hub keeps its own conversion
+
+
+class NotServedError(Exception):
+    """The hub answers, and does not have the data set in this form."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form in which a data set may lie on the hub. `open()` returns a datasets.IterableDataset."""
+
+    name: str
+    open: Callable[[], Any]
+    warning: str = ""
+
+
+def library():
+    """The package `datasets`, imported by those alone who read from the hub."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError("reading from the hub needs the package `datasets`: pip install datasets") from None
+    return datasets
+
+
+def plain(name: str, config: str | None, split: str) -> Form:
+    """The data set under its name. A loading script is never run."""
+
+    def load():
+        try:
+            return library().load_dataset(name, name=config, split=split, streaming=True)
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            raise NotServedError("it is a loading script, which is never run") from None
+
+    return Form("the data set under its name", load)
+
+
+def parquet(name: str, config: str | None, split: str, whole: bool = False) -> Form:
+    """The hub's own conversion; `whole` refuses one that is marked as the first part of the data set."""
+
+    def load():
+        datasets = library()
+        keys = {"name": config, "split": split, "streaming": True}
+        try:
+            rows = datasets.load_dataset(name, revision=PARQUET, **keys)
+            if whole and any("/partial-" in path for path in files(name, PARQUET)):
+                raise NotServedError("it holds the first part only")
+        except (FileNotFoundError, ValueError) as error:
+            raise NotServedError(_reason(error)) from None
+        return rows
+
+    warning = "" if whole else "it may hold the first part only: compare the number of documents"
+    return Form("the hub's own conversion to Parquet", load, warning)
+
+
+def files(name: str, revision: str | None = None) -> list[str]:
+    """The paths of all files of a data set."""
+    import huggingface_hub  # comes with `datasets`
+
+    return huggingface_hub.HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
+
+
+class Stream:
+    """The documents of a data set, from the first of `forms` that the hub has.
+
+    `document(row, where)` makes a document of a row, None for one to leave out. `shown` names the data set
+    in messages, `hint` is the last line of those of failure. `state` goes on behind another stream's.
+    """
+
+    def __init__(
+        self,
+        forms: list[Form],
+        document: Callable[[dict, str], str | None],
+        shown: str,
+        hint: str,
+        state: dict | None = None,
+    ):
+        self._forms = forms
+        self._document = document
+        self._shown = shown
+        self._hint = hint
+        self._form = state["form"] if state else None
+        self._rows_read = state["rows"] if state else 0
+        self._position = state["position"] if state else None
+        self._rows = None
+        self._iterator = None
+
+    def state(self) -> dict:
+        position = self._rows.state_dict() if self._rows is not None else self._position
+        return {"form": self._form, "rows": self._rows_read, "position": position}
+
+    def about(self) -> dict:
+        """For meta.json: in which form the data set was read."""
+        return {"read_as": self._form}
+
+    def __iter__(self) -> Iterator[str | None]:
+        return self
+
+    def __next__(self) -> str | None:
+        if self._rows is None:
+            self._open()
+        failures = 0
+        while True:
+            try:
+                if self._iterator is None:
+                    if self._position is not None:
+                        self._rows.load_state_dict(self._position)
+                    self._iterator = iter(self._rows)
+                row = next(self._iterator)
+                break
+            except StopIteration:
+                raise
+            except Exception as error:  # every layer of the library has errors of its own for the network
+                # Before the first row nothing is lost, and the library has tried several times already.
+                if not self._rows_read or failures == len(WAITS):
+                    raise self._failure(error) from None
+                self._position, self._iterator = self._rows.state_dict(), None
+                wait = WAITS[failures]
+                failures += 1
+                print(
+                    f"{self._shown} broke off after {self._rows_read:,} rows ({_reason(error)}); "
+                    f"attempt {failures} of {len(WAITS)} to go on in {wait} s",
+                    file=sys.stderr,
+                )
+                time.sleep(wait)
+        self._rows_read += 1
+        return self._document(row, f"{self._shown}, row {self._rows_read}")
+
+    def _open(self) -> None:
+        refused = []
+        for form in self._forms:
+            if self._form not in (None, form.name):
+                continue
+            try:
+                self._rows = form.open()
+            except NotServedError as error:
+                refused.append(f"{form.name}: {error}")
+                continue
+            except DataError:
+                raise
+            except Exception as error:  # network, name, config, split: the library has an error for each
+                raise self._failure(error) from None
+            if refused:
+                print(f"{self._shown}: not {'; not '.join(refused)}", file=sys.stderr)
+            warning = f"; {form.warning}" if form.warning else ""
+            print(f"{self._shown}: reading {form.name}{warning}", file=sys.stderr)
+            self._form = form.name
+            return
+        raise DataError("\n".join([f"{self._shown} cannot be had:", *refused, self._hint]))
+
+    def _failure(self, error: Exception) -> DataError:
+        return DataError(
+            f"{self._shown} failed after {self._rows_read:,} rows: {_reason(error)}\n{self._hint}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")

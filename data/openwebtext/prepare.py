@@ -1,0 +1,81 @@
+"""OpenWebText, the open remake of GPT-2's training text: 8,013,769 web pages.
+
+    python data/openwebtext/prepare.py
+
+Read from the Hugging Face hub as a stream, in whichever of three forms the hub has it: the data set under
+its name, the hub's own conversion to Parquet, or the 21 archives (.tar of .xz of .txt files) that it was
+made from. Stopped or killed, the same command goes on where it was. nanoGPT counts 9,035,582,198 training
+tokens in it; its split is another than ours.
+"""
+
+import os
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, files, hub  # noqa: E402
+
+NAME = "Skylion007/openwebtext"
+KNOWN_DOCUMENTS = 8_013_769
+
+
+@dataclass
+class PrepareConfig:
+    """OpenWebText -> train.bin, val.bin and what belongs to them."""
+
+    out: str = "data/openwebtext/gpt2"  # folder to write
+    tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
+    val_fraction: float = 0.0005  # share of the documents kept for validation; nanoGPT's
+    workers: int = os.cpu_count() or 1  # processes that encode
+
+
+def main(config: PrepareConfig) -> None:
+    binary.run(config, documents, {"hub": NAME, "split": "train"}, known_documents=KNOWN_DOCUMENTS)
+
+
+def documents(state: dict | None = None) -> hub.Stream:
+    where = (NAME, None, "train")
+    forms = [hub.plain(*where), hub.parquet(*where, whole=True), hub.Form("its archives", open_archives)]
+    hint = "The hub needs network. Run the same command again when it is back"
+    return hub.Stream(
+        forms, lambda row, place: files.text_of(row, "text", place), f"the data set {NAME}", hint, state
+    )
+
+
+def open_archives():
+    archives = sorted(path for path in hub.files(NAME) if re.fullmatch(r"subsets/.*\.tar", path))
+    if not archives:
+        raise hub.NotServedError("there is no subsets/*.tar")
+    urls = [f"hf://datasets/{NAME}/{path}" for path in archives]
+    return hub.library().IterableDataset.from_generator(read_archives, gen_kwargs={"urls": urls})
+
+
+def read_archives(urls: list[str]) -> Iterator[dict]:
+    """The pages as rows. Runs of blank lines are cut to one, as the data set under its name has them."""
+    import fsspec  # comes with `datasets`
+
+    for url in urls:
+        # block_size 0: one connection from the first byte to the last, instead of a request for each part
+        with fsspec.open(url, block_size=0) as file, tarfile.open(fileobj=file, mode="r|") as outer:
+            for packed in outer:
+                if not packed.name.endswith(".xz"):
+                    continue
+                with tarfile.open(fileobj=outer.extractfile(packed), mode="r|xz") as inner:
+                    for member in inner:
+                        if member.name.endswith(".txt"):
+                            text = inner.extractfile(member).read().decode()
+                            yield {"text": re.sub(r"\n{3,}", "\n\n", text).strip()}
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")

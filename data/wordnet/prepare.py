@@ -1,0 +1,71 @@
+"""WordNet 3.0 as a dictionary: 147,306 entries, 31 MB, free to use with its notice kept.
+
+    python data/wordnet/prepare.py
+    python data/wordnet/prepare.py --deb=dict-wn_3.0-37_all.deb
+
+They come out of the Debian package `dict-wn` (downloaded, not installed), one document per entry, with the
+line breaks and the indentation of the dictionary.
+"""
+
+import gzip
+import os
+import string
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, packages  # noqa: E402
+
+PACKAGE = "dict-wn"
+DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"  # of dictd's numbers
+
+
+@dataclass
+class PrepareConfig:
+    """The entries of WordNet -> train.bin, val.bin and what belongs to them."""
+
+    out: str = "data/wordnet/gpt2"  # folder to write
+    deb: str | None = None  # the Debian package as a file; without it, apt-get downloads it
+    tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
+    val_fraction: float = 0.01  # share of the entries kept for validation
+    workers: int = os.cpu_count() or 1  # processes that encode
+
+
+def main(config: PrepareConfig) -> None:
+    binary.run_texts(config, fetch_entries(config.deb), PACKAGE, "entries")
+
+
+def fetch_entries(deb: str | None) -> list[str]:
+    """Each entry once, in the order of the dictionary."""
+    found = packages.files_of_debian_package(PACKAGE, lambda name: "/dictd/wn." in name, deb)
+    contents = {Path(name).name: content for name, content in found.items()}
+    try:
+        index = contents["wn.index"].decode()
+        dictionary = gzip.decompress(contents["wn.dict.dz"])  # .dz is gzip with an index of its own
+    except KeyError as error:
+        raise DataError(f"{PACKAGE} does not hold {error}: it is not the package of Debian 12") from None
+    places = set()
+    for line in index.splitlines():
+        word, start, size = line.split("\t")
+        if not word.startswith("00-database"):  # licence and origin of the dictionary
+            places.add((number(start), number(size)))
+    return [dictionary[start : start + size].decode().strip() for start, size in sorted(places)]
+
+
+def number(digits: str) -> int:
+    """dictd writes numbers in base 64."""
+    value = 0
+    for digit in digits:
+        value = 64 * value + DIGITS.index(digit)
+    return value
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")
