@@ -227,7 +227,8 @@ class _Progress:
 def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
     """What a stopped run of the same identity left; the .bin files, of `item` bytes a token, are cut to it.
 
-    Where there is nothing to go on from, the folder is swept.
+    Where there is nothing to go on from, the folder is swept. What another preparation left may be worth
+    hours: that is for its owner to delete.
     """
     if not (folder / PROGRESS).exists():
         return _Progress()
@@ -235,13 +236,18 @@ def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
         saved = json.loads((folder / PROGRESS).read_text())
         progress = _Progress(**saved.pop("progress"))
         if saved != identity:
-            raise ValueError("it belongs to another data set")
+            raise DataError(
+                f"{folder} holds what another command has prepared so far: run that command again, "
+                "delete the folder, or choose another --out"
+            )
         for split in SPLITS:
             size = progress.splits[split]["tokens"] * item
             path = folder / f"{split}.bin"
             if path.stat().st_size < size:
                 raise ValueError(f"{path.name} is shorter than it says")
             os.truncate(path, size)
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{folder / PROGRESS} is of no use ({error}): starting over", file=sys.stderr)
         with _blaming(folder):
@@ -391,7 +397,7 @@ def _partial_folder(out: Path) -> Iterator[Path]:
                 _sync_folder(out.parent)
         except BaseException:
             if (partial / PROGRESS).exists():
-                print(f"{partial} is kept: the same command goes on from there", file=sys.stderr)
+                print(f"{partial} is kept: the command that began it goes on from there", file=sys.stderr)
             else:
                 shutil.rmtree(partial, ignore_errors=True)
             raise

@@ -61,9 +61,7 @@ def debian_package(tmp_path):
         if compression == "xz":
             data = lzma.compress(data)
         else:
-            import pyarrow
-
-            data = pyarrow.compress(data, "zstd", asbytes=True)
+            data = pytest.importorskip("pyarrow").compress(data, "zstd", asbytes=True)
         members = {"debian-binary": b"2.0\n", "control.tar.xz": b"odd", f"data.tar.{compression}": data}
         package = b"!<arch>\n"
         for name, content in members.items():

@@ -11,6 +11,8 @@ import pytest
 from data import DataError, hub
 from tests.data.helpers import ROOT, load_script
 
+pytest.importorskip("datasets")
+rbloom = pytest.importorskip("rbloom")
 fineweb_edu = load_script("fineweb_edu")
 gneissweb = load_script("gneissweb")
 N = 80
@@ -54,7 +56,6 @@ def fineweb(request):
 
 
 def make_filter(path, ids):
-    rbloom = pytest.importorskip("rbloom")
     bloom = rbloom.Bloom(1000, 1e-9, gneissweb.hash_id)
     bloom.update(ids)
     bloom.save(str(path))
