@@ -88,20 +88,9 @@ def prepare(
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
         cut = _write_tokens(partial, encoded, done, identity)
-        if not cut and done.read != before + reader.count:
-            raise DataError(f"{before + reader.count} documents were read, {done.read} arrived")
-        if done.read != done.left_out + done.empty + sum(c["documents"] for c in done.splits.values()):
-            raise DataError(f"of {done.read} documents some were lost: {done}")
-        for split in SPLITS:
-            if not done.splits[split]["documents"]:
-                raise DataError(_empty_split(split, done.splits, done.empty))
         token_bytes = np.array([len(token) for token in built.token_bytes()], dtype=np.int32)
-        with _writing(partial / "token_bytes.npy") as file:
-            np.save(file, token_bytes)
         saved = built.to_json()
-        if "tokenizer.json" in saved:
-            with _writing(partial / "tokenizer.json") as file:
-                file.write(saved.pop("tokenizer.json").encode())
+        tokenizer_json = saved.pop("tokenizer.json", None)
         meta = {
             "format": FORMAT,
             **recipe,
@@ -123,14 +112,18 @@ def prepare(
             meta["known_documents"] = known_documents
             meta["missing_documents"] = known_documents - done.read
         try:
+            _check_counts(done, None if cut else before + reader.count)
             _verify(partial, meta, token_bytes)
         except DataError:
             (partial / PROGRESS).unlink(missing_ok=True)  # going on would only lead here again
             raise
+        with _writing(partial / "token_bytes.npy") as file:
+            np.save(file, token_bytes)
+        if tokenizer_json is not None:
+            with _writing(partial / "tokenizer.json") as file:
+                file.write(tokenizer_json.encode())
         with _writing(partial / "meta.json") as file:
             file.write(json.dumps(meta, indent=2).encode())
-        with _blaming(partial):
-            (partial / PROGRESS).unlink(missing_ok=True)
     return meta
 
 
@@ -333,6 +326,16 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
     return cut
 
 
+def _check_counts(done: _Progress, given: int | None) -> None:
+    """Every document that was given, where that is known, must have arrived somewhere."""
+    written = sum(count["documents"] for count in done.splits.values())
+    if done.read != written + done.empty + done.left_out or given not in (None, done.read):
+        raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
+    for split in SPLITS:
+        if not done.splits[split]["documents"]:
+            raise DataError(_empty_split(split, done.splits, done.empty))
+
+
 def _empty_split(split: str, counts: dict, skipped: int) -> str:
     total = sum(count["documents"] for count in counts.values())
     if not total:
@@ -395,6 +398,7 @@ def _partial_folder(out: Path) -> Iterator[Path]:
                 os.fsync(lock)
                 partial.rename(out)
                 _sync_folder(out.parent)
+                (out / PROGRESS).unlink(missing_ok=True)
         except BaseException:
             if (partial / PROGRESS).exists():
                 print(f"{partial} is kept: the command that began it goes on from there", file=sys.stderr)
