@@ -1,5 +1,5 @@
 # CoFrGeNet-F at the size of GPT2-xl: dense attention, feed-forward layers made of continued fractions.
-#   python data/text/prepare.py --input=Skylion007/openwebtext --tokenizer=gpt2 --out=data/openwebtext/gpt2
+#   python data/openwebtext/prepare.py
 #   python train.py config/cofrgenet_f.py
 #   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
 # The size and the data are the paper's. The form is ours: ladders beside a product of two linear maps, with

@@ -1,5 +1,5 @@
 # GPT-2 small (124M) with nanoGPT's recipe: the baseline of everything here.
-#   python data/text/prepare.py --input=Skylion007/openwebtext --tokenizer=gpt2 --out=data/openwebtext/gpt2
+#   python data/openwebtext/prepare.py
 #   python train.py config/gpt2.py
 # What to expect: 600,000 steps of 0.49M tokens. nanoGPT's README gives a loss of about 2.85 on OpenWebText
 # for this recipe, after four days on eight A100; nobody has run it to the end here.

@@ -88,20 +88,9 @@ def prepare(
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
         cut = _write_tokens(partial, encoded, done, identity)
-        if not cut and done.read != before + reader.count:
-            raise DataError(f"{before + reader.count} documents were read, {done.read} arrived")
-        if done.read != done.left_out + done.empty + sum(c["documents"] for c in done.splits.values()):
-            raise DataError(f"of {done.read} documents some were lost: {done}")
-        for split in SPLITS:
-            if not done.splits[split]["documents"]:
-                raise DataError(_empty_split(split, done.splits, done.empty))
         token_bytes = np.array([len(token) for token in built.token_bytes()], dtype=np.int32)
-        with _writing(partial / "token_bytes.npy") as file:
-            np.save(file, token_bytes)
         saved = built.to_json()
-        if "tokenizer.json" in saved:
-            with _writing(partial / "tokenizer.json") as file:
-                file.write(saved.pop("tokenizer.json").encode())
+        tokenizer_json = saved.pop("tokenizer.json", None)
         meta = {
             "format": FORMAT,
             **recipe,
@@ -123,14 +112,18 @@ def prepare(
             meta["known_documents"] = known_documents
             meta["missing_documents"] = known_documents - done.read
         try:
+            _check_counts(done, None if cut else before + reader.count)
             _verify(partial, meta, token_bytes)
         except DataError:
             (partial / PROGRESS).unlink(missing_ok=True)  # going on would only lead here again
             raise
+        with _writing(partial / "token_bytes.npy") as file:
+            np.save(file, token_bytes)
+        if tokenizer_json is not None:
+            with _writing(partial / "tokenizer.json") as file:
+                file.write(tokenizer_json.encode())
         with _writing(partial / "meta.json") as file:
             file.write(json.dumps(meta, indent=2).encode())
-        with _blaming(partial):
-            (partial / PROGRESS).unlink(missing_ok=True)
     return meta
 
 
@@ -227,7 +220,8 @@ class _Progress:
 def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
     """What a stopped run of the same identity left; the .bin files, of `item` bytes a token, are cut to it.
 
-    Where there is nothing to go on from, the folder is swept.
+    Where there is nothing to go on from, the folder is swept. What another preparation left may be worth
+    hours: that is for its owner to delete.
     """
     if not (folder / PROGRESS).exists():
         return _Progress()
@@ -235,13 +229,18 @@ def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
         saved = json.loads((folder / PROGRESS).read_text())
         progress = _Progress(**saved.pop("progress"))
         if saved != identity:
-            raise ValueError("it belongs to another data set")
+            raise DataError(
+                f"{folder} holds what another command has prepared so far: run that command again, "
+                "delete the folder, or choose another --out"
+            )
         for split in SPLITS:
             size = progress.splits[split]["tokens"] * item
             path = folder / f"{split}.bin"
             if path.stat().st_size < size:
                 raise ValueError(f"{path.name} is shorter than it says")
             os.truncate(path, size)
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{folder / PROGRESS} is of no use ({error}): starting over", file=sys.stderr)
         with _blaming(folder):
@@ -327,6 +326,16 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
     return cut
 
 
+def _check_counts(done: _Progress, given: int | None) -> None:
+    """Every document that was given, where that is known, must have arrived somewhere."""
+    written = sum(count["documents"] for count in done.splits.values())
+    if done.read != written + done.empty + done.left_out or given not in (None, done.read):
+        raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
+    for split in SPLITS:
+        if not done.splits[split]["documents"]:
+            raise DataError(_empty_split(split, done.splits, done.empty))
+
+
 def _empty_split(split: str, counts: dict, skipped: int) -> str:
     total = sum(count["documents"] for count in counts.values())
     if not total:
@@ -389,9 +398,10 @@ def _partial_folder(out: Path) -> Iterator[Path]:
                 os.fsync(lock)
                 partial.rename(out)
                 _sync_folder(out.parent)
+                (out / PROGRESS).unlink(missing_ok=True)
         except BaseException:
             if (partial / PROGRESS).exists():
-                print(f"{partial} is kept: the same command goes on from there", file=sys.stderr)
+                print(f"{partial} is kept: the command that began it goes on from there", file=sys.stderr)
             else:
                 shutil.rmtree(partial, ignore_errors=True)
             raise

@@ -132,7 +132,9 @@ class Stream:
                 # Before the first row nothing is lost, and the library has tried several times already.
                 if not self._rows_read or failures == len(WAITS):
                     raise self._failure(error) from None
-                self._position, self._iterator = self._rows.state_dict(), None
+                if not failures:
+                    self._position = self._rows.state_dict()
+                self._iterator = None
                 wait = WAITS[failures]
                 failures += 1
                 print(

@@ -68,8 +68,8 @@ def files_of_debian_package(name: str, wanted: Callable[[str], bool], deb: str |
             return files_of_package([*APT, name], wanted)
         except DataError as error:
             raise DataError(
-                f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download its "
-                f".deb from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
+                f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download "
+                f"its file from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
             ) from None
     try:
         files = _read_archive(Path(deb).read_bytes(), wanted)
@@ -90,7 +90,7 @@ def _read_archive(archive: bytes, wanted) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
             members = sorted((m for m in opened if m.isfile() and wanted(m.name)), key=lambda m: m.name)
             return {member.name: opened.extractfile(member).read() for member in members}
-    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise DataError(f"the package is damaged or of an unknown format: {error}") from None
 
 
@@ -100,6 +100,8 @@ def _data_of_debian_package(package: bytes) -> bytes:
     while header := package[place : place + 60]:
         name, size = header[:16].decode().strip(" /"), int(header[48:58])
         content = package[place + 60 : place + 60 + size]
+        if len(content) < size:
+            raise EOFError(f"{name} is cut short")
         if name == "data.tar.zst":  # tarfile cannot read it before Python 3.14
             import pyarrow
 
@@ -107,4 +109,4 @@ def _data_of_debian_package(package: bytes) -> bytes:
         if name.startswith("data.tar"):
             return content
         place += 60 + size + size % 2
-    raise DataError("the package holds no data.tar")
+    raise EOFError("there is no data.tar in it")

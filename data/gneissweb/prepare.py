@@ -54,6 +54,7 @@ def main(config: PrepareConfig) -> None:
         import rbloom  # noqa: F401
     except ImportError:
         raise DataError("the filter needs the package rbloom: pip install rbloom") from None
+    hub.library()
     source = {"hub": FINEWEB, "config": config.hub_config, "split": "train", "filter": FILTER}
     if config.bloom is not None:
         with files.readable(Path(config.bloom)), open(config.bloom, "rb") as file:
@@ -111,6 +112,7 @@ def load_filter(path: str | None):
         path = download_filter()
     else:
         require_memory(os.path.getsize(path))
+    print(f"loading the filter {path}", file=sys.stderr)
     try:
         return rbloom.Bloom.load(path, hash_id)
     except OSError as error:

@@ -23,6 +23,7 @@ from configurator import parse  # noqa: E402
 from data import DataError, binary, files, hub  # noqa: E402
 
 NAME = "Skylion007/openwebtext"
+HUB = f"hf://datasets/{NAME}/"  # where its files are opened
 KNOWN_DOCUMENTS = 8_013_769
 
 
@@ -53,7 +54,7 @@ def open_archives():
     archives = sorted(path for path in hub.files(NAME) if re.fullmatch(r"subsets/.*\.tar", path))
     if not archives:
         raise hub.NotServedError("there is no subsets/*.tar")
-    urls = [f"hf://datasets/{NAME}/{path}" for path in archives]
+    urls = [HUB + path for path in archives]
     return hub.library().IterableDataset.from_generator(read_archives, gen_kwargs={"urls": urls})
 
 

@@ -1,7 +1,6 @@
 """The prepare scripts, as a user runs them: from files of every format to a folder, and every refusal."""
 
 import csv
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,16 +13,10 @@ import pytest
 
 from data import DataError, files, packages
 from data.loader import Dataset
+from tests.data.helpers import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [f'Row {i}, with a comma, a "quote"\nand a second line' for i in range(60)]
-
-
-def load_script(name):
-    spec = importlib.util.spec_from_file_location(f"prepare_{name}", ROOT / "data" / name / "prepare.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 text_script = load_script("text")
