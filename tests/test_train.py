@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-import train as train_module
 from data.loader import Dataset
-from train import TrainConfig, evaluate, main
-from training import checkpoint
+from train import TrainConfig, main
+from training import checkpoint, hardware, trainer
+from training.distributed import Ranks
+from training.evaluation import evaluate
 from training.log import RunFolderError, draw_losses, open_run, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,8 +72,7 @@ def test_bits_per_byte_counts_the_bytes_of_the_targets(dataset, build):
     model = build(vocab_size=257)
     data = Dataset(dataset, "val", 17)
     windows = data.validation_windows(11)
-    config = TrainConfig(batch_size=4, dtype="float32")
-    result = evaluate(model, windows, data.target_bytes(windows), config)
+    result = evaluate(model, windows, data.target_bytes(windows), 4, "float32", Ranks())
     with torch.no_grad():
         rows = torch.from_numpy(windows)
         loss = model.eval()(rows[:, :-1], rows[:, 1:]).item()
@@ -102,17 +102,17 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(run):
 def test_a_resumed_run_repeats_the_uninterrupted_one(run, monkeypatch, keys):
     """Stopped by an exception in the middle of step 8, after the checkpoint of step 5."""
     _, whole = run("whole", *keys)
-    real = train_module.learning_rate
+    real = trainer.learning_rate
 
     def stop_at_8(step, *rest):
         if step == 8:
             raise RuntimeError("stop")
         return real(step, *rest)
 
-    monkeypatch.setattr(train_module, "learning_rate", stop_at_8)
+    monkeypatch.setattr(trainer, "learning_rate", stop_at_8)
     with pytest.raises(RuntimeError, match="stop"):
         run("parts", *keys)
-    monkeypatch.setattr(train_module, "learning_rate", real)
+    monkeypatch.setattr(trainer, "learning_rate", real)
     _, parts = run("parts", *keys, "--resume=True")
     assert losses(parts) == losses(whole)
 
@@ -220,8 +220,8 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--min_lr=1.0", "min_lr=1.0 is above learning_rate=0.003"),
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
-        ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', not 'float8'"),
-        ("--attention=linear", "attention must be one of softmax, cattn_m, not 'linear'"),
+        ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
+        ("--attention=linear", "attention must be one of softmax, cattn_m, cattn_u, not 'linear'"),
     ],
 )
 def test_unsound_keys_are_refused(arguments, capsys, tmp_path, override, message):
@@ -257,19 +257,13 @@ def test_compiled_training_repeats_itself_on_two_threads(run):
 @pytest.mark.parametrize(("native", "dtype"), [(True, "bfloat16"), (False, "float32")])
 def test_half_precision_is_chosen_where_the_processor_has_it(monkeypatch, native, dtype):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native}, raising=False)
-    config = TrainConfig(device="cpu")
-    assert train_module.choose_device(config) == torch.device("cpu")
-    assert config.dtype == dtype
-
-
-def test_several_processes_are_refused(arguments, capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    said = refused(capsys, arguments, f"--out_dir={tmp_path / 'out'}")
-    assert "WORLD_SIZE=2: train.py runs in one process" in said
+    assert hardware.choose_device("cpu") == torch.device("cpu")
+    assert hardware.choose_dtype("auto", torch.device("cpu")) == dtype
+    assert hardware.choose_dtype("float16", torch.device("cpu")) == "float16"
 
 
 def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):
-    monkeypatch.setattr(train_module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
     run("a", "--max_iters=2", "--compile=True")
     said = capsys.readouterr().out
     assert "torch.compile lacks a C++ compiler" in said
@@ -280,9 +274,10 @@ def test_evaluation_neither_drops_nor_records(dataset, build):
     model = build(vocab_size=257, ffn="cffn_added", cf_eval_clip=True, dropout=0.5).train()
     data = Dataset(dataset, "val", 17)
     windows = data.validation_windows(11)
-    config = TrainConfig(batch_size=4, dtype="float32")
     ranges = {name: b.clone() for name, b in model.named_buffers()}
-    first, second = (evaluate(model, windows, data.target_bytes(windows), config) for _ in range(2))
+    first, second = (
+        evaluate(model, windows, data.target_bytes(windows), 4, "float32", Ranks()) for _ in range(2)
+    )
     assert first == second
     assert len(ranges) == 4
     assert all(torch.equal(ranges[name], b) for name, b in model.named_buffers())
@@ -303,7 +298,7 @@ def test_dropout_depends_on_seed_and_step():
     masks = set()
     for seed in (1, 2, 1337):
         for step in (0, 1, 2):
-            torch.manual_seed(train_module.seed_of(seed, step))
+            torch.manual_seed(trainer.seed_of(seed, step))
             masks.add(tuple(torch.rand(4).tolist()))
     assert len(masks) == 9
 
@@ -322,7 +317,7 @@ def test_every_key_of_the_optimizer_and_the_precision_acts(run):
 def test_best_is_the_lowest_validation_loss(run, monkeypatch):
     values = iter([9.0, 3.0, 1.0, 2.0, 1.5])
     result = {"val_perplexity": 1.0, "val_bits_per_byte": 1.0}
-    monkeypatch.setattr(train_module, "evaluate", lambda *rest: {"val_loss": next(values), **result})
+    monkeypatch.setattr(trainer, "evaluate", lambda *rest: {"val_loss": next(values), **result})
     folder, _ = run("a", "--max_iters=4", "--eval_interval=1", "--checkpoint_interval=1")
     assert checkpoint.load(folder / "ckpt" / "best.pt")["step"] == 2
 
@@ -339,8 +334,8 @@ def test_rate_and_clock_leave_evaluations_out(run, monkeypatch):
         now[0] += 1000
         return {"val_loss": 1.0, "val_perplexity": 1.0, "val_bits_per_byte": 1.0}
 
-    monkeypatch.setattr(train_module.time, "perf_counter", tick)
-    monkeypatch.setattr(train_module, "evaluate", slow)
+    monkeypatch.setattr(hardware.time, "perf_counter", tick)
+    monkeypatch.setattr(trainer, "evaluate", slow)
     _, records = run("a", "--max_iters=4", "--eval_interval=1")
     training = [r for r in records if "loss" in r]
     assert 0 < training[-1]["seconds"] < 100
@@ -433,7 +428,7 @@ def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, t
     def fail(*arguments):
         raise RunFolderError("wandb did not start")
 
-    monkeypatch.setattr(train_module, "start_wandb", fail)
+    monkeypatch.setattr(trainer, "start_wandb", fail)
     with pytest.raises(SystemExit, match="wandb did not start"):
         run("a", "--wandb_log=True")
     run("a", "--max_iters=2")

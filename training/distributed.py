@@ -41,6 +41,8 @@ class Ranks:
     Alone, without torchrun, every collective returns at once.
     """
 
+    meetings = 0
+
     def __init__(self):
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -59,8 +61,11 @@ class Ranks:
             return
         limit = datetime.timedelta(seconds=seconds)
         try:
-            self.store, rank, world = next(dist.rendezvous("env://", timeout=limit))
-            self.store.set_timeout(limit)
+            store, rank, world = next(dist.rendezvous("env://", timeout=limit))
+            store.set_timeout(limit)
+            # what an earlier meeting of the same processes left in the store must not be taken for this one's
+            Ranks.meetings += 1
+            self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
             options = {"store": self.store, "rank": rank, "world_size": world, "timeout": limit}
             if device.type == "cuda":
                 torch.cuda.set_device(device)

@@ -10,7 +10,7 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
 
     model: the plain module, not compiled, not wrapped; its gradients are lost. For each micro-batch whose
     loss or gradients are not finite: its number, and a sentence with the first module that gave something
-    not finite and the parameters concerned.
+    not finite or, where all outputs are finite, the parameters whose gradients are not.
     """
     sentences = []
     model.train()
@@ -32,14 +32,13 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
         bad = [n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
         if not (bad or first or not loss.isfinite()):
             continue
-        text = f"loss {loss.item():.4g}"
-        text += (
-            f", first not finite in the output of {first[0]}" if first else ", every layer's output finite"
-        )
-        if bad:
-            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        if first:
+            text = f"loss {loss.item():.4g}, first not finite in the output of {first[0]}"
+        else:
             # gradients flow backwards: the last parameters of the model are reached first
-            text += f", gradients not finite from {', '.join(bad[-3:][::-1])}{more} on"
+            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+            where = f"of {', '.join(bad[-3:][::-1])}{more}" if bad else "nowhere"
+            text = f"loss {loss.item():.4g}, every output finite, gradients not finite {where}"
         sentences.append((number, text))
     return sentences
 

@@ -1,21 +1,23 @@
 import pytest
 import torch
 
-from layers.ladder import LadderEnsemble
 from training.optimizer import adamw
 
 
 def test_decay_groups(build):
-    """Matrices and embeddings decay; biases, norms and every ladder weight do not."""
-    model = build(attention="cattn_m", ffn="cffn_product", bias=True)
-    decayed, kept = (group["params"] for group in adamw(model, 1e-3, 0.1, (0.9, 0.95)).param_groups)
-    assert len(decayed) + len(kept) == len(list(model.parameters()))
+    """Matrices and embeddings decay; biases, norms and ladder weights do not, those by depth."""
+    model = build(attention="cattn_u", ffn="cffn_product", bias=True)
+    decayed, kept, *ladders = adamw(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
+    groups = [decayed, kept, *ladders]
+    assert [g["depth"] for g in groups] == [0, 0, 1, 2, 3, 4]
+    assert [g["weight_decay"] for g in groups] == [0.1, 0, 0, 0, 0, 0]
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
     names = {id(p): name for name, p in model.named_parameters()}
-    assert all(".W." not in names[id(p)] and p.dim() >= 2 for p in decayed)
-    ladders = [m for m in model.modules() if isinstance(m, LadderEnsemble)]
-    assert len(ladders) == 6
-    kept_ids = {id(p) for p in kept}
-    assert all(id(p) in kept_ids for m in ladders for depth in m.depth_parameters() for p in depth)
+    assert all(".W." not in names[id(p)] and p.dim() >= 2 for p in decayed["params"])
+    assert any(names[id(p)].endswith(".M") for p in decayed["params"])
+    for depth, group in enumerate(ladders, 1):
+        found = {names[id(p)] for p in group["params"]}
+        assert found == {n for n in names.values() if n.endswith((f".W.{depth - 1}", f".b.{depth - 1}"))}
 
 
 def test_decay_shrinks_only_what_decays(build):
