@@ -63,7 +63,7 @@ class Ranks:
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
             store.set_timeout(limit)
-            # what an earlier meeting of the same processes left in the store must not be taken for this one's
+            # what an earlier meeting of these processes left in the store must not be taken for this one's
             Ranks.meetings += 1
             self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
             options = {"store": self.store, "rank": rank, "world_size": world, "timeout": limit}
