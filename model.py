@@ -41,9 +41,7 @@ class ModelConfig:
     cf_depth: int = 3  # d, partial denominators in a ladder
     cf_pole: Literal["clamp", "positive"] = "positive"  # near K_d = 0: as printed, softplus(a) + cf_floor
     cf_eps: float = 0.01  # clamp: smallest |K_d|
-    cf_pole_grad: Literal["formula", "exact", "zero"] = (
-        "formula"  # clamp: the gradient where |K_d| < cf_eps
-    )
+    cf_pole_grad: Literal["formula", "exact", "zero"] = "formula"  # clamp: gradient where |K_d| < cf_eps
     cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
     cf_init: Literal["bias1", "nanogpt"] = "bias1"  # a near 1, or weights N(0, 0.02) and no biases
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or as written: d clamped ones

@@ -59,7 +59,22 @@ def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     # autocast knows no meta device, which counts FLOPs
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         y = y.to(torch.get_autocast_dtype(kind))
-    finite = y.isfinite()
-    reached = (~finite).cumsum(-1, dtype=torch.int32) > 0
+    position = torch.arange(y.shape[-1], dtype=torch.int32, device=y.device)
+    first = position.masked_fill(y.isfinite(), y.shape[-1]).amin(-1, keepdim=True)
+    poison = torch.where(position >= first, float("nan"), 0.0).to(y.dtype)
     # added, not filled in: a NaN in the gradient must reach M and y
-    return F.linear(y.where(finite, 0.0), matrix) + torch.where(reached, float("nan"), 0.0).to(y.dtype)
+    return F.linear(_ZeroUnlessFinite.apply(y), matrix) + poison
+
+
+class _ZeroUnlessFinite(torch.autograd.Function):
+    """The gradient passes as if nothing had happened: masking it too would have the compiler compute
+    y anew in the backward pass, and where y is not finite no gradient is right.
+    """
+
+    @staticmethod
+    def forward(ctx, y):
+        return y.nan_to_num(0.0, 0.0, 0.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad

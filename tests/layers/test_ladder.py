@@ -276,3 +276,15 @@ def test_a_hook_on_the_fraction_sees_the_partial_denominators(cf_ladder):
 def test_without_a_projection_the_width_is_the_number_of_ladders():
     with pytest.raises(ValueError, match="without a projection"):
         ensemble(n_out=5, project=False)
+
+
+def test_ranges_are_empty_after_building_on_the_meta_device():
+    """Memory handed out by to_empty holds anything until init_weights has been called."""
+    with torch.device("meta"):
+        fraction = Fraction(ModelConfig(cf_eval_clip=True), (4,))
+    fraction.to_empty(device="cpu")
+    with torch.no_grad():
+        fraction.z_min.fill_(3.0)
+    fraction.init_weights()
+    assert (fraction.z_min == float("inf")).all()
+    assert (fraction.z_max == -float("inf")).all()
