@@ -1,0 +1,257 @@
+"""Several ranks: the same run as one, to rounding; the same weights on all; a clear end for all."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.loader import Dataset, Loader
+from training import checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+LADDERS = ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True"]
+PLAIN = [*LADDERS, "--gradient_accumulation_steps=4", "--batch_size=2", "--grad_clip=0.5"]
+
+
+def command(ranks, *program):
+    """torchrun with a port of its own choosing, or a plain process."""
+    if ranks == 1:
+        return [sys.executable, *map(str, program)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    return [*launcher, *map(str, program)]
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def train_watched(ranks, folder, runs):
+    """runs: {name: (arguments, options)} -> what was printed to stderr."""
+    path = folder / f"runs{ranks}.json"
+    path.write_text(
+        json.dumps(
+            [{"arguments": [*a, f"--out_dir={folder / name}"], **o} for name, (a, o) in runs.items()]
+        )
+    )
+    done = subprocess.run(
+        command(ranks, ROOT / "tests" / "watched_train.py", path),
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def held(folder, name, ranks):
+    """What the ranks wrote down, one list each."""
+    return [records(folder / f"{name}.rank{rank}.jsonl") for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def runs(dataset, tmp_path_factory):
+    """A short run on 1, 2 and 4 ranks; on 2 also 50 steps of everything at once, and two that fail."""
+    folder = tmp_path_factory.mktemp("runs")
+    keys = {
+        "dataset": dataset, "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3,
+        "max_iters": 12, "warmup_iters": 1, "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1,
+        "eval_interval": 5, "eval_tokens": 640, "checkpoint_interval": 4, "device": "cpu",
+        "dtype": "float32", "compile": False,
+    }  # fmt: skip
+    arguments = [*(f"--{key}={value}" for key, value in keys.items()), *PLAIN]
+    everything = ["--max_iters=50", "--compile=True", "--activation_checkpointing=True", "--dropout=0.1"]
+    train_watched(1, folder, {"one": (arguments, {})})
+    printed = train_watched(
+        2,
+        folder,
+        {
+            "two": (arguments, {}),
+            "everything": ([*arguments, *everything, "--dyadic_rewarmup=2"], {}),
+            "poisoned": (arguments, {"poison": 6}),
+            "full": (arguments, {"file_limit": 50_000}),
+        },
+    )
+    train_watched(4, folder, {"four": (arguments, {})})
+    return folder, printed
+
+
+def test_losses_do_not_depend_on_the_number_of_ranks(runs):
+    folder, _ = runs
+    one, two, four = (records(folder / name / "log.jsonl") for name in ("one", "two", "four"))
+    assert len(one) == len(two) == len(four) == 12 + 4
+    for other in (two, four):
+        for a, b in zip(one, other, strict=True):
+            assert (a["step"], a["tokens"]) == (b["step"], b["tokens"])
+            for key in {"loss", "grad_norm", "val_loss", "val_loss_unclipped"} & a.keys():
+                assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
+    # the same weights, the same batches: nothing but the order of a sum in float64
+    assert two[0]["val_loss"] == pytest.approx(one[0]["val_loss"], rel=1e-14)
+    assert four[0]["val_loss"] == pytest.approx(one[0]["val_loss"], rel=1e-14)
+
+
+def test_the_same_batches_on_any_number_of_ranks(runs):
+    folder, _ = runs
+    steps = {}
+    for name, ranks in (("one", 1), ("two", 2), ("four", 4)):
+        for found in held(folder, name, ranks):
+            for record in found:
+                if record["at"] == "batches":
+                    steps.setdefault((name, record["step"]), []).extend(record["digests"])
+    for step in range(12):
+        batches = steps["one", step]
+        assert len(set(batches)) == 4
+        assert set(steps["two", step]) == set(steps["four", step]) == set(batches)
+        assert len(steps["two", step]) == len(steps["four", step]) == 4
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("two", 2), ("everything", 2), ("four", 4)])
+def test_weights_and_ranges_are_the_same_on_all_ranks(runs, name, ranks):
+    """At each evaluation and checkpoint, the last one after all steps; the ranks read different batches."""
+    folder, _ = runs
+    first, *others = held(folder, name, ranks)
+    last = 50 if name == "everything" else 12
+    places = [(r["step"], r["at"]) for r in first if r["at"] != "batches"]
+    assert {(0, "evaluation"), (last, "evaluation"), (last, "checkpoint")} <= set(places)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            assert (a == b) == (a["at"] != "batches"), (a, b)
+    weights = [r["weights"] for r in first if r["at"] == "checkpoint"]
+    assert len(set(weights)) > 3
+    ranges = [r["ranges"] for r in first if r["at"] == "evaluation"]
+    assert len(set(ranges)) > 3
+
+
+def test_ranges_are_those_of_all_ranks(runs):
+    """The union of what the ranks saw is what one process saw, to rounding."""
+    folder, _ = runs
+    one, two = (checkpoint.load(checkpoint.find(folder / name))["model"] for name in ("one", "two"))
+    names = [name for name in one if ".z_m" in name]
+    assert names
+    for name in names:
+        assert np.allclose(one[name], two[name], rtol=1e-4), name
+
+
+def test_not_finite_on_one_rank_ends_all(runs):
+    folder, printed = runs
+    message = re.search(r"train.py: loss nan and .*? at step 6.*?'positive'", printed, re.DOTALL).group()
+    # samples 0..7 are of step 0; of step 6 rank 1 reads micro-batches 1 and 3, of two samples each
+    assert "rank 1, samples 50 to 51: loss nan, first not finite in the output of blocks.0.ffn" in message
+    assert "rank 1, samples 54 to 55" in message
+    assert "rank 0" not in message
+    assert "step_00000005.pt, from before" in message
+    assert printed.count("loss nan and gradient norm nan") == 1
+    for found in held(folder, "poisoned", 2):
+        assert found[-1]["step"] == 6
+    weights = checkpoint.load(checkpoint.find(folder / "poisoned"))
+    assert weights["step"] == 5
+    assert all(tensor.isfinite().all() for n, tensor in weights["model"].items() if ".z_m" not in n)
+
+
+def test_a_full_disk_ends_all_ranks_and_keeps_the_checkpoint(runs):
+    folder, printed = runs
+    assert "step_00000005.pt could not be written" in printed
+    assert "earlier checkpoints are untouched" in printed
+    assert checkpoint.load(checkpoint.find(folder / "full"))["step"] == 4
+    assert not list((folder / "full" / "ckpt").glob("*.tmp"))
+
+
+def test_loaders_of_many_ranks_share_out_the_samples(dataset):
+    """Also across the end of an epoch, for more ranks than this machine could run."""
+    data = Dataset(dataset, "train", 32)
+    steps, micro_batches, size = 3, 8, 4
+    first = data.n_windows - 40
+    whole = data.windows(first, steps * micro_batches * size, 5)
+    for ranks in (1, 2, 4, 8):
+        loaders = [Loader(data, size, 5, "cpu", first + r * size, ranks * size) for r in range(ranks)]
+        for step, number in itertools.product(range(steps), range(micro_batches // ranks)):
+            for rank, loader in enumerate(loaders):
+                place = (step * micro_batches + number * ranks + rank) * size
+                tokens, targets = next(loader)
+                assert np.array_equal(tokens, whole[place : place + size, :-1])
+                assert np.array_equal(targets, whole[place : place + size, 1:])
+
+
+def begin(ranks, folder, arguments, *overrides):
+    keys = ["--max_iters=100000", "--eval_interval=100000", "--checkpoint_interval=5", "--resume=True"]
+    return subprocess.Popen(
+        [*command(ranks, ROOT / "train.py"), *arguments, *PLAIN, *keys, *overrides, f"--out_dir={folder}"],
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def wait_for(condition, process, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+
+
+def workers(process):
+    """The process ids of torchrun's ranks, in order."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    is_rank = lambda pid: "train.py" in Path(f"/proc/{pid}/cmdline").read_text()  # noqa: E731
+    return [int(pid) for pid in children if is_rank(pid)]
+
+
+def test_a_rank_that_hangs_is_named(arguments, tmp_path):
+    folder = tmp_path / "hangs"
+    process = begin(2, folder, arguments, "--distributed_timeout=6")
+    wait_for(lambda: (folder / "ckpt").is_dir() and checkpoint.numbered(folder / "ckpt"), process)
+    _, second = workers(process)
+    os.kill(second, signal.SIGSTOP)
+    wait_for(lambda: len(workers(process)) < 2, process)  # rank 0 has given up
+    os.kill(second, signal.SIGCONT)  # torchrun asks it to end, which it cannot hear while it is stopped
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"train\.py: .* did not arrive \(Timed out", printed)
+    assert re.search(rf"rank 1 \(process {second} on \S+\) was last heard of|one of them died", printed)
+    assert "--resume=True" in printed
+    assert "goes on from step_" in printed
+
+
+def test_sigterm_to_the_launcher_leaves_a_checkpoint(arguments, tmp_path):
+    folder = tmp_path / "stopped"
+    process = begin(2, folder, arguments, "--checkpoint_interval=100000")
+    wait_for(lambda: (folder / "log.jsonl").is_file() and len(records(folder / "log.jsonl")) > 5, process)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    (saved,) = checkpoint.numbered(folder / "ckpt")
+    step = checkpoint.load(saved)["step"]
+    assert f"stopped at step {step:,}; --resume=True goes on from there" in printed
+    assert printed.count("stopping after this step") == 1
+    assert records(folder / "log.jsonl")[-1]["step"] == step
+
+
+def test_ranks_that_do_not_divide_the_micro_batches_are_refused(arguments, tmp_path):
+    done = subprocess.run(
+        [*command(3, ROOT / "train.py"), *arguments, *PLAIN, f"--out_dir={tmp_path / 'out'}"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    message = (
+        "gradient_accumulation_steps=4 is the micro-batches of all ranks together; WORLD_SIZE=3 does not "
+    )
+    assert done.stderr.count(message + "divide it: take 3 or 6") == 1
+    assert done.returncode == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_in_use_is_refused_once(arguments, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("")
+    done = subprocess.run(
+        [*command(2, ROOT / "train.py"), *arguments, *PLAIN, f"--out_dir={tmp_path / 'out'}"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.stderr.count("is not empty, and a run is never overwritten") == 1
+    assert "Traceback" not in done.stderr.split("ChildFailedError")[0].replace("Traceback", "", 1)

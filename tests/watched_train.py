@@ -1,0 +1,88 @@
+"""Runs of train.py in the processes of one torchrun (or in one process); each rank writes what it holds.
+
+    torchrun --nproc_per_node=2 tests/watched_train.py RUNS.json
+
+RUNS.json: a list of {"arguments": [...], "poison": step, "file_limit": bytes}, the last two optional.
+Rank r of a run with --out_dir=X appends to X.rank<r>.jsonl: digests of every batch, and of weights and
+ranges at each evaluation and checkpoint. poison: in that step the last rank's first ffn gives NaN.
+file_limit: no file may grow beyond this size from the first checkpoint on.
+"""
+
+import hashlib
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from train import main
+from training import trainer
+
+
+def digest(tensors) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+class Watched(trainer.Trainer):
+    options: ClassVar[dict] = {}
+
+    def note(self, **values):
+        path = f"{self.folder}.rank{self.ranks.rank}.jsonl"
+        with open(path, "a") as file:
+            file.write(json.dumps({"step": self.progress.step, **values}) + "\n")
+
+    def held(self) -> dict:
+        ranges = [buffer for name, buffer in self.model.named_buffers() if ".z_m" in name]
+        return {"weights": digest(self.model.parameters()), "ranges": digest(ranges)}
+
+    def evaluate(self, gradients):
+        improved = super().evaluate(gradients)
+        self.note(at="evaluation", **self.held())
+        return improved
+
+    def save(self, improved):
+        super().save(improved)
+        self.note(at="checkpoint", **self.held())
+        if limit := self.options.get("file_limit"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    def backward(self, step):
+        batches, real = [], self.loader.batch
+
+        def batch(first):
+            tokens, targets = real(first)
+            batches.append(digest([tokens, targets]))
+            return tokens, targets
+
+        self.loader.batch = batch
+        if step == self.options.get("poison") and self.ranks.rank == self.ranks.world - 1:
+            self.model.blocks[0].ffn.register_forward_hook(
+                lambda module, inputs, output: output * torch.nan
+            )
+        loss = super().backward(step)
+        self.loader.batch = real
+        self.note(at="batches", digests=batches)
+        return loss
+
+
+if __name__ == "__main__":
+    import train
+
+    torch.set_num_threads(1)
+    train.Trainer = Watched
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        Watched.options = run
+        try:
+            main(run["arguments"])
+        except SystemExit as stop:
+            print(f"exit: {stop.code}", file=sys.stderr, flush=True)
+            if dist.is_initialized():
+                dist.destroy_process_group()
