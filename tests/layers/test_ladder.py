@@ -288,3 +288,11 @@ def test_ranges_are_empty_after_building_on_the_meta_device():
     fraction.init_weights()
     assert (fraction.z_min == float("inf")).all()
     assert (fraction.z_max == -float("inf")).all()
+
+
+def test_ranges_ignore_what_is_not_finite():
+    fraction = Fraction(ModelConfig(cf_eval_clip=True, cf_pole="clamp", cf_eps=1e-39), (2,))
+    a = torch.tensor([[[2.0, float("nan")]], [[0.0, -0.5]], [[-1e-42, 4.0]]])
+    assert fraction(a)[1:, 0].isinf().all()
+    assert fraction.z_min.tolist() == [0.5, -2.0]
+    assert fraction.z_max.tolist() == [0.5, 0.25]
