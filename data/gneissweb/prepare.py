@@ -6,9 +6,9 @@
 GneissWeb is no data set that can be read but a Bloom filter of 28 GB which knows the ids of its documents:
 FineWeb is streamed from the Hugging Face hub, and what the filter knows is kept. The filter is downloaded
 into the hub's cache and has to fit into memory. Like every Bloom filter it also lets a few strangers pass.
-The documents come in the hub's order, which is that of the crawls: a config like sample-100BT, where they
-are a random sample of all crawls, gives another mixture. IBM's data set also cuts repeated passages out of
-documents, which ids cannot tell. Stopped or killed, the same command goes on where it was.
+By default it is applied to FineWeb's random sample of 100 billion tokens: all of FineWeb comes crawl by
+crawl, and its first 35 billion tokens would be those of a few months. IBM's data set also cuts repeated
+passages out of documents, which ids cannot tell. Stopped or killed, the same command goes on where it was.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class PrepareConfig:
     """FineWeb, filtered to GneissWeb -> train.bin, val.bin and what belongs to them."""
 
     out: str = "data/gneissweb/gpt2"  # folder to write
-    hub_config: str = "default"  # of FineWeb: default (all crawls), one crawl, sample-100BT, ...
+    hub_config: str = "sample-100BT"  # of FineWeb: a random sample, default (all crawls in turn), one crawl
     bloom: str | None = None  # a file that holds the filter; without it, the hub's is downloaded
     max_tokens: int = 35_000_000_000  # stop with the document that brings the train split to so many
     tokenizer: str = "gpt2"  # gpt2, bytes or a tokenizer.json

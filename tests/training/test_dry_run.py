@@ -1,0 +1,95 @@
+"""--dry_run=True: true figures, nothing allocated, nothing written."""
+
+import re
+import resource
+
+import pytest
+import torch
+
+from model import GPT, ModelConfig, flops_per_token
+from train import main
+from training.dry_run import memory_estimate
+
+VARIANTS = [
+    {"attention": "softmax", "ffn": "mlp"},
+    {"attention": "cattn_m", "ffn": "cffn_added"},
+    {"attention": "cattn_u", "ffn": "cffn_product", "cf_init": "nanogpt"},
+]
+
+
+@pytest.mark.parametrize("keys", VARIANTS)
+def test_activations_cover_what_autograd_keeps(tiny, keys):
+    """Against the tensors that the graph of a real forward pass holds, the model's own left out."""
+    config = tiny(n_layer=2, n_embd=48, block_size=64, **keys)
+    torch.manual_seed(0)
+    model = GPT(config).init_weights()
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    tokens = torch.randint(100, (4, 64))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(tokens, tokens)
+    estimate = memory_estimate(config, 4, "float32", False)
+    weights = 4 * model.parameter_count()
+    assert [estimate.pop(kind) for kind in ("weights", "gradients")] == [weights, weights]
+    assert estimate.pop("optimizer") == 2 * weights
+    (estimate,) = estimate.values()
+    assert sum(kept.values()) < estimate < 2.5 * sum(kept.values())
+    assert loss.isfinite()
+
+
+def test_recomputing_blocks_takes_less_and_longer_batches_more(tiny):
+    config = tiny(n_layer=6)
+    plain, recomputed = (memory_estimate(config, 4, "bfloat16", c)["activations"] for c in (False, True))
+    assert recomputed < 0.7 * plain
+    assert memory_estimate(config, 8, "bfloat16", False)["activations"] > 1.8 * plain
+
+
+def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
+    """GPT2-xl by the paper's recipe, dense, 16 H100: the whole sum by hand."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    main([
+        "config/gpt2.py", "config/size/xl.py", "--dry_run=True", "--dry_run_gpus=8", "--dry_run_mfu=0.5",
+        "--dry_run_gpu=A100", f"--out_dir={tmp_path / 'out'}", f"--dataset={tmp_path / 'none'}",
+    ])  # fmt: skip
+    said = capsys.readouterr().out
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+    )  # KiB; the weights alone: 6 GB
+    assert "parameters       1,556,840,000 (1,474,715,200 without embeddings), vocabulary 50,257" in said
+    config = ModelConfig(n_layer=48, n_head=25, n_embd=1600, block_size=1024, vocab_size=50257)
+    assert f"{flops_per_token(config) / 1e6:,.1f} M forward" in said
+    assert "491,520 per step, 294,912,000,000 in 600,000 steps" in said
+    hours = 3 * flops_per_token(config) * 294_912_000_000 / (8 * 0.5 * 312e12) / 3600
+    assert f"{hours:,.1f} h on 8 x A100 at 50 % MFU of 312 TFLOP/s each" in said
+    kinds = dict(re.findall(r"(weights|gradients|optimizer|activations) ([\d.]+)", said))
+    assert float(kinds["weights"]) == pytest.approx(1_556_840_000 * 4 / 2**30, abs=0.01)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_gpu_gives_no_hours(capsys, arguments, tmp_path):
+    main([*arguments, "--dry_run=True", "--dry_run_gpu=Abacus", f"--out_dir={tmp_path / 'out'}"])
+    said = capsys.readouterr().out
+    assert "time             unknown: no peak FLOP rate in float32 for 'Abacus'; known: " in said
+    assert "vocabulary 257 (of " in said
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("dry_run_mfu=1.5", "dry_run_mfu is a share, at most 1, not 1.5"),
+        ("dry_run_mfu=0", "dry_run_mfu must be above 0"),
+        ("dry_run_gpus=3", "dry_run_gpus=3 does not divide it: take 3"),
+        ("dry_run_gpus=0", "dry_run_gpus must be above 0"),
+    ],
+)
+def test_unsound_plans_are_refused(arguments, capsys, key, message):
+    with pytest.raises(SystemExit):
+        main([*arguments, "--dry_run=True", f"--{key}"])
+    assert message in capsys.readouterr().err

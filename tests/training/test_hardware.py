@@ -1,0 +1,67 @@
+"""Peaks, devices, the share of the peak that a model gets."""
+
+import pytest
+import torch
+
+from training import hardware
+from training.hardware import DeviceError, choose_device, peak_flops
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989),
+        ("NVIDIA H100 PCIe", "bfloat16", 756),
+        ("NVIDIA H100 NVL", "float16", 836),
+        ("NVIDIA H200", "float16", 989),
+        ("NVIDIA GH200 480GB", "bfloat16", 989),
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312),
+        ("NVIDIA A100-SXM4-80GB", "float32", 19.5),
+        ("NVIDIA A10", "bfloat16", 125),
+        ("NVIDIA L4", "bfloat16", 121),
+        ("NVIDIA L40S", "bfloat16", 362),
+        ("Tesla V100-SXM2-16GB", "float16", 125),
+        ("Tesla V100-SXM2-16GB", "bfloat16", None),
+        ("h100", "bfloat16", 989),
+        ("CPU", "bfloat16", None),
+        ("NVIDIA A100000", "bfloat16", None),
+        ("NVIDIA GeForce GTX 1080", "float32", None),
+    ],
+)
+def test_peaks_by_the_names_that_devices_have(name, dtype, tflops):
+    assert peak_flops(name, dtype) == (tflops and tflops * 1e12)
+
+
+def test_a_rank_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto", 1) == torch.device("cuda", 1)
+    assert choose_device("cpu", 7) == torch.device("cpu")
+    with pytest.raises(DeviceError, match=r"this machine has 2 GPUs .* --nproc_per_node=2"):
+        choose_device("cuda", 2)
+
+
+def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
+    """On a device of 1 GFLOP/s: three forward passes' FLOPs per token; nothing where it is not known."""
+    from model import flops_per_token, model_config
+    from train import TrainConfig
+    from training import trainer
+
+    _, records = run("unknown", "--max_iters=2")
+    assert all("mfu" not in r for r in records)
+    monkeypatch.setattr(trainer, "peak_flops", lambda name, dtype: 1e9)
+    _, records = run("known", "--max_iters=3")
+    keys = {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "vocab_size": 257}
+    flops = 3 * flops_per_token(model_config(TrainConfig(**keys)))
+    for record in records:
+        if "loss" in record:
+            assert record["mfu"] == pytest.approx(flops * record["tokens_per_second"] / 1e9)
+
+
+def test_clock_leaves_pauses_out(monkeypatch):
+    now = iter([0.0, 2.0, 2.0, 10.0, 13.0])
+    monkeypatch.setattr(hardware.time, "perf_counter", lambda: next(now))
+    clock = hardware.Clock(torch.device("cpu"), seconds=100.0)
+    with clock.paused() as seconds:
+        assert seconds == 102
+    assert clock.seconds() == 105

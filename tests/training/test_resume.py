@@ -1,0 +1,136 @@
+"""What a resumed run may change, what that does, and what is refused with which reason."""
+
+import json
+
+import pytest
+
+from train import main
+from training import checkpoint
+
+
+def losses(records):
+    return {r["step"]: r["loss"] for r in records if "loss" in r}
+
+
+def refused(capsys, folder, *overrides):
+    with pytest.raises(SystemExit) as stop:
+        main([f"--out_dir={folder}", "--resume=True", *overrides])
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def resumed(folder, *overrides):
+    main([f"--out_dir={folder}", "--resume=True", *overrides])
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_a_finished_run_goes_on_with_more_steps(run, capsys):
+    """The steps that were made stay; the new ones go on in the data, at the rate of the new schedule."""
+    folder, first = run("a", "--max_iters=10")
+    records = resumed(folder, "--max_iters=20")
+    assert records[: len(first)] == first
+    (change,) = [r for r in records if "resumed" in r]
+    assert change["step"] == 10
+    assert "max_iters was 10, now 20" in change["resumed"]["max_iters"]
+    assert "max_iters was 10, now 20" in capsys.readouterr().out
+    _, longer = run("b", "--max_iters=20")
+    rates = [r["learning_rate"] for r in records if r["step"] > 10 and "loss" in r]
+    assert rates == [r["learning_rate"] for r in longer if r["step"] > 10 and "loss" in r]
+    assert [r["step"] for r in records if "loss" in r] == list(range(1, 21))
+    assert json.loads((folder / "config.json").read_text())["max_iters"] == 20
+
+
+def test_with_warmup_stable_decay_the_stable_part_can_go_on_for_ever(run):
+    """Stopped before the decay, resumed with more steps: as if they had been asked for at once."""
+    keys = ("--lr_schedule=wsd", "--wsd_decay_iters=4", "--checkpoint_interval=8", "--keep_checkpoints=9")
+    folder, _ = run("a", "--max_iters=12", *keys)
+    for path in (folder / "ckpt").glob("*.pt"):
+        if path.name != "step_00000008.pt":
+            path.unlink()
+    _, whole = run("b", "--max_iters=20", *keys)
+    assert losses(resumed(folder, "--max_iters=20")) == losses(whole)
+
+
+def test_dyadic_wake_times_stay_where_they_were(run, capsys):
+    keys = ("--attention=cattn_m", "--ffn=cffn_added", "--dyadic=True")
+    folder, _ = run("a", "--max_iters=10", *keys)
+    records = resumed(folder, "--max_iters=14")
+    assert json.loads((folder / "config.json").read_text())["dyadic_iters"] == 10
+    assert records[-1]["step"] == 14
+    said = refused(capsys, folder, "--dyadic_iters=14")
+    assert "dyadic_iters was 10, now 14 (it moves the steps at which depths wake)" in said
+    said = refused(capsys, folder, "--dyadic=False")
+    assert "dyadic was True, now False (depths that trained would fall asleep again" in said
+
+
+def test_another_batch_goes_on_at_the_next_unread_sample(run):
+    """Ten steps of 8 samples, then five of 16: the same samples as twenty of 8."""
+    folder, _ = run("a", "--max_iters=10", "--lr_schedule=wsd")
+    records = resumed(folder, "--max_iters=15", "--batch_size=8")
+    assert [r["tokens"] for r in records if r["step"] > 10 and "loss" in r] == [
+        (80 + 16 * n) * 32 for n in range(1, 6)
+    ]
+    assert checkpoint.load(checkpoint.find(folder))["samples"] == 160
+    (change,) = [r["resumed"] for r in records if "resumed" in r]
+    assert change.keys() == {"max_iters", "batch_size"}
+
+
+def test_the_same_samples_in_other_micro_batches(run):
+    """Only rounding differs from the run that was never cut."""
+    _, whole = run("whole", "--max_iters=10")
+    folder, _ = run("b", "--max_iters=10", "--keep_checkpoints=9")
+    (folder / "ckpt" / "step_00000010.pt").unlink()
+    (folder / "ckpt" / "best.pt").unlink()
+    records = resumed(folder, "--batch_size=2", "--gradient_accumulation_steps=4")
+    for step, loss in losses(records).items():
+        assert loss == pytest.approx(losses(whole)[step], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (
+            "seed=2",
+            "seed was 1337, now 2 (it decides the order of the data, of which a part has been read)",
+        ),
+        ("block_size=16", "block_size was 32, now 16 (the model's positions and the cutting of the data"),
+        ("n_embd=16", "n_embd was 32, now 16 (it makes another model)"),
+        ("cf_pole=clamp", "cf_pole was 'positive', now 'clamp' (it makes another model)"),
+        ("eval_tokens=320", "eval_tokens was 640, now 320 (the best validation loss so far is of other"),
+        ("max_iters=4", "max_iters=4, but 5 steps are done"),
+    ],
+)
+def test_what_is_refused_says_why(run, capsys, key, reason):
+    folder, _ = run("a", "--max_iters=5")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert reason in refused(capsys, folder, f"--{key}")
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_changed_optimizer_keys_take_effect(run):
+    """The optimizer's state comes from the checkpoint, its decay and betas from the configuration."""
+    results = []
+    for name, change in (
+        ("a", []),
+        ("b", ["--weight_decay=5.0"]),
+        ("c", ["--beta1=0.5"]),
+        ("d", ["--grad_clip=0.01"]),
+    ):
+        folder, _ = run(name, "--max_iters=5")
+        results.append(losses(resumed(folder, "--max_iters=8", *change)))
+    assert len({tuple(r.values()) for r in results}) == 4
+    assert len({tuple(r[s] for s in range(1, 7)) for r in results}) == 1  # step 7 is the first to see it
+
+
+def test_every_key_has_a_rule():
+    """A new key of TrainConfig is refused on resume until someone has thought about it."""
+    import dataclasses
+
+    from model import ModelConfig
+    from train import TrainConfig
+    from training.resume import CHANGEABLE, FREE, REASONS
+
+    keys = {f.name for f in dataclasses.fields(TrainConfig)}
+    assert keys >= FREE | CHANGEABLE.keys() | REASONS.keys()
+    own = keys - {f.name for f in dataclasses.fields(ModelConfig)}
+    assert own == (FREE | CHANGEABLE.keys() | REASONS.keys()) & own
