@@ -132,6 +132,7 @@ def main(argv: list[str]):
         config = configurator.parse(TrainConfig, argv, saved=saved_config)
     try:
         if config.dry_run:
+            print("counting the memory of a forward and backward pass", file=sys.stderr)
             return print(plan(config))
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)

@@ -106,8 +106,11 @@ class Log:
 
     def add(self, record: dict):
         self.records.append(record)
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
+        try:
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise OSError(f"{self.file.name} could not be written ({error.strerror})") from error
         if self.wandb_run is not None:
             self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 

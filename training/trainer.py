@@ -160,7 +160,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
         progress.samples += self.samples_per_step
-        values = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
+        # JSON has no infinity: it is there where float16's scaler left a step out
+        values = {"loss": loss, "learning_rate": rate, "grad_norm": norm if math.isfinite(norm) else None}
         if self.scaler.is_enabled():
             values["loss_scale"] = self.scaler.get_scale()
         return values, ladders, stopping
