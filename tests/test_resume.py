@@ -16,13 +16,16 @@ from training import checkpoint
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 60
 KEYS = [f"--max_iters={STEPS}", "--checkpoint_interval=3", "--dropout=0.1", "--dtype=bfloat16"]
-VARIANTS = [[], ["--attention=cattn_m", "--ffn=cffn_product", "--cf_eval_clip=True"]]
+LADDERS = ["--attention=cattn_m", "--ffn=cffn_product", "--cf_eval_clip=True", "--dyadic=True"]
+VARIANTS = [(1, []), (1, LADDERS), (2, [*LADDERS, "--activation_checkpointing=True"])]
 
 
-def start(folder, arguments, *overrides, program=(ROOT / "train.py",)):
+def start(folder, arguments, *overrides, program=(ROOT / "train.py",), ranks=1):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     command = [
         sys.executable,
+        *(launcher if ranks > 1 else []),
         *program,
         *arguments,
         *KEYS,
@@ -35,6 +38,13 @@ def start(folder, arguments, *overrides, program=(ROOT / "train.py",)):
     )
 
 
+def ranks_of(process):
+    """The process ids of a run's ranks: torchrun's children, or the process itself."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = [pid for pid in children if "train.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [int(pid) for pid in found] or [process.pid]
+
+
 def losses(folder):
     lines = (folder / "log.jsonl").read_text().splitlines()
     return [
@@ -42,8 +52,8 @@ def losses(folder):
     ]
 
 
-def finish(folder, arguments, *overrides):
-    process = start(folder, arguments, *overrides)
+def finish(folder, arguments, *overrides, ranks=1):
+    process = start(folder, arguments, *overrides, ranks=ranks)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()
     return losses(folder)
@@ -54,28 +64,35 @@ def steps_logged(folder):
     return path.read_bytes().count(b'"loss"') if path.exists() else 0
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_killed_at_random_moments(arguments, tmp_path, variant):
-    """Every logged number of the pieced-together run equals the uninterrupted run's, to the bit."""
-    whole = finish(tmp_path / "whole", arguments, *variant)
+@pytest.mark.parametrize(("ranks", "variant"), VARIANTS)
+def test_killed_at_random_moments(arguments, tmp_path, ranks, variant):
+    """Every logged number of the pieced-together run equals the uninterrupted run's, to the bit.
+
+    Of two ranks one is killed; the other ends by itself, and says which one it misses.
+    """
+    whole = finish(tmp_path / "whole", arguments, *variant, ranks=ranks)
     assert [step for step, loss, *_ in whole if loss is not None] == list(range(1, STEPS + 1))
     seed = random.randrange(10**6)
     print(f"random seed {seed}")  # shown when the test fails
     dice = random.Random(seed)
     folder, kills = tmp_path / "killed", 0
-    for last in sorted(dice.sample(range(3, STEPS - 5), 3)):
-        process = start(folder, arguments, *variant)
+    for last in sorted(dice.sample(range(3, STEPS - 5), 3 if ranks == 1 else 2)):
+        process = start(folder, arguments, *variant, ranks=ranks)
         deadline = time.monotonic() + 60
         while steps_logged(folder) < last and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(dice.uniform(0, 0.01))
-        process.kill()
-        process.communicate()
+        if process.poll() is None:
+            os.kill(dice.choice(ranks_of(process)), signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
         # on a busy machine it may have ended before it was hit
-        assert process.returncode in (-signal.SIGKILL, 0)
+        assert process.returncode in (-signal.SIGKILL, 0, 1)
         kills += process.returncode != 0
+        if ranks > 1 and process.returncode:
+            assert "did not arrive" in errors.decode()
+            assert "Signal 9 (SIGKILL)" in errors.decode()
     assert kills
-    assert finish(folder, arguments, *variant) == whole
+    assert finish(folder, arguments, *variant, ranks=ranks) == whole
 
 
 KILLED_WHILE_SAVING = """
