@@ -61,7 +61,8 @@ class TrainConfig(ModelConfig):
     min_lr: float = 6e-5  # at the last step, where the schedule ends
     warmup_iters: int = 2000  # steps of linear warmup
     wsd_decay_iters: int | None = None  # wsd: steps of its last part; None: a fifth of max_iters
-    weight_decay: float = 0.1  # of matrices and embeddings; never of ladders, norms, biases
+    weight_decay: float = 0.1  # of matrices and embeddings; never of norms and biases
+    decay_ladders: bool = False  # weight decay on the matrices of ladders too
     beta1: float = 0.9  # AdamW
     beta2: float = 0.95  # AdamW
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping

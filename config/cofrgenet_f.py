@@ -1,10 +1,10 @@
 # CoFrGeNet-F at the size of GPT2-xl: dense attention, feed-forward layers made of continued fractions.
 #   python data/openwebtext/prepare.py
-#   python train.py config/cofrgenet_f.py
-#   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
-# The size and the data are the paper's. The form is ours: ladders beside a product of two linear maps, with
-# denominators kept positive; a start, no finding. What it costs: python model.py config/cofrgenet_f.py
-# What to expect: 821,711,408 parameters, 0.57 of the dense model's FLOPs. Nobody has run it to the end yet.
+#   torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py
+#   torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/small
+# The size and the data are the paper's (config/paper/cofrgenet_f.py keeps to its recipe). The form is ours:
+# ladders beside a product of two linear maps, denominators kept positive; a start, no finding.
+# What to expect: 821,711,408 parameters, 0.57 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/cofrgenet_f"
 dataset = "data/openwebtext/gpt2"
 
@@ -16,8 +16,8 @@ ffn = "cffn_added"
 cf_ladders = 7
 cf_depth = 3
 
-batch_size = 8
-gradient_accumulation_steps = 60
+batch_size = 10
+gradient_accumulation_steps = 48
 max_iters = 600_000
 learning_rate = 6e-4
 min_lr = 6e-5

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -255,3 +256,56 @@ def test_a_folder_in_use_is_refused_once(arguments, tmp_path):
     )  # fmt: skip
     assert done.stderr.count("is not empty, and a run is never overwritten") == 1
     assert "Traceback" not in done.stderr.split("ChildFailedError")[0].replace("Traceback", "", 1)
+
+
+def test_two_machines(arguments, tmp_path):
+    """Two launchers that meet, each with one rank: the launch lines of two nodes, on this one."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1",
+                f"--node_rank={node}", "--master_addr=localhost", f"--master_port={port}",
+                ROOT / "train.py", *arguments, *PLAIN, "--max_iters=3", f"--out_dir={tmp_path / 'out'}",
+            ],
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    first, second = (node.communicate(timeout=100)[0] for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], first + second
+    assert "on 2 ranks" in first
+    assert "step " not in second
+    assert records(tmp_path / "out" / "log.jsonl")[-1]["step"] == 3
+
+
+def test_the_slurm_script(arguments, tmp_path):
+    """With stand-ins for Slurm's commands: it starts what Slurm says, and goes on when repeated."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    launcher = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
+    stand_ins = {"srun": '#!/bin/bash\nexec "$@"\n', "scontrol": "#!/bin/bash\necho localhost\n"}
+    stand_ins["torchrun"] = launcher
+    for name, text in stand_ins.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    slurm = {
+        "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_JOB_ID": "7", "PATH": f"{programs}:{os.environ['PATH']}",
+    }  # fmt: skip
+    text = (ROOT / "launch" / "slurm.sh").read_text().replace("source .venv/bin/activate\n", "")
+    assert "#SBATCH --signal=TERM@120" in text
+    for steps in (2, 4):
+        done = subprocess.run(
+            [
+                "bash", "-c", text, "slurm.sh", *arguments, *PLAIN, f"--max_iters={steps}",
+                f"--out_dir={tmp_path / 'out'}",
+            ],
+            cwd=ROOT, env={**environment(), **slurm}, capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert records(tmp_path / "out" / "log.jsonl")[-1]["step"] == steps
+    assert "on 2 ranks" in done.stdout
+    assert "resuming from" in done.stdout

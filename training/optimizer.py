@@ -3,10 +3,17 @@
 import torch
 
 
-def adamw(model, learning_rate: float, weight_decay: float, betas: tuple[float, float]):
+def adamw(
+    model,
+    learning_rate: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    decay_ladders: bool = False,
+):
     """AdamW that decays matrices and embeddings, but no biases, norms or ladder weights.
 
-    Decay pulls the partial denominators of a ladder towards 0, which is a pole at every odd depth.
+    Decay pulls the partial denominators of a ladder towards 0, which is a pole at every odd depth;
+    `decay_ladders` decays their matrices all the same, as a recipe that knows nothing of ladders does.
     The ladder weights of each depth i are a parameter group of their own with `group["depth"] = i`,
     because a schedule may treat the depths differently; the other groups have depth 0.
     """
@@ -21,5 +28,10 @@ def adamw(model, learning_rate: float, weight_decay: float, betas: tuple[float, 
         {"params": [p for p in others if p.dim() >= 2], "weight_decay": weight_decay, "depth": 0},
         {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0, "depth": 0},
     ]
-    groups += [{"params": p, "weight_decay": 0.0, "depth": depth} for depth, p in sorted(ladders.items())]
+    for depth, parameters in sorted(ladders.items()):
+        matrices = [p for p in parameters if p.dim() >= 2]
+        biases = [p for p in parameters if p.dim() < 2]
+        decay = weight_decay if decay_ladders else 0.0
+        groups.append({"params": matrices, "weight_decay": decay, "depth": depth})
+        groups.append({"params": biases, "weight_decay": 0.0, "depth": depth})
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)

@@ -26,6 +26,7 @@ CHANGEABLE = {
     "wsd_decay_iters": "from here on",
     "warmup_iters": "from here on",
     "weight_decay": "from here on",
+    "decay_ladders": "from here on",
     "beta1": "from here on",
     "beta2": "from here on",
     "grad_clip": "from here on",

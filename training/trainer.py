@@ -55,8 +55,9 @@ class Trainer:
             model = GPT(model_config(config))
         self.model = model.to_empty(device=device).init_weights()
         self.model.activation_checkpointing = config.activation_checkpointing
+        betas = (config.beta1, config.beta2)
         self.optimizer = adamw(
-            self.model, config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
+            self.model, config.learning_rate, config.weight_decay, betas, config.decay_ladders
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
         self.dyadic = Dyadic(self.model, config.dyadic_iters) if config.dyadic else None

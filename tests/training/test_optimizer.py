@@ -9,14 +9,16 @@ def test_decay_groups(build):
     model = build(attention="cattn_u", ffn="cffn_product", bias=True)
     decayed, kept, *ladders = adamw(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
     groups = [decayed, kept, *ladders]
-    assert [g["depth"] for g in groups] == [0, 0, 1, 2, 3, 4]
-    assert [g["weight_decay"] for g in groups] == [0.1, 0, 0, 0, 0, 0]
+    assert [g["depth"] for g in groups] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [g["weight_decay"] for g in groups] == [0.1, *[0] * 9]
+    literal = adamw(model, 1e-3, 0.1, (0.9, 0.95), decay_ladders=True).param_groups
+    assert [g["weight_decay"] for g in literal] == [0.1, 0] * 5
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
     names = {id(p): name for name, p in model.named_parameters()}
     assert all(".W." not in names[id(p)] and p.dim() >= 2 for p in decayed["params"])
     assert any(names[id(p)].endswith(".M") for p in decayed["params"])
-    for depth, group in enumerate(ladders, 1):
-        found = {names[id(p)] for p in group["params"]}
+    for depth in (1, 2, 3, 4):
+        found = {names[id(p)] for g in ladders if g["depth"] == depth for p in g["params"]}
         assert found == {n for n in names.values() if n.endswith((f".W.{depth - 1}", f".b.{depth - 1}"))}
 
 

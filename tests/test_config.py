@@ -1,0 +1,74 @@
+"""Every config file: its head, its figures, and that it trains."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from configurator import resolve
+from model import ModelConfig, flops_per_token, parameter_counts
+from train import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
+MODELS = [name for name in FILES if "/size/" not in name]
+PAPER = [name for name in MODELS if "/paper/" in name]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_its_head_tells_how_to_run_it(name):
+    head = (ROOT / name).read_text().split('\nout_dir = "')[0]
+    assert re.search(rf"train\.py .*{re.escape(name)}", head)
+    assert name not in MODELS or "What to expect" in head
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_figures_in_its_head_are_true(name):
+    config = resolve(ModelConfig, [name])
+    config.vocab_size = 50257
+    head = (ROOT / name).read_text()
+    for claimed in re.findall(r"expect: ([\d,]+) parameters", head):
+        assert int(claimed.replace(",", "")) == sum(parameter_counts(config).values())
+    dense = resolve(ModelConfig, ["config/gpt2_xl.py"])
+    dense.vocab_size = 50257
+    for claimed in re.findall(r"([\d.]+) of the dense FLOPs", head):
+        assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
+    """Two steps with everything else as it stands."""
+    from train import main
+
+    main([
+        name, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
+        "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
+        "--eval_tokens=256",
+        "--compile=False", "--device=cpu", "--block_size=64",
+    ])  # fmt: skip
+    assert (tmp_path / "out" / "ckpt" / "step_00000002.pt").is_file()
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_recipes_are_to_the_letter(name):
+    config = resolve(TrainConfig, [name])
+    shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
+    assert shape == (48, 25, 1600, 1024)
+    assert (config.learning_rate, config.min_lr, config.weight_decay) == (6e-4, 6e-5, 0.1)
+    assert (config.max_iters, config.warmup_iters, config.dropout) == (600_000, 2000, 0.0)
+    assert (config.beta1, config.beta2, config.grad_clip, config.lr_schedule) == (0.9, 0.95, 1.0, "cosine")
+    assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 491_520
+    assert config.gradient_accumulation_steps % 16 == 0
+    if "gpt2" not in name:
+        assert config.dyadic
+        assert config.decay_ladders
+        assert config.cf_eval_clip
+        assert (config.cf_pole, config.cf_eps, config.cf_init) == ("clamp", 0.01, "nanogpt")
+        assert (config.cf_pole_grad, config.cf_impl) == ("formula", "continuant")
+        assert config.cf_ladders in (1, 3, 5, 7)
+        assert config.cf_depth in (1, 3, 5, 7)
