@@ -147,6 +147,12 @@ def main(argv: list[str]):
         if error.speak:
             print(f"\ntrain.py: {error}. {how_to_go_on(config)}", file=sys.stderr, flush=True)
         os._exit(1)  # threads of the process group may wait for ever
+    except torch.OutOfMemoryError as error:
+        sys.exit(
+            f"train.py: rank {ranks.rank} is out of memory ({str(error).splitlines()[0]}). Take a smaller "
+            "batch_size and as many more gradient_accumulation_steps, or activation_checkpointing=True; "
+            f"--dry_run=True estimates what a step needs. {how_to_go_on(config)}"
+        )
     except ERRORS as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:

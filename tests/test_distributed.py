@@ -297,7 +297,8 @@ def test_the_slurm_script(arguments, tmp_path):
     }  # fmt: skip
     text = (ROOT / "launch" / "slurm.sh").read_text().replace("source .venv/bin/activate\n", "")
     assert "#SBATCH --signal=TERM@120" in text
-    for steps in (2, 4):
+    for steps, gpus in ((2, "1"), (4, "2")):  # a run may go on with another number of ranks
+        slurm["SLURM_GPUS_ON_NODE"] = gpus
         done = subprocess.run(
             [
                 "bash", "-c", text, "slurm.sh", *arguments, *PLAIN, f"--max_iters={steps}",
