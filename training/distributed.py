@@ -1,7 +1,7 @@
 """The processes of one run: ranks under torchrun, or a single process without it.
 
-Numbers that live on a CPU travel over gloo and tensors on a GPU over nccl, in one process group. Every
-collective is bounded in time: a rank that died or hangs ends the run with a message that names it.
+Numbers on a CPU travel over gloo, tensors on a GPU over nccl. Every collective is bounded in time:
+a rank that died or hangs ends the run with a message that names it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
-        self.store = self.gloo = None
+        self.store = self.cpu_group = None
 
     @property
     def first(self) -> bool:
@@ -66,12 +66,15 @@ class Ranks:
             # what an earlier meeting of these processes left in the store must not be taken for this one's
             Ranks.meetings += 1
             self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
-            options = {"store": self.store, "rank": rank, "world_size": world, "timeout": limit}
+            options = {"store": self.store, "rank": rank, "world_size": world}
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-                dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **options)
+                # nccl kills a process whose collective is late, without a message: gloo is to notice first
+                dist.init_process_group("nccl", device_id=device, timeout=2 * limit, **options)
+                self.cpu_group = dist.new_group(backend="gloo", timeout=limit)
             else:
-                dist.init_process_group("gloo", **options)
+                dist.init_process_group("gloo", timeout=limit, **options)
+                self.cpu_group = dist.group.WORLD
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise LostRankError(
@@ -118,7 +121,7 @@ class Ranks:
             return [value]
         values = [None] * self.world
         with self.waiting("a message"):
-            dist.all_gather_object(values, value, group=self._cpu_group())
+            dist.all_gather_object(values, value, group=self.cpu_group)
         return values
 
     def agree(self, check: Callable, errors: tuple[type[Exception], ...]):
@@ -194,11 +197,5 @@ class Ranks:
     def _reduce(self, tensor, operation):
         if self.world > 1:
             with self.waiting("a sum over the ranks"):
-                dist.all_reduce(tensor, operation)
+                dist.all_reduce(tensor, operation, group=None if tensor.is_cuda else self.cpu_group)
         return tensor
-
-    def _cpu_group(self):
-        """A group for plain values: all_gather_object would send their bytes by way of the GPU."""
-        if self.gloo is None:
-            self.gloo = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        return self.gloo

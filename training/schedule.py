@@ -65,6 +65,8 @@ class Dyadic:
 
     def table(self) -> str:
         """What wakes when, for the start of a run."""
+        if not self.parameters:
+            return "dyadic schedule: the model has no ladders, so nothing sleeps"
         lines = ["dyadic schedule: everything but the ladders trains from step 0; ladder weights of"]
         for depth, parameters in self.parameters.items():
             wake = wake_step(depth, self.iterations)

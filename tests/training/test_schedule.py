@@ -115,3 +115,4 @@ def test_the_table_that_is_printed(build):
     assert lines[3].split()[2] == f"{2 * 2 * 25:,}"
     assert "wake at step   300,000 and get   300,000 updates" in lines[0]
     assert "never wake" in Dyadic(model, 7).table()
+    assert "no ladders" in Dyadic(build(), 7).table()
