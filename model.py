@@ -82,6 +82,11 @@ class ModelConfig:
         return wrong
 
     @property
+    def has_ladders(self) -> bool:
+        chosen = (ATTENTION[self.attention], FFN[self.ffn])
+        return any(getattr(layer, "has_ladders", False) for layer in chosen)
+
+    @property
     def padded_vocab_size(self) -> int:
         """Rows of the embedding: a multiple of 64 suits the matrix units."""
         return (self.vocab_size + 63) // 64 * 64

@@ -25,7 +25,7 @@ import configurator
 from data import DataError
 from data.loader import Dataset
 from model import ModelConfig, model_config
-from training import checkpoint, dry_run
+from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, world_size
 from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
@@ -58,7 +58,7 @@ class TrainConfig(ModelConfig):
     max_iters: int = 600_000  # steps in all
     learning_rate: float = 6e-4  # peak, after the warmup
     lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # way down; wsd: warmup, stable, decay
-    min_lr: float = 6e-5  # at the last step, where the schedule ends
+    min_lr: float = 6e-5  # where the schedule ends, at max_iters
     warmup_iters: int = 2000  # steps of linear warmup
     wsd_decay_iters: int | None = None  # wsd: steps of its last part; None: a fifth of max_iters
     weight_decay: float = 0.1  # of matrices and embeddings; never of norms and biases
@@ -69,6 +69,7 @@ class TrainConfig(ModelConfig):
     dyadic: bool = False  # ladder weights of depth i train for the last max_iters / 2^i steps only
     dyadic_iters: int | None = None  # the steps that this divides; None: max_iters
     dyadic_rewarmup: int = 0  # steps of linear warmup of a depth that woke
+    dyadic_reset_ranges: bool = False  # forget the ladders' ranges (cf_eval_clip) when a depth wakes
     # watching
     log_interval: int = 10  # steps between training records
     eval_interval: int = 2000  # steps between evaluations
@@ -110,6 +111,20 @@ class TrainConfig(ModelConfig):
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
         if self.dry_run_mfu > 1:
             wrong.append(f"dry_run_mfu is a share, at most 1, not {self.dry_run_mfu}")
+        if self.lr_schedule != "wsd" and self.wsd_decay_iters is not None:
+            wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
+        elif self.warmup_iters + (self.wsd_decay_iters or 0) > self.max_iters:
+            wrong.append(
+                f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more than "
+                f"max_iters={self.max_iters}"
+            )
+        if self.dyadic and not self.has_ladders:
+            wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
+        for key in ("dyadic_iters", "dyadic_rewarmup", "dyadic_reset_ranges"):
+            if getattr(self, key) and not self.dyadic:
+                wrong.append(f"{key} acts with dyadic=True only")
+        if (self.dyadic_iters or 0) > self.max_iters:
+            wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
         if self.device == "cuda" and not torch.cuda.is_available() and not self.dry_run:
             wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
@@ -133,8 +148,7 @@ def main(argv: list[str]):
         config = configurator.parse(TrainConfig, argv, saved=saved_config)
     try:
         if config.dry_run:
-            print("counting the memory of a forward and backward pass", file=sys.stderr)
-            return print(plan(config))
+            return plan(config)
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
         with ranks.joined(device, config.distributed_timeout), Stop(ranks.first) as stop:
@@ -160,9 +174,13 @@ def main(argv: list[str]):
 
 
 def saved_config(values: dict) -> Path | None:
-    """A resumed run has the configuration that it was started with, where the command line says nothing."""
-    path = Path(values["out_dir"]) / "config.json"
-    return path if values["resume"] and path.is_file() else None
+    """A resumed run has the configuration that it was started with, where the command line says nothing.
+
+    Without a checkpoint there is nothing to resume, and nothing of an earlier start counts.
+    """
+    folder = Path(values["out_dir"])
+    saved = values["resume"] and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file()
+    return folder / "config.json" if saved else None
 
 
 def how_to_go_on(config: TrainConfig) -> str:
@@ -171,19 +189,23 @@ def how_to_go_on(config: TrainConfig) -> str:
     return f"--resume=True --out_dir={config.out_dir} {where}"
 
 
-def plan(config: TrainConfig) -> str:
+def plan(config: TrainConfig):
     """What --dry_run=True prints; needs no data set."""
-    vocabulary = f"{config.vocab_size:,} (vocab_size)" if config.vocab_size else ""
-    if not vocabulary:
-        try:
-            config.vocab_size = Dataset(config.dataset, "train", 1).meta["vocab_size"]
-            vocabulary = f"{config.vocab_size:,} (of {config.dataset})"
-        except DataError:
-            config.vocab_size = 50257
-            vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
+    from training import dry_run  # brings a part of PyTorch that no training needs
+
+    if (Path(config.dataset) / "meta.json").is_file():
+        data = Dataset(config.dataset, "train", config.block_size, config.vocab_size)
+        config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+        vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
+    elif config.vocab_size:
+        vocabulary = f"{config.vocab_size:,} (vocab_size)"
+    else:
+        config.vocab_size = 50257
+        vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
     if config.dtype == "auto":
         config.dtype = "float32" if peak_flops(config.dry_run_gpu, "bfloat16") is None else "bfloat16"
-    return dry_run.describe(config, model_config(config), vocabulary)
+    for line in dry_run.lines(config, model_config(config), vocabulary):
+        print(line, flush=True)
 
 
 def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
@@ -203,7 +225,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.on_first(lambda: claim.enter_context(open_run(config.out_dir, config.resume)), ERRORS)
         restored = None
         if config.resume:
-            restored = ranks.agree(lambda: restore(folder, config, fingerprint(data)), ERRORS)
+            shared = device.type == "cuda"  # one copy in memory for all ranks, who copy it to their GPUs
+            restored = ranks.agree(lambda: restore(folder, config, fingerprint(data), shared), ERRORS)
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))

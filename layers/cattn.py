@@ -23,6 +23,8 @@ class CAttnM(nn.Module):
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
     """
 
+    has_ladders = True
+
     def __init__(self, config):
         super().__init__()
         self.heads, self.strict = config.cattn_heads, config.cattn_strict

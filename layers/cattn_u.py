@@ -24,6 +24,9 @@ class CAttnU(Ladders):
     are one parameter M [2, block_size (block_size + 1) / 2], packed as `kernels.triangular` says.
     """
 
+    has_ladders = True
+    undecayed = ("w0",)  # scales, though they lie in a matrix
+
     def __init__(self, config):
         super().__init__()
         self.block_size = config.block_size

@@ -24,6 +24,8 @@ class CffnGated(nn.Module):
     - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
     """
 
+    has_ladders = True
+
     def __init__(self, config):
         super().__init__()
         width, ladders = config.n_embd, config.cf_ladders
@@ -80,6 +82,8 @@ class CffnGated(nn.Module):
 class CffnProduct(nn.Module):
     """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
+    has_ladders = True
+
     def __init__(self, config):
         super().__init__()
         width, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
@@ -105,6 +109,8 @@ class CffnProduct(nn.Module):
 
 class CffnAdded(nn.Module):
     """y = (U_1 x) * (U_2 x) + V z(x)"""
+
+    has_ladders = True
 
     def __init__(self, config):
         super().__init__()

@@ -115,13 +115,14 @@ def find(run: Path, which: str = "last") -> Path:
     return found[-1]
 
 
-def load(path: Path) -> dict:
+def load(path: Path, mmap: bool = False) -> dict:
     """Read and check a checkpoint; its tensors are on the CPU.
 
+    mmap: they are pages of the file, which the processes of a machine share, and which must stay there.
     Raises CheckpointError; never runs code from the file.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except pickle.UnpicklingError:

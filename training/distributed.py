@@ -10,17 +10,19 @@ import inspect
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+ANSWER_SECONDS = 3  # within which a living rank has noticed that another is missing
 OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|broken pipe", re.IGNORECASE)
 
 
 class LostRankError(RuntimeError):
-    """Another rank did not answer; names those that are behind. `speak`: whether this rank says so."""
+    """Another rank did not answer; names those that do not answer. `speak`: whether this rank says so."""
 
     def __init__(self, message: str, speak: bool = True):
         super().__init__(message)
@@ -48,6 +50,7 @@ class Ranks:
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
         self.store = self.cpu_group = None
+        self.where = "the start"  # for messages
 
     @property
     def first(self) -> bool:
@@ -66,6 +69,8 @@ class Ranks:
             # what an earlier meeting of these processes left in the store must not be taken for this one's
             Ranks.meetings += 1
             self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
+            place = f"process {os.getpid()} on {socket.gethostname()}"
+            self.store.set(f"place of rank {self.rank}", place)
             options = {"store": self.store, "rank": rank, "world_size": world}
             if device.type == "cuda":
                 torch.cuda.set_device(device)
@@ -155,11 +160,6 @@ class Ranks:
         others = [rank for rank, other in enumerate(values) if other != values[0]]
         return f"{what} of rank {others[0]} is not that of rank 0" if others else None
 
-    def report(self, where: str):
-        """Leave word for the others before waiting for them; read only when somebody is missing."""
-        if self.store is not None:
-            self.store.set(f"report of rank {self.rank}", f"{where}|{socket.gethostname()}|{os.getpid()}")
-
     @contextlib.contextmanager
     def waiting(self, what: str):
         """Turn the errors of a collective into LostRankError."""
@@ -169,30 +169,29 @@ class Ranks:
             if self.world == 1 or not OF_A_COLLECTIVE.search(str(error)):
                 raise
             reason = re.sub(r"^\[.*?\] ?", "", str(error).splitlines()[0]).split(" This is typically")[0]
-            whereabouts, speak = self._whereabouts()
-            message = f"{what} did not arrive ({reason.rstrip('.')}); {whereabouts}"
+            missing, speak = self._missing()
+            message = f"{what} did not arrive at {self.where} ({reason.rstrip('.')}); {missing}"
             raise LostRankError(message, speak) from None
 
-    def _whereabouts(self) -> tuple[str, bool]:
-        """Which ranks are behind, as far as their last reports tell; whether this one is to say so."""
+    def _missing(self) -> tuple[str, bool]:
+        """Which ranks do not answer a call in the store; whether this one, the lowest that does, says so."""
         try:
-            keys = [f"report of rank {rank}" for rank in range(self.world)]
-            reports = [self.store.get(key).decode() if self.store.check([key]) else "" for key in keys]
+            self.store.set(f"rank {self.rank} answers", socket.gethostname())
+            time.sleep(ANSWER_SECONDS)
+            silent = [rank for rank in range(self.world) if not self.store.check([f"rank {rank} answers"])]
         except RuntimeError:
             return "nothing is known of the other ranks: the machine of rank 0 does not answer", True
-        mine = reports[self.rank].partition("|")[0]
-        places = [report.partition("|")[0] for report in reports]
-        behind = [
-            f"rank {rank} (process {report.split('|')[2]} on {report.split('|')[1]}) was last heard of "
-            f"{report.split('|')[0]}"
-            if report
-            else f"rank {rank} was never heard of"
-            for rank, report in enumerate(reports)
-            if places[rank] != mine
-        ]
-        if not behind:
-            return f"all ranks were {mine or 'starting'}; one of them died or hangs there", True
-        return f"this rank was {mine}, " + "; ".join(behind), self.rank == places.index(mine)
+        first = min(set(range(self.world)) - set(silent))
+        if not silent:
+            return "all ranks answer, so it was the network", self.rank == first
+        names = f"rank {silent[0]} is" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))} are"
+        return f"{names} dead or hanging{self._places(silent)}", self.rank == first
+
+    def _places(self, ranks: list[int]) -> str:
+        """Where those ranks run, as far as they have said at the start."""
+        keys = [f"place of rank {rank}" for rank in ranks]
+        places = [self.store.get(key).decode() for key in keys if self.store.check([key])]
+        return f" ({'; '.join(places)})" if places else ""
 
     def _reduce(self, tensor, operation):
         if self.world > 1:

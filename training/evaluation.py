@@ -1,6 +1,8 @@
 """Evaluation on fixed windows, spread over the ranks, and what the ladders are doing."""
 
+import contextlib
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -29,12 +31,19 @@ def evaluate(
     }
     clipped = [module for module in model.modules() if isinstance(module, Fraction) and module.has_range]
     if clipped:
-        for fraction in clipped:
-            fraction.clip = False
-        result["val_loss_unclipped"] = _loss(model, windows, batch_size, dtype, ranks)
-        for fraction in clipped:
-            fraction.clip = True
+        with unclipped(clipped):
+            result["val_loss_unclipped"] = _loss(model, windows, batch_size, dtype, ranks)
     return result
+
+
+@contextlib.contextmanager
+def unclipped(fractions: Iterable[Fraction]):
+    """Without the clip to the ranges of training; the ranges stay as they are."""
+    for fraction in fractions:
+        fraction.clip = False
+    yield
+    for fraction in fractions:
+        fraction.clip = True
 
 
 def _loss(model, windows, batch_size, dtype, ranks) -> float:
@@ -50,6 +59,7 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
 
 def reduce_ranges(model, ranks: Ranks):
     """Make the ranges of the ladders those of all ranks, before every evaluation and checkpoint."""
+    ranks.any(False)  # before the first wait for a GPU, so that a missing rank is noticed with a message
     fractions = [m for m in model.modules() if isinstance(m, Fraction) and m.has_range]
     ranks.extremes([f.z_min for f in fractions], [f.z_max for f in fractions])
 
@@ -76,22 +86,26 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
 
         return hook
 
-    hooks = [m.register_forward_hook(read(n)) for n, m in model.named_modules() if isinstance(m, Fraction)]
+    fractions = {name: module for name, module in model.named_modules() if isinstance(module, Fraction)}
+    hooks = [module.register_forward_hook(read(name)) for name, module in fractions.items()]
     if hooks:
         model.eval()
-        with autocast(tokens.device, dtype):
+        with autocast(tokens.device, dtype), unclipped(fractions.values()):
             model(tokens)
     for hook in hooks:
         hook.remove()
     return found
 
 
-def ladder_gradients(model) -> dict[str, float]:
-    """The norm of the gradient of each layer's ladder weights; depths without a gradient count nothing."""
+def ladder_gradients(model) -> dict[str, torch.Tensor]:
+    """The norm of the gradient of each layer's ladder weights, scalars on the device.
+
+    Depths without a gradient count nothing.
+    """
     norms = {}
     for name, module in model.named_modules():
         if not hasattr(module, "depth_parameters"):
             continue
         gradients = [p.grad for depth in module.depth_parameters() for p in depth if p.grad is not None]
-        norms[name] = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+        norms[name] = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
     return norms

@@ -12,32 +12,37 @@ import torch
 
 # Dense peak of matrix products in TFLOP/s from NVIDIA's data sheets: (bfloat16, float16, float32), None
 # where the device has no units for it. float32 is without TensorFloat-32, which PyTorch leaves off.
-# The first pattern that is found in the device's name counts.
+# The first of these that is found in the device's name counts.
 PEAK_TFLOPS = {
-    r"\bGB?200\b|\bB200\b": (2250, 2250, 75),
-    r"\bGH200\b": (989, 989, 67),
-    r"\bH200 NVL\b": (836, 836, 60),
-    r"\bH200\b": (989, 989, 67),
-    r"\bH100 NVL\b": (836, 836, 60),
-    r"\bH100 PCIe\b": (756, 756, 51),
-    r"\bH100\b": (989, 989, 67),
-    r"\bA100\b": (312, 312, 19.5),
-    r"\bA40\b": (150, 150, 37.4),
-    r"\bA10\b": (125, 125, 31.2),
-    r"\bL40S\b": (362, 362, 91.6),
-    r"\bL4\b": (121, 121, 30.3),
-    r"\bV100\b": (None, 125, 15.7),
-    r"\bT4\b": (None, 65, 8.1),
-    r"\bRTX 4090\b": (165, 165, 82.6),
-    r"\bRTX 3090\b": (71, 71, 35.6),
+    "GB200": (2500, 2500, 80),
+    "B200": (2250, 2250, 75),
+    "GH200": (989, 989, 67),
+    "H200 NVL": (836, 836, 60),
+    "H200": (989, 989, 67),
+    "H100 NVL": (836, 836, 60),
+    "H100 PCIe": (756, 756, 51),
+    "H100": (989, 989, 67),
+    "A100": (312, 312, 19.5),
+    "A40": (150, 150, 37.4),
+    "A10": (125, 125, 31.2),
+    "L40S": (362, 362, 91.6),
+    "L4": (121, 121, 30.3),
+    "V100-PCIE": (None, 112, 14),
+    "V100": (None, 125, 15.7),
+    "T4": (None, 65, 8.1),
+    "RTX 4090": (165, 165, 82.6),
+    "RTX 3090": (71, 71, 35.6),
 }
+OTHERS = r"\b(MIG|Laptop|Max-Q|Ti|D)\b"  # a part of a device, or another one of the same number
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
     """Peak FLOP/s of one device for matrix products in `dtype`; None where it is not known."""
+    if re.search(OTHERS, device_name):
+        return None
     column = ("bfloat16", "float16", "float32").index(dtype)
-    for pattern, peaks in PEAK_TFLOPS.items():
-        if re.search(pattern, device_name, re.IGNORECASE):
+    for name, peaks in PEAK_TFLOPS.items():
+        if re.search(rf"\b{name}\b", device_name, re.IGNORECASE):
             return peaks[column] and peaks[column] * 1e12
     return None
 

@@ -31,6 +31,7 @@ CHANGEABLE = {
     "beta2": "from here on",
     "grad_clip": "from here on",
     "dyadic_rewarmup": "from here on",
+    "dyadic_reset_ranges": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
 }
@@ -56,13 +57,14 @@ class Progress:
 
 def fingerprint(data) -> dict:
     """What tells one data set from another, wherever its folder lies."""
-    return {"tokenizer": data.meta["tokenizer"]["hash"], "splits": data.meta["splits"]}
+    splits = data.meta["splits"]
+    return {"tokenizer": data.meta["tokenizer"]["hash"], "splits": splits, "sample": data.sample_hash()}
 
 
-def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str]] | None:
+def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, dict[str, str]] | None:
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
-    data: `fingerprint` of the data set. changes: {key: what changed and what that means}.
+    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what that means}.
     Raises CheckpointError that names every key, and why, where the run cannot go on like this.
     """
     # best.pt alone: the first checkpoint was cut off between its two names
@@ -70,7 +72,7 @@ def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str
     if not found:
         return None
     path = found[-1]
-    content = checkpoint.load(path)
+    content = checkpoint.load(path, mmap)
     changes, wrong = {}, []
     for key, value in dataclasses.asdict(config).items():
         before = content["config"].get(key)
@@ -94,7 +96,7 @@ def restore(folder: Path, config, data: dict) -> tuple[Path, dict, dict[str, str
 
 
 def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
-    """Put a checkpoint's state into model, optimizer and scaler.
+    """Put a checkpoint's state into model, optimizer and scaler, and empty `content`.
 
     Raises CheckpointError where it does not fit.
     """
@@ -109,4 +111,6 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
         group["weight_decay"], group["betas"] = weight_decay, betas
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
-    return Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
+    progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
+    content.clear()  # gigabytes, of which whoever called would hold on to
+    return progress

@@ -2,8 +2,6 @@
 
 import math
 
-SCHEDULES = ("cosine", "linear", "wsd")
-
 
 def learning_rate(
     step: int,
@@ -17,15 +15,19 @@ def learning_rate(
     """Linear warmup over `warmup_iters` steps, then down to the absolute floor `min_lr` at `max_iters`.
 
     step counts finished updates, from 0; the first update already has a rate above 0.
-    cosine: half a cosine over all steps after the warmup. linear: a straight line over the same steps.
-    wsd (warmup, stable, decay): the peak until the last `decay_iters` steps, then a straight line.
+    cosine: half a cosine that would reach the floor one step after the last (nanoGPT). linear: a straight
+    line to the floor in the last step. wsd (warmup, stable, decay): the peak, and in the last `decay_iters`
+    steps a straight line, to the floor in the very last.
     """
     if step < warmup_iters:
         return learning_rate * (step + 1) / (warmup_iters + 1)
-    start = max(warmup_iters, max_iters - decay_iters) if schedule == "wsd" else warmup_iters
-    share = min(1.0, max(0, step - start) / max(1, max_iters - start))
-    high = 0.5 * (1 + math.cos(math.pi * share)) if schedule == "cosine" else 1 - share
-    return min_lr + high * (learning_rate - min_lr)
+    if schedule == "cosine":
+        share = min(1.0, (step - warmup_iters) / max(1, max_iters - warmup_iters))
+        return min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (learning_rate - min_lr)
+    # the last step at the peak, from which the line goes down
+    start = max(warmup_iters, max_iters - 1 - decay_iters) if schedule == "wsd" else warmup_iters
+    share = min(1.0, max(0, step - start) / max(1, max_iters - 1 - start))
+    return min_lr + (1 - share) * (learning_rate - min_lr)
 
 
 def wake_step(depth: int, iterations: int) -> int:
@@ -55,6 +57,10 @@ class Dyadic:
 
     def awake(self, depth: int, step: int) -> bool:
         return step >= wake_step(depth, self.iterations)
+
+    def wakes(self) -> set[int]:
+        """The steps at which a depth wakes."""
+        return {wake_step(depth, self.iterations) for depth in self.parameters}
 
     def drop_gradients(self, step: int):
         """After the backward pass of `step`, before anything looks at the gradients."""

@@ -14,8 +14,10 @@ from tqdm import tqdm
 
 import configurator
 from data.loader import Dataset, Loader
+from layers.ladder import Fraction
 from model import GPT, flops_per_token, model_config, parameter_counts
 from training import checkpoint
+from training.checkpoint import CheckpointError
 from training.distributed import Ranks
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
 from training.hardware import Clock, autocast, compiled, device_name, peak_flops
@@ -65,7 +67,10 @@ class Trainer:
         changes = {}
         if restored is not None:
             path, content, changes = restored
-            self.progress = load_state(path, content, self.model, self.optimizer, self.scaler)
+            self.progress = ranks.agree(
+                lambda: load_state(path, content, self.model, self.optimizer, self.scaler),
+                (CheckpointError,),
+            )
             self.say(f"resuming from {path}, step {self.progress.step:,} of {config.max_iters:,}")
             for change in changes.values():
                 self.say(f"  {change}")
@@ -139,6 +144,10 @@ class Trainer:
         """
         config, progress, ranks = self.config, self.progress, self.ranks
         step = progress.step
+        ranks.where = f"step {step:,}"
+        if self.dyadic and config.dyadic_reset_ranges and step in self.dyadic.wakes():
+            for fraction in (m for m in self.model.modules() if isinstance(m, Fraction)):
+                fraction.reset_range()
         self.model.train()
         # dropout's randomness is a function of step and rank, so that a resumed run repeats it
         seed = seed_of(config.seed, step, ranks.rank)
@@ -154,6 +163,7 @@ class Trainer:
         # before the first wait for a GPU: a rank that is missing is noticed here, with a message
         stopping = ranks.any(bool(stop))
         loss, norm = loss.item(), norm.item()
+        ladders = {layer: value.item() for layer, value in ladders.items()}
         if not self.sound(loss, norm):
             self.explain(step, loss, norm, seed)
         self.scaler.step(self.optimizer)
@@ -178,8 +188,6 @@ class Trainer:
             with self.training_model.no_sync() if local else contextlib.nullcontext():
                 with autocast(self.device, self.config.dtype):
                     part = self.training_model(tokens, targets) / self.micro_batches
-                if last:
-                    ranks.report(f"at step {step:,}")
                 with ranks.waiting("the gradients of the other ranks"):
                     self.scaler.scale(part).backward()
             loss += part.detach()
@@ -203,17 +211,21 @@ class Trainer:
         if not self.scaler.is_enabled():
             return math.isfinite(loss) and math.isfinite(norm)
         # float16's gradients may overflow: the scaler leaves such a step out and lowers its scale
-        return math.isfinite(loss) and self.scaler.get_scale() >= 1
+        return math.isfinite(loss) and (math.isfinite(norm) or self.scaler.get_scale() > 1)
 
     def explain(self, step: int, loss: float, norm: float, seed: int):
         """Raise TrainingError with where it began; nothing was updated and nothing is saved."""
         first = self.progress.samples + self.ranks.rank * self.config.batch_size
         starts = [first + number * self.stride for number in range(self.micro_batches)]
         batches = [self.loader.batch(start) for start in starts]
+        try:
+            told = diagnose(self.model, batches, self.config.dtype, seed)
+        except RuntimeError as error:  # such as memory that a compiled model did not need
+            told = [(0, f"a second pass over the batches failed ({str(error).splitlines()[0]})")]
         found = [
             f"rank {self.ranks.rank}, samples {starts[number]:,} to "
             f"{starts[number] + self.config.batch_size - 1:,}: {what}"
-            for number, what in diagnose(self.model, batches, self.config.dtype, seed)
+            for number, what in told
         ]
         found = [what for one in self.ranks.gather(found) for what in one]
         saved = checkpoint.numbered(self.folder / "ckpt")
