@@ -115,12 +115,12 @@ class TrainConfig(ModelConfig):
             wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
         elif self.warmup_iters + (self.wsd_decay_iters or 0) > self.max_iters:
             wrong.append(
-                f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more than "
-                f"max_iters={self.max_iters}"
+                f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "
+                f"than max_iters={self.max_iters}"
             )
         if self.dyadic and not self.has_ladders:
             wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
-        for key in ("dyadic_iters", "dyadic_rewarmup", "dyadic_reset_ranges"):
+        for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
             if getattr(self, key) and not self.dyadic:
                 wrong.append(f"{key} acts with dyadic=True only")
         if (self.dyadic_iters or 0) > self.max_iters:

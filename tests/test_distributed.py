@@ -115,6 +115,15 @@ def test_the_same_batches_on_any_number_of_ranks(runs):
         assert len(steps["two", step]) == len(steps["four", step]) == 4
 
 
+def test_gradients_travel_once_a_step_and_dropout_differs(runs):
+    folder, _ = runs
+    for name, ranks, local in (("one", 1, 0), ("two", 2, 1), ("four", 4, 0)):
+        found = [[r for r in one if r["at"] == "batches"] for one in held(folder, name, ranks)]
+        assert {r["local"] for one in found for r in one} == {local}
+        seeds = {r["seed"] for one in found for r in one}
+        assert len(seeds) == 12 * ranks
+
+
 @pytest.mark.parametrize(("name", "ranks"), [("two", 2), ("everything", 2), ("four", 4)])
 def test_weights_and_ranges_are_the_same_on_all_ranks(runs, name, ranks):
     """At each evaluation and checkpoint, the last one after all steps; the ranks read different batches."""
@@ -205,33 +214,45 @@ def workers(process):
     return [int(pid) for pid in children if is_rank(pid)]
 
 
-def test_a_rank_that_hangs_is_named(arguments, tmp_path):
-    folder = tmp_path / "hangs"
-    process = begin(2, folder, arguments, "--distributed_timeout=6")
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_hangs_or_dies_is_named_once(arguments, tmp_path, number):
+    folder = tmp_path / "lost"
+    process = begin(3, folder, arguments, "--distributed_timeout=10", "--gradient_accumulation_steps=3")
     wait_for(lambda: (folder / "ckpt").is_dir() and checkpoint.numbered(folder / "ckpt"), process)
-    _, second = workers(process)
-    os.kill(second, signal.SIGSTOP)
-    wait_for(lambda: len(workers(process)) < 2, process)  # rank 0 has given up
-    os.kill(second, signal.SIGCONT)  # torchrun asks it to end, which it cannot hear while it is stopped
-    printed, _ = process.communicate(timeout=60)
+    lost = workers(process)[1]
+    os.kill(lost, number)
+    if number == signal.SIGSTOP:
+        wait_for(lambda: len(workers(process)) < 3, process)  # another one has given up
+        time.sleep(1)
+        os.kill(lost, signal.SIGCONT)  # torchrun asks it to end, which it cannot hear while it is stopped
+    printed, _ = process.communicate(timeout=90)
     assert process.returncode == 1
-    assert re.search(r"train\.py: .* did not arrive \(Timed out", printed)
-    assert re.search(rf"rank 1 \(process {second} on \S+\) was last heard of|one of them died", printed)
-    assert "--resume=True" in printed
-    assert "goes on from step_" in printed
+    said = rf"did not arrive at step \d+ \(.*\); rank 1 is dead or hanging \(process {lost} on \S+\)"
+    assert len(re.findall(said, printed)) == 1, printed
+    assert re.search(r"--resume=True .* goes on from step_", printed)
 
 
-def test_sigterm_to_the_launcher_leaves_a_checkpoint(arguments, tmp_path):
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(arguments, tmp_path):
+    folder = tmp_path / "stopped"
+    process = begin(2, folder, arguments, "--checkpoint_interval=100000")
+    wait_for(lambda: (folder / "log.jsonl").is_file() and len(records(folder / "log.jsonl")) > 5, process)
+    os.kill(workers(process)[1], signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    (saved,) = checkpoint.numbered(folder / "ckpt")
+    step = checkpoint.load(saved)["step"]
+    assert f"stopped at step {step:,}; --resume=True goes on from there" in printed
+    assert records(folder / "log.jsonl")[-1]["step"] == step
+
+
+def test_sigterm_to_the_launcher_stops_all_with_a_checkpoint(arguments, tmp_path):
     folder = tmp_path / "stopped"
     process = begin(2, folder, arguments, "--checkpoint_interval=100000")
     wait_for(lambda: (folder / "log.jsonl").is_file() and len(records(folder / "log.jsonl")) > 5, process)
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=60)
     (saved,) = checkpoint.numbered(folder / "ckpt")
-    step = checkpoint.load(saved)["step"]
-    assert f"stopped at step {step:,}; --resume=True goes on from there" in printed
+    assert f"stopped at step {checkpoint.load(saved)['step']:,}; --resume=True goes on" in printed
     assert printed.count("stopping after this step") == 1
-    assert records(folder / "log.jsonl")[-1]["step"] == step
 
 
 def test_ranks_that_do_not_divide_the_micro_batches_are_refused(arguments, tmp_path):

@@ -67,9 +67,16 @@ class Watched(trainer.Trainer):
             self.model.blocks[0].ffn.register_forward_hook(
                 lambda module, inputs, output: output * torch.nan
             )
+        local = []
+        if wrapped := self.ranks.world > 1:
+            no_sync = self.training_model.no_sync
+            self.training_model.no_sync = lambda: (local.append(1), no_sync())[1]
+        seed = torch.initial_seed()
         loss = super().backward(step)
         self.loader.batch = real
-        self.note(at="batches", digests=batches)
+        if wrapped:
+            del self.training_model.no_sync
+        self.note(at="batches", digests=batches, local=len(local), seed=seed)
         return loss
 
 

@@ -174,7 +174,7 @@ class Ranks:
             raise LostRankError(message, speak) from None
 
     def _missing(self) -> tuple[str, bool]:
-        """Which ranks do not answer a call in the store; whether this one, the lowest that does, says so."""
+        """Which ranks do not answer in the store; whether this one, the lowest that does, says so."""
         try:
             self.store.set(f"rank {self.rank} answers", socket.gethostname())
             time.sleep(ANSWER_SECONDS)

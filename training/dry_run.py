@@ -41,8 +41,12 @@ def _activations(config, batch_size, dtype, checkpointing) -> int:
         tracker = MemTracker()
         tracker.track_external(model, *(p.grad for p in model.parameters()))
         bar = tqdm(desc="counting memory", total=config.n_layer, unit="block", leave=False, mininterval=0.5)
+
+        def tick(*unused):
+            bar.update()
+
         for block in model.blocks:
-            block.register_full_backward_hook(lambda *unused: bar.update())
+            block.register_full_backward_hook(tick)
         with bar, tracker:
             with autocast(tokens.device, dtype):
                 loss = model(tokens, tokens)
@@ -87,6 +91,7 @@ def _time(config, flops_per_token: int, tokens: int) -> str:
     hours = tokens / rate / 3600
     duration = f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.2g} minutes"
     return (
-        f"{duration} on {config.dry_run_gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU of "
-        f"{peak / 1e12:,.0f} TFLOP/s each: {rate:,.0f} tokens/s, {hours * config.dry_run_gpus:,.1f} GPU hours"
+        f"{duration} on {config.dry_run_gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU "
+        f"of {peak / 1e12:,.0f} TFLOP/s each: {rate:,.0f} tokens/s, "
+        f"{hours * config.dry_run_gpus:,.1f} GPU hours"
     )

@@ -12,9 +12,10 @@ def adamw(
 ):
     """AdamW that decays matrices and embeddings, but no biases, norms or ladder weights.
 
-    A module names scales that lie in a matrix in `undecayed`. Decay pulls the partial denominators of a ladder towards 0, which is a pole at every odd depth;
+    Decay pulls the partial denominators of a ladder towards 0, which is a pole at every odd depth;
     `decay_ladders` decays their matrices all the same, as a recipe that knows nothing of ladders does.
-    The ladder weights of each depth i are a parameter group of their own with `group["depth"] = i`,
+    A module names in `undecayed` what is no matrix though it lies in one.
+    The ladder weights of each depth i are parameter groups of their own with `group["depth"] = i`,
     because a schedule may treat the depths differently; the other groups have depth 0.
     """
     ladders: dict[int, list] = {}

@@ -64,8 +64,8 @@ def fingerprint(data) -> dict:
 def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, dict[str, str]] | None:
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
-    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what that means}.
-    Raises CheckpointError that names every key, and why, where the run cannot go on like this.
+    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what
+    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this.
     """
     # best.pt alone: the first checkpoint was cut off between its two names
     found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]

@@ -16,6 +16,12 @@ def test_decay_groups(build):
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
     names = {id(p): name for name, p in model.named_parameters()}
     assert all(".W." not in names[id(p)] and p.dim() >= 2 for p in decayed["params"])
+    scales = {name for name in names.values() if name.endswith(".w0")}
+    assert scales <= {names[id(p)] for p in kept["params"]}
+    for group in literal[2:]:
+        assert {names[id(p)].split(".")[-2] for p in group["params"]} == {
+            "W" if group["weight_decay"] else "b"
+        }
     assert any(names[id(p)].endswith(".M") for p in decayed["params"])
     for depth in (1, 2, 3, 4):
         found = {names[id(p)] for g in ladders if g["depth"] == depth for p in g["params"]}

@@ -1,11 +1,16 @@
 """What a resumed run may change, what that does, and what is refused with which reason."""
 
+import itertools
 import json
+import shutil
+import weakref
 
+import numpy as np
 import pytest
+import torch
 
 from train import main
-from training import checkpoint
+from training import checkpoint, trainer
 
 
 def losses(records):
@@ -42,7 +47,7 @@ def test_a_finished_run_goes_on_with_more_steps(run, capsys):
 
 def test_with_warmup_stable_decay_the_stable_part_can_go_on_for_ever(run):
     """Stopped before the decay, resumed with more steps: as if they had been asked for at once."""
-    keys = ("--lr_schedule=wsd", "--wsd_decay_iters=4", "--checkpoint_interval=8", "--keep_checkpoints=9")
+    keys = ("--lr_schedule=wsd", "--wsd_decay_iters=3", "--checkpoint_interval=8", "--keep_checkpoints=9")
     folder, _ = run("a", "--max_iters=12", *keys)
     for path in (folder / "ckpt").glob("*.pt"):
         if path.name != "step_00000008.pt":
@@ -105,6 +110,70 @@ def test_what_is_refused_says_why(run, capsys, key, reason):
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert reason in refused(capsys, folder, f"--{key}")
     assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_start_that_came_to_nothing_leaves_no_trace(run, monkeypatch, tmp_path):
+    """No checkpoint: neither the wake times nor the precision of the lost start count."""
+    keys = ("--dyadic=True", "--ffn=cffn_added")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "backward", lambda self, step: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run("a", "--max_iters=16", "--dtype=auto", *keys)
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["dyadic_iters"] == 16
+    run("a", "--max_iters=12", "--dtype=auto", *keys, "--resume=True")
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["dyadic_iters"] == 12
+
+
+def test_the_same_documents_in_another_order_are_other_data(run, dataset, capsys, tmp_path):
+    folder, _ = run("a", "--max_iters=5")
+    shuffled = tmp_path / "shuffled"
+    shutil.copytree(dataset, shuffled)
+    tokens = np.fromfile(shuffled / "train.bin", dtype="<u2")
+    np.roll(tokens, 12_345).tofile(shuffled / "train.bin")
+    said = refused(capsys, folder, f"--dataset={shuffled}", "--max_iters=9")
+    assert "holds other data than the run was trained on" in said
+    moved = tmp_path / "moved"
+    shutil.copytree(dataset, moved)
+    assert resumed(folder, f"--dataset={moved}", "--max_iters=9")[-1]["step"] == 9
+
+
+def test_the_checkpoint_is_not_held_in_memory(run, monkeypatch):
+    folder, _ = run("a", "--max_iters=5")
+    held = []
+    real = checkpoint.load
+
+    def load(path, mmap):
+        content = real(path, mmap)
+        held.append(weakref.ref(content["model"]["embedding.weight"]))
+        return content
+
+    def look(self, step):
+        assert held[0]() is None
+        return step_before(self, step)
+
+    monkeypatch.setattr(checkpoint, "load", load)
+    step_before = trainer.Trainer.backward
+    monkeypatch.setattr(trainer.Trainer, "backward", look)
+    assert resumed(folder, "--max_iters=7")[-1]["step"] == 7
+    assert len(held) == 1
+
+
+def test_the_scale_of_float16_goes_on(run, monkeypatch):
+    """A scale that has fallen, and the count of steps until it grows."""
+    real = torch.amp.GradScaler
+    options = {"init_scale": 2.0**30, "growth_interval": 12}
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *a, **k: real(*a, **k, **options))
+    keys = ("--dtype=float16", "--lr_schedule=wsd")
+    _, whole = run("whole", "--max_iters=40", *keys)
+    scales = [r["loss_scale"] for r in whole if "loss" in r]
+    assert any(b > a for a, b in itertools.pairwise(scales))
+    assert scales[25] < scales[0]
+    folder, _ = run("a", "--max_iters=40", *keys, "--keep_checkpoints=99")
+    for path in checkpoint.numbered(folder / "ckpt"):
+        if path.name > "step_00000025.pt":
+            path.unlink()
+    (folder / "ckpt" / "best.pt").unlink()
+    assert [r["loss_scale"] for r in resumed(folder) if "loss" in r] == scales
 
 
 def test_changed_optimizer_keys_take_effect(run):

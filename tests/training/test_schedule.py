@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from training.optimizer import adamw
-from training.schedule import SCHEDULES, Dyadic, learning_rate, rewarmup, wake_step
+from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
+
+SCHEDULES = ("cosine", "linear", "wsd")
 
 
 def rates(schedule, steps, decay=20):
@@ -17,7 +19,7 @@ def rates(schedule, steps, decay=20):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_warmup(schedule):
     assert rates(schedule, range(10)) == pytest.approx([(s + 1) / 11 for s in range(10)])
-    assert rates(schedule, [10, 110, 200]) == pytest.approx([1.0, 0.1, 0.1])
+    assert rates(schedule, [10, 110, 200], decay=99) == pytest.approx([1.0, 0.1, 0.1])
 
 
 def test_half_a_cosine():
@@ -29,14 +31,18 @@ def test_half_a_cosine():
 
 
 def test_a_straight_line():
-    assert rates("linear", [35, 60, 85]) == pytest.approx([0.775, 0.55, 0.325])
+    """From the peak after the warmup to the floor in the very last step."""
+    found = rates("linear", range(10, 110))
+    assert found == pytest.approx([1 - 0.9 * n / 99 for n in range(100)])
 
 
 def test_warmup_stable_decay():
-    assert rates("wsd", range(10, 91)) == [1.0] * 81
-    assert rates("wsd", [95, 100, 105]) == pytest.approx([0.775, 0.55, 0.325])
+    """The last 20 steps go down, the very last is at the floor; one step of decay is one at the floor."""
+    assert rates("wsd", range(10, 90)) == [1.0] * 80
+    assert rates("wsd", range(90, 110)) == pytest.approx([1 - 0.9 * n / 20 for n in range(1, 21)])
+    assert rates("wsd", [108, 109], decay=1) == pytest.approx([1.0, 0.1])
     # a decay longer than what the warmup leaves begins after the warmup
-    assert rates("wsd", range(10, 111), decay=1000) == pytest.approx(rates("linear", range(10, 111)))
+    assert rates("wsd", range(10, 110), decay=1000) == pytest.approx(rates("linear", range(10, 110)))
 
 
 def test_without_warmup_and_with_a_single_step():

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,6 +126,9 @@ def test_float16_leaves_out_a_step_whose_gradients_overflow(run, monkeypatch):
     scales = [r["loss_scale"] for r in records if "loss" in r]
     assert scales[0] == 2.0**39
     assert 1 < scales[-1] < 2.0**30
+    overflowed = [r["grad_norm"] is None for r in records if "loss" in r]
+    assert overflowed[0]
+    assert not overflowed[-1]
     values = [r["loss"] for r in records if "loss" in r]
     assert values[0] > values[-1] + 0.3
     content = checkpoint.load(checkpoint.find(folder))
@@ -135,7 +139,7 @@ def test_float16_whose_gradients_never_fit_ends(run, monkeypatch):
     real = torch.amp.GradScaler
     monkeypatch.setattr(torch.amp, "GradScaler", lambda *a, **k: real(*a, **k, init_scale=2.0))
     monkeypatch.setattr(trainer.Trainer, "backward", overflowing(trainer.Trainer.backward))
-    with pytest.raises(SystemExit, match=r"gradient norm inf, loss scale 0.5 at step 2"):
+    with pytest.raises(SystemExit, match=r"gradient norm inf, loss scale 1 at step 1"):
         run("a", "--dtype=float16")
 
 
@@ -176,9 +180,94 @@ def test_dyadic_training_starts_as_if_the_ladders_were_fixed(run):
 
 
 def test_the_wake_table_is_printed(run, capsys):
-    run("a", "--max_iters=2", "--ffn=cffn_gated", "--dyadic=True", "--dyadic_iters=600000")
+    run("a", "--max_iters=6", "--ffn=cffn_gated", "--dyadic=True", "--dyadic_iters=4")
     said = capsys.readouterr().out
-    assert "depth 1:          198 parameters wake at step   300,000 and get   300,000 updates" in said
+    assert "depth 1:          198 parameters wake at step         2 and get         2 updates" in said
+    assert "depth 3:          198 parameters never wake" in said
+
+
+def test_a_woken_depth_warms_up(run, monkeypatch):
+    """Groups of depth 1 wake at step 8: a third, two thirds of the rate, then all of it."""
+    seen = {}
+    real = trainer.Trainer.backward
+
+    def look(self, step):
+        rates = {group["depth"]: group["lr"] for group in self.optimizer.param_groups}
+        seen[step] = rates[1] / rates[0]
+        return real(self, step)
+
+    monkeypatch.setattr(trainer.Trainer, "backward", look)
+    run("a", "--max_iters=16", "--ffn=cffn_gated", "--dyadic=True", "--dyadic_rewarmup=2")
+    assert [seen[step] for step in range(8, 16)] == pytest.approx([1 / 3, 2 / 3, *[1] * 6])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_sleeping_depths_reach_nothing(run, monkeypatch, dtype):
+    """Neither the norm, nor the finiteness checks of float16, nor the optimizer see them."""
+    real = trainer.Trainer.backward
+    norms = []
+
+    def poison(self, step):
+        loss = real(self, step)
+        sleeping = {id(p) for d, ps in self.dyadic.parameters.items() for p in ps if step < 8}
+        for parameter in self.model.parameters():
+            if id(parameter) in sleeping:
+                parameter.grad.fill_(torch.inf)
+                assert not self.optimizer.state[parameter]
+        awake = [p.grad for p in self.model.parameters() if id(p) not in sleeping]
+        norms.append((torch.nn.utils.get_total_norm(awake) / self.scaler.get_scale()).item())
+        return loss
+
+    monkeypatch.setattr(trainer.Trainer, "backward", poison)
+    keys = ("--max_iters=16", "--ffn=cffn_gated", "--dyadic=True", f"--dtype={dtype}")
+    _, records = run("a", *keys)
+    logged = [r["grad_norm"] for r in records if "loss" in r]
+    assert logged[:8] == pytest.approx(norms[:8], rel=1e-4)
+    if dtype == "float16":
+        assert {r["loss_scale"] for r in records if r["step"] < 9 and "loss" in r} == {65536.0}
+
+
+def test_ranges_are_forgotten_when_a_depth_wakes(run, monkeypatch):
+    resets = []
+    real = Fraction.reset_range
+    monkeypatch.setattr(Fraction, "reset_range", lambda self: (resets.append(1), real(self)))
+    keys = ("--max_iters=16", "--ffn=cffn_gated", "--dyadic=True", "--cf_eval_clip=True")
+    run("kept", *keys)
+    at_start = len(resets)
+    run("forgotten", *keys, "--dyadic_reset_ranges=True")
+    # twice as many starts, and the two layers at the wakes of three depths
+    assert len(resets) == 2 * at_start + 2 * 3
+
+
+def test_ladder_weights_decay_only_where_that_is_asked_for(run):
+    keys = ("--max_iters=5", "--ffn=cffn_gated", "--weight_decay=50.0", "--cf_init=nanogpt")
+    _, kept = run("kept", *keys)
+    _, decayed = run("decayed", *keys, "--decay_ladders=True")
+    assert losses(kept)[-1] != losses(decayed)[-1]
+
+
+def test_blocks_are_recomputed_where_that_is_asked_for(run, monkeypatch):
+    import model
+
+    calls = []
+    real = model.checkpoint
+    monkeypatch.setattr(model, "checkpoint", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
+    run("kept", "--max_iters=2")
+    assert not calls
+    run("recomputed", "--max_iters=2", "--activation_checkpointing=True")
+    assert len(calls) == 2 * 2 * 2  # steps, micro-batches, layers
+
+
+def test_mfu_is_of_all_ranks(tiny):
+    """Four ranks at the rate at which one gets a share of the peak get a quarter of it each."""
+    shares = []
+    for world in (1, 4):
+        run = SimpleNamespace(config=tiny(), device=torch.device("cpu"), ranks=SimpleNamespace(world=world))
+        run.config.dtype = "bfloat16"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "peak_flops", lambda name, dtype: 1e9)
+            shares.append(trainer.Trainer.mfu(run, 100.0)["mfu"])
+    assert shares[0] == pytest.approx(4 * shares[1])
 
 
 def test_ladder_statistics_are_in_the_log(run):
