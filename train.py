@@ -44,9 +44,7 @@ class TrainConfig(ModelConfig):
     resume: bool = False  # go on from out_dir's last checkpoint; from scratch where there is none
     seed: int = 1337  # of the weights, the order of the data and dropout
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = (
-        "auto"  # of matrix products; auto: bfloat16 if native
-    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
