@@ -23,7 +23,7 @@ class CAttnM(nn.Module):
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, layer=0):
         super().__init__()
         self.heads, self.strict = config.cattn_heads, config.cattn_strict
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders

@@ -24,7 +24,7 @@ class CAttnU(Ladders):
     are one parameter M [2, block_size (block_size + 1) / 2], packed as `kernels.triangular` says.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, layer=0):
         super().__init__()
         self.block_size = config.block_size
         self.residual_scale = (2 * config.n_layer) ** -0.5

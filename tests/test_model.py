@@ -158,7 +158,7 @@ def test_ladders_answer_by_depth(build):
         }
         named = {id(p) for name, p in model.named_parameters() if ".W." in name or ".b." in name}
         assert found == named
-        assert bool(found) == ((attention, ffn) != ("softmax", "mlp"))
+        assert bool(found) == (attention in ("cattn_m", "cattn_u") or ffn != "mlp")
 
 
 def test_padding_rows_of_the_vocabulary_play_no_part(build):
@@ -264,7 +264,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     [
         (
             {"attention": "sofmax"},
-            "attention must be one of softmax, cattn_m, cattn_u, not 'sofmax'; did you mean softmax",
+            "attention must be one of softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'sofmax'; did you mean softmax",
         ),
         ({"ffn": "cffn"}, "ffn must be one of"),
         ({"position": "rope"}, "position must be one of learned"),
