@@ -90,7 +90,7 @@ class BigBird(SoftmaxAttention):
         if config.bigbird_block < 1:
             wrong.append(f"bigbird_block must be at least 1, not {config.bigbird_block}")
         if config.bigbird_window < 1 or config.bigbird_window % 2 == 0:
-            wrong.append(f"bigbird_window must be odd, not {config.bigbird_window}: it has a middle")
+            wrong.append(f"bigbird_window must be odd and positive, not {config.bigbird_window}")
         for key in ("bigbird_global", "bigbird_random"):
             if getattr(config, key) < 0:
                 wrong.append(f"{key} must be at least 0, not {getattr(config, key)}")
