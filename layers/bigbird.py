@@ -69,9 +69,8 @@ class BigBird(SoftmaxAttention):
         as soon as one of them is attended.
         """
         tile = math.lcm(self.block, 128)
-        inside, tiles = tile // self.block, -(-length // tile)
-        blocks = self.blocks[:, : tiles * inside, : tiles * inside]
-        blocks = F.pad(blocks, 2 * (0, tiles * inside - blocks.shape[-1]))
+        count, tiles, inside = -(-length // self.block), -(-length // tile), tile // self.block
+        blocks = F.pad(self.blocks[:, :count, :count], 2 * (0, tiles * inside - count))
         blocks = blocks.view(self.n_head, tiles, inside, tiles, inside)
         past = torch.ones(tiles, tiles, dtype=torch.bool, device=blocks.device).tril(-1)
         whole = blocks.all(4).all(2) & past
