@@ -11,8 +11,8 @@ drawn once for each layer and head, among past blocks that are neither global no
 """
 
 import math
-import random
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
@@ -90,7 +90,7 @@ class BigBird(SoftmaxAttention):
             wrong.append(f"bigbird_block must be at least 1, not {config.bigbird_block}")
         if config.bigbird_window < 1 or config.bigbird_window % 2 == 0:
             wrong.append(f"bigbird_window must be odd and positive, not {config.bigbird_window}")
-        for key in ("bigbird_global", "bigbird_random"):
+        for key in ("bigbird_global", "bigbird_random", "bigbird_seed"):
             if getattr(config, key) < 0:
                 wrong.append(f"{key} must be at least 0, not {getattr(config, key)}")
         return wrong
@@ -103,36 +103,32 @@ class BigBird(SoftmaxAttention):
         size, pairs = config.bigbird_block, 0
         for row in range(-(-context // size)):
             tokens = min(size, context - row * size)  # the last block may be cut off, in both directions
-            fixed, free = fixed_and_free(config, row)
-            pairs += tokens * (size * (len(fixed) + min(config.bigbird_random, len(free)) - 1) + tokens)
+            before_window = max(0, row - config.bigbird_window // 2)
+            free = max(0, before_window - config.bigbird_global)
+            attended = row + 1 - free + min(config.bigbird_random, free)
+            pairs += tokens * (size * (attended - 1) + tokens)
         return 8 * config.n_embd**2 + 4 * config.n_embd * pairs // context
 
 
-def fixed_and_free(config, row):
-    """Block `row` sees the first of these lists of blocks; from the second it draws."""
-    start = row - config.bigbird_window // 2
-    fixed = [j for j in range(row + 1) if j < config.bigbird_global or j >= start]
-    free = [j for j in range(row) if config.bigbird_global <= j < start]
-    return fixed, free
-
-
 def attended_blocks(config, layer):
-    """attended[head][i][j]: does block i attend to block j? A function of the config and the layer alone;
-    rows are drawn in order, so that a smaller block_size has the leading part of the same pattern.
+    """[n_head, n, n] bool: does block i attend to block j? A function of the config and the layer alone;
+    rows are drawn one after the other, so a smaller block_size has the leading part of the same pattern.
     """
     count = -(-config.block_size // config.bigbird_block)
+    i, j = np.indices((count, count))
+    fixed = (j <= i) & ((j < config.bigbird_global) | (j >= i - config.bigbird_window // 2))
+    free = (j <= i) & ~fixed
     attended = []
     for head in range(config.n_head):
-        # Python promises the same random() for the same text in every version; a checkpoint relies on it
-        generator = random.Random(f"{config.bigbird_seed} {layer} {head}")
-        rows = []
-        for i in range(count):
-            fixed, free = fixed_and_free(config, i)
-            drawn = sorted(free, key=lambda _: generator.random())[: config.bigbird_random]
-            seen = {*fixed, *drawn}
-            rows.append([j in seen for j in range(count)])
-        attended.append(rows)
-    return attended
+        # NumPy promises these raw numbers in every version, and a checkpoint relies on them
+        numbers = np.random.PCG64([config.bigbird_seed, layer, head]).random_raw(count * (count + 1) // 2)
+        lots = np.zeros((count, count), dtype=np.uint64)
+        lots[np.tril_indices(count)] = numbers
+        drawn = np.zeros((count, count), dtype=bool)
+        highest = (lots * free).argsort(1)[:, max(0, count - config.bigbird_random) :]
+        np.put_along_axis(drawn, highest, True, axis=1)
+        attended.append(fixed | drawn & free)
+    return np.stack(attended)
 
 
 def _ordered(tiles):

@@ -311,6 +311,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ({"attention": "bigbird", "bigbird_window": -1}, "must be odd and positive, not -1"),
         ({"attention": "bigbird", "bigbird_global": -1}, "bigbird_global must be at least 0, not -1"),
         ({"attention": "bigbird", "bigbird_random": -1}, "bigbird_random must be at least 0, not -1"),
+        ({"attention": "bigbird", "bigbird_seed": -1}, "bigbird_seed must be at least 0, not -1"),
         ({"cf_floor": 0.0}, "cf_floor must be above 0"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"vocab_size": None}, "vocab_size is not set"),
