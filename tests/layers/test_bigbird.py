@@ -162,13 +162,38 @@ def test_tiles(tiny, pattern, length):
         assert torch.equal(whole[:, :5, :5], made.blocks[:, :5, :5].tril(-1))
 
 
-@ignore_slow
-def test_flex_attention_compiles_into_one_graph(tiny):
+def test_flex_attention_compiles_into_one_graph(tiny, monkeypatch):
+    """With its gradients: run without kernels they would work on the CPU, were they not refused."""
     torch._dynamo.reset()
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *heads: None)
     made = layer(tiny(**keys((16, 1, 3, 2), block_size=300)))
     compiled = torch.compile(made.attend_by_tiles, fullgraph=True, dynamic=False, backend="aot_eager")
-    q, k, v = heads(257)
-    torch.testing.assert_close(compiled(q, k, v), made.attend(q, k, v))
+    inputs = [y.requires_grad_() for y in heads(257)]
+    found, expected = compiled(*inputs), made.attend(*inputs)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn_like(found)
+    gradients = (torch.autograd.grad((out * weight).sum(), inputs) for out in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("pattern", [(64, 1, 3, 3), (128, 1, 3, 2), (48, 1, 3, 1), (4, 1, 3, 1)])
+@pytest.mark.parametrize("length", [1024, 700, 17])
+def test_compiled_for_a_gpu_it_is_the_masked_attention(tiny, pattern, length):
+    """FlexAttention's own kernels, forward and backward, in bfloat16."""
+    torch._dynamo.reset()
+    config = tiny(**keys(pattern, block_size=1024, n_embd=3 * 64))
+    made = layer(config).cuda()
+    made.init_weights()
+    x = torch.randn(2, length, 3 * 64, device="cuda", requires_grad=True)
+    results = []
+    for call in (torch.compile(made, fullgraph=True, dynamic=False), made):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = call(x)
+        gradients = torch.autograd.grad(out.float().sin().sum(), [x, *made.parameters()])
+        results.append([out, *gradients])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=3e-2 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("block", [1, 2, 4, 17, 64])
