@@ -1,6 +1,8 @@
 """Causal BigBird: block-sparse softmax attention (Zaheer et al. 2020, below the diagonal).
 
-Tokens come in blocks of `bigbird_block`. A token of block i attends to the tokens up to itself of
+    O_t = sum_{j in N(t)} A_tj v_j,    A_t = softmax over j in N(t) of q_t . k_j / sqrt(C / n_head)
+
+Tokens come in blocks of `bigbird_block`. For t in block i, N(t) holds the tokens up to t of
 
 - the first g blocks (global, `bigbird_global`),
 - blocks i - (w - 1) / 2 .. i (what is past of a window of w blocks around its own, `bigbird_window`),
