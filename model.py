@@ -28,13 +28,13 @@ class ModelConfig:
     """The architecture, in flat keys."""
 
     n_layer: int = 12  # blocks
-    n_head: int = 12  # heads of softmax attention
+    n_head: int = 12  # heads of softmax attention, synthesizer and bigbird
     n_embd: int = 768  # width of the residual stream
     block_size: int = 1024  # longest sequence, in tokens
     vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
     bias: bool = False  # biases in the linear layers and norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
-    attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u
+    attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, cffn_gated, cffn_product, cffn_added
     position: str = "learned"  # positional encoding: learned
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
@@ -51,6 +51,12 @@ class ModelConfig:
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
     cattn_proj: bool = False  # cattn_m: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
+    synthesizer_proj: bool = True  # synthesizer: a linear map on the output
+    bigbird_block: int = 64  # bigbird: tokens in a block
+    bigbird_global: int = 1  # bigbird: g, first blocks that every token attends to
+    bigbird_window: int = 3  # bigbird: w, odd, blocks around a token's own; future ones drop out
+    bigbird_random: int = 3  # bigbird: r, further blocks of the past, drawn for each layer and head
+    bigbird_seed: int = 0  # bigbird: what the random blocks are drawn from
 
     def check(self) -> list[str]:
         """What is wrong, one sentence each."""
@@ -101,10 +107,10 @@ def _unknown(key, name, known) -> str:
 class Block(nn.Module):
     """x: [B, T, C] -> [B, T, C]"""
 
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         self.norm1 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.attention = ATTENTION[config.attention](config)
+        self.attention = ATTENTION[config.attention](config, layer)
         self.norm2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.ffn = FFN[config.ffn](config)
 
@@ -129,7 +135,7 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = POSITION[config.position](config)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = nn.LayerNorm(config.n_embd, bias=config.bias)
 
     def init_weights(self):

@@ -1,12 +1,23 @@
-"""What a block can be made of: the three registries that the model's keys name."""
+"""What a block can be made of: the three registries that the model's keys name.
+
+An attention is built from (config, layer), all else from the config.
+"""
 
 from layers.attention import SoftmaxAttention
+from layers.bigbird import BigBird
 from layers.cattn import CAttnM
 from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP
 from layers.position import LearnedPosition
+from layers.synthesizer import Synthesizer
 
-ATTENTION = {"softmax": SoftmaxAttention, "cattn_m": CAttnM, "cattn_u": CAttnU}
+ATTENTION = {
+    "softmax": SoftmaxAttention,
+    "cattn_m": CAttnM,
+    "cattn_u": CAttnU,
+    "synthesizer": Synthesizer,
+    "bigbird": BigBird,
+}
 FFN = {"mlp": MLP, "cffn_gated": CffnGated, "cffn_product": CffnProduct, "cffn_added": CffnAdded}
 POSITION = {"learned": LearnedPosition}

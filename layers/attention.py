@@ -7,7 +7,7 @@ from torch.nn import functional as F
 class SoftmaxAttention(nn.Module):
     """softmax(q k^T / sqrt(C / n_head)) v over the past and the present. x: [B, T, C] -> [B, T, C]."""
 
-    def __init__(self, config):
+    def __init__(self, config, layer=0):
         super().__init__()
         self.n_head = config.n_head
         self.dropout_rate = config.dropout
@@ -20,9 +20,12 @@ class SoftmaxAttention(nn.Module):
         q, k, v = (
             part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
         )
+        return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(-2)))
+
+    def attend(self, q, k, v):
+        """[B, n_head, T, C / n_head] each -> the same shape"""
         dropout = self.dropout_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
 
     @staticmethod
     def complaints(config):

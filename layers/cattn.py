@@ -25,7 +25,7 @@ class CAttnM(nn.Module):
 
     has_ladders = True
 
-    def __init__(self, config):
+    def __init__(self, config, layer=0):
         super().__init__()
         self.heads, self.strict = config.cattn_heads, config.cattn_strict
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders

@@ -27,7 +27,7 @@ class CAttnU(Ladders):
     has_ladders = True
     undecayed = ("w0",)  # scales, though they lie in a matrix
 
-    def __init__(self, config):
+    def __init__(self, config, layer=0):
         super().__init__()
         self.block_size = config.block_size
         self.residual_scale = (2 * config.n_layer) ** -0.5

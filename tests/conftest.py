@@ -27,7 +27,8 @@ def tiny():
 
     def build(**keys):
         sizes = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100}
-        return ModelConfig(**{**sizes, "cf_ladders": 3, "cf_depth": 3, **keys})
+        sizes |= {"cf_ladders": 3, "cf_depth": 3, "bigbird_block": 2, "bigbird_random": 1}
+        return ModelConfig(**{**sizes, **keys})
 
     return build
 
@@ -74,6 +75,7 @@ def arguments(dataset, tmp_path):
     """Command line of a tiny run on the CPU, without --out_dir."""
     keys = {
         "dataset": dataset, "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3,
+        "bigbird_block": 4,
         "batch_size": 4, "gradient_accumulation_steps": 2, "max_iters": 20, "warmup_iters": 1,
         "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "eval_interval": 10, "eval_tokens": 640,
         "checkpoint_interval": 5, "device": "cpu", "dtype": "float32", "compile": False,

@@ -26,6 +26,11 @@ VARIANTS |= {
         "--attention=cattn_m", "--cattn_heads=2", "--cattn_proj=True", "--cattn_strict=True"
     ],
     "biases": ["--bias=True"],
+    "synthesizer without proj": ["--attention=synthesizer", "--synthesizer_proj=False", "--bias=True"],
+    "bigbird other pattern": [
+        "--attention=bigbird", "--bigbird_global=2", "--bigbird_window=1", "--bigbird_random=1",
+        "--bigbird_seed=1",
+    ],
     "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt"],
     "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small

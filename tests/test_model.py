@@ -16,7 +16,7 @@ VARIANTS = list(itertools.product(ATTENTION, FFN))
 OPTIONS = [
     {},
     {"bias": True},
-    {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True},
+    {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
     *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
 ]
 OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
@@ -58,6 +58,17 @@ def test_gpt2_sizes():
         assert sum(parameter_counts(config).values()) - padding == published
 
 
+def surplus(config, context):
+    """What SDPA computes beyond the equation, in one layer per token: pairs of tokens that BigBird masks
+    (test_bigbird.py counts those that it does not), and columns that widen the heads of Synthesizer.
+    """
+    if config.attention == "bigbird":
+        dense = ATTENTION["softmax"].flops_per_token(config, context)
+        return dense - ATTENTION["bigbird"].flops_per_token(config, context)
+    added = 8 - config.n_embd // config.n_head % 8
+    return 4 * config.n_head * added * context if config.attention == "synthesizer" else 0
+
+
 @every_option
 def test_flops_in_closed_form(tiny, attention, ffn, options):
     """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
@@ -67,7 +78,8 @@ def test_flops_in_closed_form(tiny, attention, ffn, options):
             model, tokens = GPT(config), torch.zeros(3, context, dtype=torch.int64)
         with FlopCounterMode(display=False) as counter:
             model(tokens)
-        assert counter.get_total_flops() == 3 * context * flops_per_token(config, context)
+        counted = counter.get_total_flops() / (3 * context) - config.n_layer * surplus(config, context)
+        assert counted == flops_per_token(config, context)
 
 
 @every_option
@@ -158,7 +170,7 @@ def test_ladders_answer_by_depth(build):
         }
         named = {id(p) for name, p in model.named_parameters() if ".W." in name or ".b." in name}
         assert found == named
-        assert bool(found) == ((attention, ffn) != ("softmax", "mlp"))
+        assert bool(found) == (attention in ("cattn_m", "cattn_u") or ffn != "mlp")
 
 
 def test_padding_rows_of_the_vocabulary_play_no_part(build):
@@ -234,6 +246,8 @@ def test_sampling_filters():
     [
         *((attention, ffn, {}) for attention, ffn in zip(itertools.cycle(["softmax", "cattn_m"]), FFN)),
         ("cattn_u", "mlp", {}),
+        ("synthesizer", "mlp", {}),
+        ("bigbird", "mlp", {}),
         ("cattn_u", "mlp", {"cf_pole": "clamp", "cf_impl": "ladder", "cf_init": "nanogpt"}),
         ("softmax", "cffn_added", {"cf_ladder": "elementwise"}),
         ("softmax", "cffn_added", {"cf_pole": "clamp", "cf_pole_grad": "exact"}),
@@ -264,7 +278,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     [
         (
             {"attention": "sofmax"},
-            "attention must be one of softmax, cattn_m, cattn_u, not 'sofmax'; did you mean softmax",
+            "softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'sofmax'; did you mean softmax",
         ),
         ({"ffn": "cffn"}, "ffn must be one of"),
         ({"position": "rope"}, "position must be one of learned"),
@@ -290,6 +304,14 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             {"ffn": "cffn_gated", "cffn_gate": "glu", "cf_ladder": "elementwise"},
             "cffn_gate=glu needs cf_ladder=inner",
         ),
+        ({"attention": "synthesizer", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
+        ({"attention": "bigbird", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
+        ({"attention": "bigbird", "bigbird_block": 0}, "bigbird_block must be at least 1, not 0"),
+        ({"attention": "bigbird", "bigbird_window": 4}, "bigbird_window must be odd and positive, not 4"),
+        ({"attention": "bigbird", "bigbird_window": -1}, "must be odd and positive, not -1"),
+        ({"attention": "bigbird", "bigbird_global": -1}, "bigbird_global must be at least 0, not -1"),
+        ({"attention": "bigbird", "bigbird_random": -1}, "bigbird_random must be at least 0, not -1"),
+        ({"attention": "bigbird", "bigbird_seed": -1}, "bigbird_seed must be at least 0, not -1"),
         ({"cf_floor": 0.0}, "cf_floor must be above 0"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"vocab_size": None}, "vocab_size is not set"),

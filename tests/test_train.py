@@ -234,7 +234,10 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
-        ("--attention=linear", "attention must be one of softmax, cattn_m, cattn_u, not 'linear'"),
+        (
+            "--attention=linear",
+            "attention must be one of softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'linear'",
+        ),
     ],
 )
 def test_unsound_keys_are_refused(arguments, capsys, tmp_path, override, message):

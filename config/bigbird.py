@@ -1,0 +1,28 @@
+# Causal BigBird at the size of GPT2-xl: a token attends to few blocks of the past, of 64 tokens each.
+#   python data/openwebtext/prepare.py
+#   torchrun --nproc_per_node=8 train.py config/bigbird.py
+#   torchrun --nproc_per_node=8 train.py config/bigbird.py config/size/small.py --out_dir=out/small
+# The first block, its own and the one before, and three random ones: 29 % of all pairs of tokens, where
+# causal attention has 50 %. A GPU skips tiles of 128 x 128 tokens, and at this length few are empty: it
+# pays for longer sequences.
+# What to expect: 1,556,840,000 parameters, 0.94 of the dense FLOPs. Nobody has run it to the end here.
+out_dir = "out/bigbird"
+dataset = "data/openwebtext/gpt2"
+
+n_layer = 48
+n_head = 25
+n_embd = 1600
+block_size = 1024
+attention = "bigbird"
+bigbird_block = 64
+bigbird_global = 1
+bigbird_window = 3
+bigbird_random = 3
+
+batch_size = 10
+gradient_accumulation_steps = 48
+max_iters = 600_000
+learning_rate = 2e-4
+min_lr = 2e-5
+warmup_iters = 2000
+weight_decay = 0.1

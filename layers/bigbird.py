@@ -1,0 +1,139 @@
+"""Causal BigBird: block-sparse softmax attention (Zaheer et al. 2020, below the diagonal).
+
+    O_t = sum_{j in N(t)} A_tj v_j,    A_t = softmax over j in N(t) of q_t . k_j / sqrt(C / n_head)
+
+Tokens come in blocks of `bigbird_block`. For t in block i, N(t) holds the tokens up to t of
+
+- the first g blocks (global, `bigbird_global`),
+- blocks i - (w - 1) / 2 .. i (what is past of a window of w blocks around its own, `bigbird_window`),
+- r further blocks of the past (random, `bigbird_random`), or all of them where fewer than r remain.
+
+The paper's global rows and the right half of its window see the future and fall away. Random blocks are
+drawn once for each layer and head, among past blocks that are neither global nor in the window.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from layers.attention import SoftmaxAttention
+
+
+class BigBird(SoftmaxAttention):
+    """x: [B, T, C] -> [B, T, C], T <= block_size. Parameters are those of softmax attention.
+
+    Compiled for CUDA it is FlexAttention, which skips tiles in which no block is attended. Everywhere
+    else, and where attention weights are dropped, it is SDPA with a mask: FlexAttention has no backward
+    pass on the CPU, no dropout, and without the compiler it holds all scores in memory.
+    """
+
+    def __init__(self, config, layer=0):
+        super().__init__(config, layer)
+        self.block, self.block_size = config.bigbird_block, config.block_size
+        self.drawn_from = config, layer
+        self.register_buffer("blocks", torch.tensor(attended_blocks(config, layer)), persistent=False)
+
+    def init_weights(self):
+        """Draws the blocks again: `to_empty` leaves nothing of a buffer."""
+        with torch.no_grad():
+            self.blocks.copy_(torch.tensor(attended_blocks(*self.drawn_from), device=self.blocks.device))
+
+    def attend(self, q, k, v):
+        length = q.shape[-2]
+        if length > self.block_size:
+            raise ValueError(f"{length} tokens do not fit into BigBird's block_size of {self.block_size}")
+        dropout = self.dropout_rate if self.training else 0.0
+        if q.is_cuda and torch.compiler.is_compiling() and not dropout:
+            return self.attend_by_tiles(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, self.dense_mask(length), dropout)
+
+    def attend_by_tiles(self, q, k, v):
+        """FlexAttention needs one dtype, where SDPA follows autocast."""
+        block_mask = self.tile_mask(q.shape[-2])
+        return flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=block_mask)
+
+    def mask(self, batch, head, query, key):
+        """Does this query see this key? Indices are int tensors that broadcast; `batch` plays no part."""
+        return self.blocks[head, query // self.block, key // self.block] & (key <= query)
+
+    def dense_mask(self, length):
+        """[n_head, T, T] bool"""
+        position = torch.arange(length, device=self.blocks.device)
+        head = torch.arange(self.n_head, device=self.blocks.device)
+        return self.mask(None, head[:, None, None], position[:, None], position)
+
+    def tile_mask(self, length):
+        """FlexAttention's BlockMask. All its kernels take tiles of 128 (Hopper's backward pass takes no
+        smaller ones), so a tile is several blocks unless `bigbird_block` is a multiple of 128: it costs
+        as soon as one of them is attended.
+        """
+        tile = math.lcm(self.block, 128)
+        count, tiles, inside = -(-length // self.block), -(-length // tile), tile // self.block
+        blocks = F.pad(self.blocks[:, :count, :count], 2 * (0, tiles * inside - count))
+        blocks = blocks.view(self.n_head, tiles, inside, tiles, inside)
+        past = torch.ones(tiles, tiles, dtype=torch.bool, device=blocks.device).tril(-1)
+        whole = blocks.all(4).all(2) & past
+        part = blocks.any(4).any(2) & ~whole
+        return BlockMask.from_kv_blocks(
+            *_ordered(part[None]),
+            *_ordered(whole[None]),
+            BLOCK_SIZE=tile,
+            mask_mod=self.mask,
+            seq_lengths=(length, length),
+        )
+
+    @staticmethod
+    def complaints(config):
+        wrong = SoftmaxAttention.complaints(config)
+        if config.bigbird_block < 1:
+            wrong.append(f"bigbird_block must be at least 1, not {config.bigbird_block}")
+        if config.bigbird_window < 1 or config.bigbird_window % 2 == 0:
+            wrong.append(f"bigbird_window must be odd and positive, not {config.bigbird_window}")
+        for key in ("bigbird_global", "bigbird_random", "bigbird_seed"):
+            if getattr(config, key) < 0:
+                wrong.append(f"{key} must be at least 0, not {getattr(config, key)}")
+        return wrong
+
+    @staticmethod
+    def flops_per_token(config, context):
+        """Forward FLOPs of the matrix products, on average over the tokens. Attended blocks count in full,
+        the diagonal ones too; blocks above the diagonal do not, whereas dense attention counts them.
+        """
+        size, pairs = config.bigbird_block, 0
+        for row in range(-(-context // size)):
+            tokens = min(size, context - row * size)  # the last block may be cut off, in both directions
+            before_window = max(0, row - config.bigbird_window // 2)
+            free = max(0, before_window - config.bigbird_global)
+            attended = row + 1 - free + min(config.bigbird_random, free)
+            pairs += tokens * (size * (attended - 1) + tokens)
+        return 8 * config.n_embd**2 + 4 * config.n_embd * pairs // context
+
+
+def attended_blocks(config, layer):
+    """[n_head, n, n] bool: does block i attend to block j? A function of the config and the layer alone;
+    rows are drawn one after the other, so a smaller block_size has the leading part of the same pattern.
+    """
+    count = -(-config.block_size // config.bigbird_block)
+    i, j = np.indices((count, count))
+    fixed = (j <= i) & ((j < config.bigbird_global) | (j >= i - config.bigbird_window // 2))
+    free = (j <= i) & ~fixed
+    attended = []
+    for head in range(config.n_head):
+        # NumPy promises these raw numbers in every version, and a checkpoint relies on them
+        numbers = np.random.PCG64([config.bigbird_seed, layer, head]).random_raw(count * (count + 1) // 2)
+        lots = np.zeros((count, count), dtype=np.uint64)
+        lots[np.tril_indices(count)] = numbers
+        drawn = np.zeros((count, count), dtype=bool)
+        highest = (lots * free).argsort(1)[:, max(0, count - config.bigbird_random) :]
+        np.put_along_axis(drawn, highest, True, axis=1)
+        attended.append(fixed | drawn & free)
+    return np.stack(attended)
+
+
+def _ordered(tiles):
+    """[1, H, n, n] bool -> in each row how many are set, and all columns with those that are set first."""
+    order = tiles.int().argsort(dim=-1, descending=True, stable=True)
+    return tiles.sum(-1, dtype=torch.int32), order.int()

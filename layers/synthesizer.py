@@ -1,0 +1,86 @@
+"""Dense Synthesizer (Tay et al. 2021): attention weights from each token alone, by a small network.
+
+In each head, with h_t the head's slice of x_t, d_k = C / n_head wide:
+
+    S_t = W_2 relu(W_1 h_t + b_1) + b_2   in R^block_size     row j of W_2 scores absolute position j
+    A_t = softmax over j <= t of S_tj
+    O_t = sum_{j <= t} A_tj (W^v x_j)
+
+There are no queries and keys. A linear map joins the heads, as in softmax attention.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Synthesizer(nn.Module):
+    """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the C x C map that joins the heads."""
+
+    def __init__(self, config, layer=0):
+        super().__init__()
+        self.n_head, self.block_size = config.n_head, config.block_size
+        width = config.n_embd // config.n_head
+        self.dropout_rate = config.dropout
+        self.W1 = nn.Parameter(torch.empty(self.n_head, width, width))
+        self.W2 = nn.Parameter(torch.empty(self.n_head, self.block_size, width))
+        # the heads' biases end to end: with two dimensions the optimizer would take them for matrices
+        self.b1 = nn.Parameter(torch.empty(self.n_head * width))
+        self.b2 = nn.Parameter(torch.empty(self.n_head * self.block_size))
+        self.value = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.proj = None
+        if config.synthesizer_proj:
+            self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        (self.proj or self.value).residual_output = True
+        self.dropout = nn.Dropout(config.dropout)
+
+    def init_weights(self):
+        for matrix, bias in ((self.W1, self.b1), (self.W2, self.b2)):
+            nn.init.normal_(matrix, std=0.02)
+            nn.init.zeros_(bias)
+
+    def forward(self, x):
+        length = x.shape[1]
+        if length > self.block_size:
+            raise ValueError(
+                f"{length} tokens do not fit into Synthesizer's block_size of {self.block_size} columns"
+            )
+        h, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in (x, self.value(x)))
+        hidden = F.relu(h @ self.W1.mT + self.b1.view(self.n_head, 1, -1))
+        out = self._attend(hidden, v, length)
+        out = out.transpose(1, 2).flatten(-2)
+        return self.dropout(out if self.proj is None else self.proj(out))
+
+    def _attend(self, hidden, v, length):
+        """SDPA never writes the [B, H, T, T] scores: hidden units are its queries and W_2 its keys. b_2
+        is the weight of one more unit, which is always 1; zeros fill up to a width that kernels take.
+        """
+        width = v.shape[-1]
+        zeros = 7 - width % 8
+        q = F.pad(F.pad(hidden, (0, 1), value=1.0), (0, zeros))
+        b2 = self.b2.view(self.n_head, -1, 1)
+        k = F.pad(torch.cat([self.W2, b2], dim=-1)[:, :length], (0, zeros))
+        k, v = k.to(q.dtype).expand_as(q), F.pad(v, (0, zeros + 1))
+        dropout = self.dropout_rate if self.training else 0.0
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=1.0)
+        return out[..., :width]
+
+    @staticmethod
+    def complaints(config):
+        if config.n_head > 0 and config.n_embd % config.n_head:
+            return [f"n_head={config.n_head} does not divide n_embd={config.n_embd}"]
+        return []
+
+    @staticmethod
+    def parameter_count(config):
+        """H heads: W_1 p^2 / H, b_1 p, W_2 l p, b_2 l H, and p^2 each for W^v and the projection."""
+        width, heads, length = config.n_embd, config.n_head, config.block_size
+        scores = width * (width // heads) + width + length * (width + heads)
+        return scores + (1 + config.synthesizer_proj) * (width**2 + config.bias * width)
+
+    @staticmethod
+    def flops_per_token(config, context):
+        """Forward FLOPs of the equation's matrix products; the causal mask is not subtracted."""
+        width = config.n_embd
+        linear = width * (width // config.n_head) + (1 + config.synthesizer_proj) * width**2
+        return 2 * linear + 4 * width * context
