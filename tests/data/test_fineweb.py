@@ -87,7 +87,7 @@ def test_gneissweb(tmp_path, fineweb, texts, capsys):
     assert meta["documents_read"] == N
     assert meta["left_out"] == N - len(known)
     assert "kept 66.25% of 80 documents read" in capsys.readouterr().out
-    assert fineweb["asked"] == [("HuggingFaceFW/fineweb", "default", "train", None)]
+    assert fineweb["asked"] == [("HuggingFaceFW/fineweb", "sample-100BT", "train", None)]
     assert meta["source"]["filter"].startswith("sha256 ")
     short = run(gneissweb, tmp_path / "short", bloom=path, max_tokens=500, hub_config="CC-MAIN-2024-10")
     assert short["splits"]["train"]["tokens"] >= 500
