@@ -22,8 +22,9 @@ import numpy as np
 import torch
 
 import configurator
-from data import DataError
+from data import DataError, mixture
 from data.loader import Dataset
+from data.mixture import Mixture
 from model import ModelConfig, model_config
 from training import checkpoint, dry_run
 from training.checkpoint import CheckpointError
@@ -51,7 +52,7 @@ class TrainConfig(ModelConfig):
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
     # data
-    dataset: str = "data/openwebtext/gpt2"  # folder with train.bin, val.bin and meta.json
+    dataset: str = "data/openwebtext/gpt2"  # prepared folder, or several: folder:weight,folder:weight
     batch_size: int = 12  # sequences in a micro-batch
     gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
     # optimisation
@@ -99,6 +100,10 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{field.name} must be finite, not {value}")
         if not self.out_dir:
             wrong.append("out_dir is empty: give the run a folder of its own, such as out/mine")
+        try:
+            mixture.parse(self.dataset)
+        except DataError as error:
+            wrong.append(str(error))
         if self.seed >= 2**32:
             wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):
@@ -176,7 +181,7 @@ def plan(config: TrainConfig) -> str:
     vocabulary = f"{config.vocab_size:,} (vocab_size)" if config.vocab_size else ""
     if not vocabulary:
         try:
-            config.vocab_size = Dataset(config.dataset, "train", 1).meta["vocab_size"]
+            config.vocab_size = mixture.open_dataset(config.dataset, "train", 1).meta["vocab_size"]
             vocabulary = f"{config.vocab_size:,} (of {config.dataset})"
         except DataError:
             config.vocab_size = 50257
@@ -210,16 +215,17 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         return Trainer(config, ranks, device, folder, data, validation, restored).train(stop)
 
 
-def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:
+def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     """The training split, opened and checked, and the fixed validation windows [count, block_size + 1].
 
     Sets config.vocab_size where it was None. Raises DataError before anything is built.
     """
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
-    data = Dataset(config.dataset, "train", config.block_size, config.vocab_size, samples_per_step)
+    keys = (config.block_size, config.vocab_size)
+    data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step)
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
-    validation = Dataset(config.dataset, "val", config.block_size, config.vocab_size)
+    validation = mixture.open_dataset(config.dataset, "val", *keys)
     windows = validation.validation_windows(max(1, config.eval_tokens // config.block_size))
     # what an evaluation and a checkpoint will need must not be found missing hours later
     data.target_bytes(windows)
