@@ -22,8 +22,9 @@ import numpy as np
 import torch
 
 import configurator
-from data import DataError
+from data import DataError, mixture
 from data.loader import Dataset
+from data.mixture import Mixture
 from model import ModelConfig, model_config
 from training import checkpoint
 from training.checkpoint import CheckpointError
@@ -49,7 +50,7 @@ class TrainConfig(ModelConfig):
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
     # data
-    dataset: str = "data/openwebtext/gpt2"  # folder with train.bin, val.bin and meta.json
+    dataset: str = "data/openwebtext/gpt2"  # prepared folder, or several: folder:weight,folder:weight
     batch_size: int = 12  # sequences in a micro-batch
     gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
     # optimisation
@@ -98,6 +99,10 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{field.name} must be finite, not {value}")
         if not self.out_dir:
             wrong.append("out_dir is empty: give the run a folder of its own, such as out/mine")
+        try:
+            mixture.parse(self.dataset)
+        except DataError as error:
+            wrong.append(str(error))
         if self.seed >= 2**32:
             wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):
@@ -191,8 +196,9 @@ def plan(config: TrainConfig):
     """What --dry_run=True prints; needs no data set."""
     from training import dry_run  # brings a part of PyTorch that no training needs
 
-    if (Path(config.dataset) / "meta.json").is_file():
-        data = Dataset(config.dataset, "train", config.block_size, config.vocab_size)
+    folders, _ = mixture.parse(config.dataset)
+    if all((Path(folder) / "meta.json").is_file() for folder in folders):
+        data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
         config.vocab_size = config.vocab_size or data.meta["vocab_size"]
         vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
     elif config.vocab_size:
@@ -231,16 +237,17 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         return Trainer(config, ranks, device, folder, data, validation, restored).train(stop)
 
 
-def open_data(config: TrainConfig) -> tuple[Dataset, np.ndarray]:
+def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     """The training split, opened and checked, and the fixed validation windows [count, block_size + 1].
 
     Sets config.vocab_size where it was None. Raises DataError before anything is built.
     """
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
-    data = Dataset(config.dataset, "train", config.block_size, config.vocab_size, samples_per_step)
+    keys = (config.block_size, config.vocab_size)
+    data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step)
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
-    validation = Dataset(config.dataset, "val", config.block_size, config.vocab_size)
+    validation = mixture.open_dataset(config.dataset, "val", *keys)
     windows = validation.validation_windows(max(1, config.eval_tokens // config.block_size))
     # what an evaluation and a checkpoint will need must not be found missing hours later
     data.target_bytes(windows)

@@ -1,7 +1,7 @@
 """Documents -> a prepared data set: a folder that holds everything a model needs to know of its data.
 
     train.bin, val.bin   the tokens of each split, one end-of-text after each document, little-endian
-                         uint16 (uint32 for a vocabulary above 65,536)
+                         uint16 (uint32 for a vocabulary above 65,536); test.bin where one was asked for
     token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text
     tokenizer.json       only for a BPE
     meta.json            counts, tokenizer, source, versions
@@ -22,7 +22,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,11 +30,10 @@ import numpy as np
 from tqdm import tqdm
 
 from data import DataError
-from data.encoding import Batch, encode_documents, token_dtype, training_documents, up_to_tokens
+from data.encoding import Batch, Choice, encode_documents, token_dtype, training_documents, up_to_tokens
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
 
 FORMAT = 1
-SPLITS = ("train", "val")
 PROGRESS = "progress.json"
 PROGRESS_SECONDS = 60  # how much work a kill may cost
 
@@ -48,6 +47,8 @@ def prepare(
     workers: int,
     max_tokens: int | None = None,
     known_documents: int | None = None,
+    min_tokens: int = 0,
+    test_fraction: float = 0.0,
 ) -> dict:
     """Write the data set folder `out` and return its meta.json; return at once if it is there already.
 
@@ -57,33 +58,43 @@ def prepare(
     the documents come from, in plain JSON values, and takes part in deciding whether a finished folder is
     the same. `tokenizer` is a name for `build_tokenizer`. The data set ends with the document that brings
     the training split to `max_tokens`; without that, it is compared with `known_documents`, the number
-    that the source is known to hold. Raises DataError; what was written is removed then, unless the
-    documents can be gone on with.
+    that the source is known to hold. Documents of fewer than `min_tokens` tokens are left out. With a
+    `test_fraction` there is a third split, test. Raises DataError; what was written is removed then,
+    unless the documents can be gone on with.
     """
     if not 0 < val_fraction < 1:
         raise DataError(f"--val_fraction must lie between 0 and 1, not {val_fraction}")
     if workers < 1:
         raise DataError(f"--workers must be at least 1, not {workers}")
-    if max_tokens is not None:
-        if max_tokens < 1:
-            raise DataError(f"--max_tokens must be at least 1, not {max_tokens}")
-        if isinstance(parse_tokenizer_name(tokenizer)[1], int):
+    if not 0 <= test_fraction < 1 - val_fraction:
+        raise DataError(
+            f"--test_fraction must lie between 0 and what --val_fraction={val_fraction} leaves, not "
+            f"{test_fraction}"
+        )
+    if min_tokens < 0:
+        raise DataError(f"--min_tokens must not be below 0, not {min_tokens}")
+    if max_tokens is not None and max_tokens < 1:
+        raise DataError(f"--max_tokens must be at least 1, not {max_tokens}")
+    asked = {"max_tokens": max_tokens, "min_tokens": min_tokens, "test_fraction": test_fraction}
+    for key in ("max_tokens", "min_tokens"):
+        if asked[key] and isinstance(parse_tokenizer_name(tokenizer)[1], int):
             raise DataError(
-                f"--max_tokens counts tokens, and --tokenizer={tokenizer} has none before it was trained "
+                f"--{key} counts tokens, and --tokenizer={tokenizer} has none before it was trained "
                 "on all documents: choose gpt2, bytes or a tokenizer.json"
             )
-        source = {**source, "max_tokens": max_tokens}
+    source = {**source, **{key: value for key, value in asked.items() if value}}
+    choice = Choice(val_fraction, test_fraction, min_tokens)
     recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
 
     with _partial_folder(out) as partial:
-        built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), val_fraction))
+        built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), choice))
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
-        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize)
+        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice.splits)
         reader = _Reader(documents(done.state) if done.state else documents())
-        encoded = encode_documents(reader, built, val_fraction, workers)
+        encoded = encode_documents(reader, built, choice, workers)
         if max_tokens is not None:
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
@@ -197,9 +208,7 @@ class _Reader:
 class _Progress:
     """What is on disk: counts, and the state of the documents behind the last one that is."""
 
-    splits: dict[str, dict] = field(
-        default_factory=lambda: {split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}
-    )
+    splits: dict[str, dict]
     read: int = 0
     left_out: int = 0
     empty: int = 0
@@ -217,14 +226,15 @@ class _Progress:
             count["bytes"] += int(part.byte_counts.sum())
 
 
-def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
+def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, ...]) -> _Progress:
     """What a stopped run of the same identity left; the .bin files, of `item` bytes a token, are cut to it.
 
     Where there is nothing to go on from, the folder is swept. What another preparation left may be worth
     hours: that is for its owner to delete.
     """
+    nothing = _Progress({split: {"documents": 0, "tokens": 0, "bytes": 0} for split in splits})
     if not (folder / PROGRESS).exists():
-        return _Progress()
+        return nothing
     try:
         saved = json.loads((folder / PROGRESS).read_text())
         progress = _Progress(**saved.pop("progress"))
@@ -233,7 +243,7 @@ def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
                 f"{folder} holds what another command has prepared so far: run that command again, "
                 "delete the folder, or choose another --out"
             )
-        for split in SPLITS:
+        for split in splits:
             size = progress.splits[split]["tokens"] * item
             path = folder / f"{split}.bin"
             if path.stat().st_size < size:
@@ -246,7 +256,7 @@ def _read_progress(folder: Path, identity: dict, item: int) -> _Progress:
         with _blaming(folder):
             for left_over in folder.iterdir():
                 left_over.unlink()
-        return _Progress()
+        return nothing
     print(f"going on behind the first {progress.read:,} documents: {folder}", file=sys.stderr)
     return progress
 
@@ -308,7 +318,9 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
         bar = stack.enter_context(
             tqdm(unit="tok", unit_scale=True, mininterval=interval, desc=folder.stem, initial=tokens)
         )
-        files = {split: stack.enter_context(_writing(folder / f"{split}.bin", "ab")) for split in SPLITS}
+        files = {
+            split: stack.enter_context(_writing(folder / f"{split}.bin", "ab")) for split in done.splits
+        }
         for batch in encoded:
             for split, part in batch.splits.items():
                 with _blaming(folder / f"{split}.bin"):
@@ -331,24 +343,27 @@ def _check_counts(done: _Progress, given: int | None) -> None:
     written = sum(count["documents"] for count in done.splits.values())
     if done.read != written + done.empty + done.left_out or given not in (None, done.read):
         raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
-    for split in SPLITS:
+    for split in done.splits:
         if not done.splits[split]["documents"]:
-            raise DataError(_empty_split(split, done.splits, done.empty))
+            raise DataError(_empty_split(split, done))
 
 
-def _empty_split(split: str, counts: dict, skipped: int) -> str:
-    total = sum(count["documents"] for count in counts.values())
+def _empty_split(split: str, done: _Progress) -> str:
+    total = sum(count["documents"] for count in done.splits.values())
+    if not total and done.left_out:
+        left_out = f"{done.left_out:,} were left out, {done.empty:,} empty"
+        return f"none of {done.read:,} documents was kept: {left_out}"
     if not total:
-        return f"no document with any text was found ({skipped} were empty)"
+        return f"no document with any text was found ({done.empty} were empty)"
     if total == 1:
         return (
             "there is one document only, and documents are not cut into training and validation: cut it "
             r"with --separator, --separator='\n\n' say, or give more"
         )
     change = (
-        f"raise --val_fraction, to {min(0.5, 5 / total):.2g} say"
-        if split == "val"
-        else "lower --val_fraction"
+        "lower --val_fraction"
+        if split == "train"
+        else f"raise --{split}_fraction, to {min(0.5, 5 / total):.2g} say"
     )
     return (
         f"none of the {total} documents fell into the {split} split: {change}, give more "

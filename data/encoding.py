@@ -66,15 +66,37 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 def in_validation(text: str, val_fraction: float) -> bool:
     """Decided by the text alone: duplicates share a split, and nothing need be remembered."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=b"val").digest()
-    return int.from_bytes(digest, "little") < val_fraction * 2**64
+    return _place(text) < val_fraction * 2**64
 
 
-def training_documents(documents: Iterable[str | None], val_fraction: float) -> Iterator[str]:
+def _place(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=b"val").digest(), "little")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which documents a data set takes, and into which split. `min_tokens` counts without end-of-text."""
+
+    val_fraction: float
+    test_fraction: float = 0.0
+    min_tokens: int = 0
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "val", "test") if self.test_fraction else ("train", "val")
+
+    def split(self, text: str) -> str:
+        if in_validation(text, self.val_fraction):
+            return "val"
+        # from the other end, so that neither split depends on the size of the other
+        return "test" if _place(text) >= (1 - self.test_fraction) * 2**64 else "train"
+
+
+def training_documents(documents: Iterable[str | None], choice: Choice) -> Iterator[str]:
     for text in documents:
         if text is not None and text.strip():
             text = valid_unicode(text)
-            if not in_validation(text, val_fraction):
+            if choice.split(text) == "train":
                 yield text
 
 
@@ -95,7 +117,7 @@ def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
 
 
 def encode_documents(
-    documents: Iterable[str | None], tokenizer: Tokenizer, val_fraction: float, workers: int
+    documents: Iterable[str | None], tokenizer: Tokenizer, choice: Choice, workers: int
 ) -> Iterator[Batch]:
     """Yield the encoded documents batch by batch, in order.
 
@@ -107,14 +129,14 @@ def encode_documents(
     batches = itertools.chain(first, batches)
     if workers == 1 or len(first) < TINY:
         for texts, state in batches:
-            yield replace(_encode(texts, tokenizer, val_fraction), state=state)
+            yield replace(_encode(texts, tokenizer, choice), state=state)
         return
     # "spawn": forked children would inherit the locks of the threads that the tokenizers keep.
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(tokenizer, val_fraction),
+        initargs=(tokenizer, choice),
     )
     running = deque()
     try:
@@ -150,16 +172,22 @@ def _batches(documents: Iterable[str | None]) -> Iterator[tuple[list[str | None]
         yield texts, state()
 
 
-def _encode(texts: list[str | None], tokenizer: Tokenizer, val_fraction: float) -> Batch:
+def _encode(texts: list[str | None], tokenizer: Tokenizer, choice: Choice) -> Batch:
     left_out = [place for place, text in enumerate(texts) if text is None]
+    empty = [place for place, text in enumerate(texts) if text is not None and not text.strip()]
     kept = [(place, valid_unicode(text)) for place, text in enumerate(texts) if text and text.strip()]
+    sizes = [len(text.encode()) for _, text in kept]
     dtype = token_dtype(tokenizer.vocab_size)
-    chosen = {"train": [], "val": []}
-    encoded = tokenizer.encode_batch([text for _, text in kept])
-    for (place, text), ids in zip(kept, encoded, strict=True):
-        split = "val" if in_validation(text, val_fraction) else "train"
-        tokens = np.array([*ids, tokenizer.end_of_text], dtype=dtype)
-        chosen[split].append((place, len(tokens), len(text.encode()), tokens))
+    chosen = {split: [] for split in choice.splits}
+    # no token is shorter than a byte: what is too short in bytes need not be encoded
+    long = [(*one, size) for one, size in zip(kept, sizes, strict=True) if size >= choice.min_tokens]
+    encoded = tokenizer.encode_batch([text for _, text, _ in long])
+    for (place, text, size), ids in zip(long, encoded, strict=True):
+        if len(ids) >= choice.min_tokens:
+            tokens = np.array([*ids, tokenizer.end_of_text], dtype=dtype)
+            chosen[choice.split(text)].append((place, len(tokens), size, tokens))
+    taken = {row[0] for rows in chosen.values() for row in rows}
+    left_out += [place for place, _ in kept if place not in taken]
     nothing = np.empty(0, dtype)
     splits = {
         split: Encoded(
@@ -168,14 +196,13 @@ def _encode(texts: list[str | None], tokenizer: Tokenizer, val_fraction: float) 
         )
         for split, rows in chosen.items()
     }
-    empty = set(range(len(texts))).difference(left_out, (place for place, _ in kept))
     places = (np.array(sorted(some), dtype=np.int64) for some in (left_out, empty))
     return Batch(len(texts), *places, splits)
 
 
-def _start_worker(tokenizer: Tokenizer, val_fraction: float) -> None:
+def _start_worker(tokenizer: Tokenizer, choice: Choice) -> None:
     global _of_this_worker
-    _of_this_worker = tokenizer, val_fraction
+    _of_this_worker = tokenizer, choice
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
 

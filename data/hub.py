@@ -7,6 +7,7 @@ A stream reads on where it stopped: after an interruption of the network by itse
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -39,12 +40,15 @@ def library():
     return datasets
 
 
-def plain(name: str, config: str | None, split: str) -> Form:
-    """The data set under its name. A loading script is never run."""
+def plain(name: str, config: str | None, split: str, folder: str | None = None) -> Form:
+    """The data set under its name, or a folder of it. A loading script is never run."""
+    keys = {"name": config, "split": split, "streaming": True}
+    if folder is not None:
+        keys["data_dir"] = folder
 
     def load():
         try:
-            return library().load_dataset(name, name=config, split=split, streaming=True)
+            return library().load_dataset(name, **keys)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
@@ -172,6 +176,38 @@ class Stream:
         return DataError(
             f"{self._shown} failed after {self._rows_read:,} rows: {_reason(error)}\n{self._hint}"
         )
+
+
+class InTurn:
+    """The documents of several streams, one of each in turn until all are read.
+
+    `streams` open them, given a state or None. `state` goes on behind that of another one.
+    """
+
+    def __init__(self, streams: list[Callable[[dict | None], Stream]], state: dict | None = None):
+        states = state["streams"] if state else [None] * len(streams)
+        self._streams = [stream(own) for stream, own in zip(streams, states, strict=True)]
+        self._left = deque(state["left"] if state else range(len(streams)))  # the first is next
+
+    def state(self) -> dict:
+        return {"streams": [stream.state() for stream in self._streams], "left": list(self._left)}
+
+    def about(self) -> dict:
+        return self._streams[0].about()
+
+    def __iter__(self) -> Iterator[str | None]:
+        return self
+
+    def __next__(self) -> str | None:
+        while self._left:
+            try:
+                document = next(self._streams[self._left[0]])
+            except StopIteration:
+                self._left.popleft()
+                continue
+            self._left.rotate(-1)
+            return document
+        raise StopIteration
 
 
 def _reason(error: Exception) -> str:

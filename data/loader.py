@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ import torch
 from data import DataError
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
+
+if TYPE_CHECKING:
+    from data.mixture import Mixture
 
 ROUNDS = 8  # of the Feistel network; four make a permutation that looks random, the rest is margin
 
@@ -151,7 +155,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: "Dataset | Mixture",
         batch_size: int,
         seed: int,
         device: str | torch.device,

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,20 +15,35 @@ from training.hardware import autocast
 
 @torch.no_grad()
 def evaluate(
-    model, windows: np.ndarray, text_bytes: int, batch_size: int, dtype: str, ranks: Ranks
+    model,
+    windows: np.ndarray,
+    text_bytes: int,
+    batch_size: int,
+    dtype: str,
+    ranks: Ranks,
+    parts: dict[str, np.ndarray] | None = None,
 ) -> dict:
     """Score every target token of `windows` [count, block_size + 1] once, whatever the number of ranks.
 
     Returns mean loss in nats per token, perplexity, and bits per byte; `text_bytes` is the size of the
     text that the targets stand for. Where the ladders are clipped to their ranges in evaluation,
-    `val_loss_unclipped` is the loss without that.
+    `val_loss_unclipped` is the loss without that. Where `parts` divides the windows, {name: indices},
+    `val_loss_<name>` is the loss of each.
     """
     model.eval()
-    loss = _loss(model, windows, batch_size, dtype, ranks)
+    losses = {}
+    for name, rows in (parts or {}).items():
+        losses[f"val_loss_{name}"] = _loss(model, windows[rows], batch_size, dtype, ranks)
+    if parts:
+        sizes = [len(rows) for rows in parts.values()]
+        loss = math.fsum(map(operator.mul, losses.values(), sizes)) / len(windows)
+    else:
+        loss = _loss(model, windows, batch_size, dtype, ranks)
     result = {
         "val_loss": loss,
         "val_perplexity": math.exp(min(loss, 700)),
         "val_bits_per_byte": loss * windows[:, 1:].size / math.log(2) / text_bytes,
+        **losses,
     }
     clipped = [module for module in model.modules() if isinstance(module, Fraction) and module.has_range]
     if clipped:

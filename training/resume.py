@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.loader import Dataset
+from data.mixture import Mixture
 from training import checkpoint
 from training.checkpoint import CheckpointError
 
@@ -55,10 +57,29 @@ class Progress:
     wandb_id: str | None = None
 
 
-def fingerprint(data) -> dict:
-    """What tells one data set from another, wherever its folder lies."""
+def fingerprint(data: Dataset | Mixture) -> dict:
+    """What tells one data set, or mixture of them, from another, wherever the folders lie."""
+    if isinstance(data, Mixture):
+        weights = [str(weight) for weight in data.shares.weights]
+        return {"weights": weights, "sources": [fingerprint(source) for source in data.sources]}
     splits = data.meta["splits"]
     return {"tokenizer": data.meta["tokenizer"]["hash"], "splits": splits, "sample": data.sample_hash()}
+
+
+def _difference(before: dict, now: dict, config_before: dict, config) -> str:
+    """Why a run cannot go on with data of another fingerprint."""
+    if "sources" in before and before["sources"] == now.get("sources"):
+        weights = [", ".join(one["weights"]) for one in (before, now)]
+        return (
+            f"the weights of the data sets were {weights[0]}, now {weights[1]} (they decide which data set "
+            "each sample is of)"
+        )
+    if "sources" in before or "sources" in now:
+        return (
+            f"the data were {config_before.get('dataset')!r}, now {config.dataset!r}: other data, or in "
+            "another order (it decides which data set each sample is of)"
+        )
+    return f"{config.dataset} holds other data than the run was trained on"
 
 
 def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, dict[str, str]] | None:
@@ -86,7 +107,7 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     if "max_iters" in changes and config.max_iters < content["step"]:
         wrong.append(f"max_iters={config.max_iters}, but {content['step']} steps are done")
     if content["data"] != data:
-        wrong.append(f"{config.dataset} holds other data than the run was trained on")
+        wrong.append(_difference(content["data"], data, content["config"], config))
     if wrong:
         raise CheckpointError(
             f"{path} cannot go on with this configuration: {'; '.join(wrong)}. Leave these as they "

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 import configurator
 from data.loader import Dataset, Loader
+from data.mixture import Mixture
 from layers.ladder import Fraction
 from model import GPT, flops_per_token, model_config, parameter_counts
 from training import checkpoint
@@ -46,7 +47,7 @@ class Trainer:
         ranks: Ranks,
         device: torch.device,
         folder: Path,
-        data: Dataset,
+        data: Dataset | Mixture,
         validation: np.ndarray,
         restored,
     ):
@@ -243,8 +244,9 @@ class Trainer:
         config, progress = self.config, self.progress
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
+        parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
         result = evaluate(
-            self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks
+            self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
         )
         record = {"seconds": progress.seconds, **result}
         if self.ranks.first:
@@ -258,6 +260,7 @@ class Trainer:
         self.say(
             f"step {progress.step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
             f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte"
+            + "".join(f", {name} {result[f'val_loss_{name}']:.4f}" for name in parts)
         )
         improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss
         if improved:
@@ -336,16 +339,21 @@ class Trainer:
         total = sum(counts.values())
         body = total - counts["embedding"] - counts["position"]
         tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
-        epochs = config.max_iters * tokens / len(data.tokens)
         ranks = f" on {self.ranks.world} ranks" if self.ranks.world > 1 else ""
         self.say(configurator.format_config(config))
+        if isinstance(data, Mixture):
+            samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
+            sources = "\n  ".join(data.describe(samples))
+            told, epochs = f"{len(data.sources)} data sets, by weight:\n  {sources}\n  ", ""
+        else:
+            told = f"{config.dataset}, {len(data.tokens):,} training tokens, "
+            epochs = f" ({config.max_iters * tokens / len(data.tokens):.2f} epochs)"
         self.say(
-            f"data: {config.dataset}, {len(data.tokens):,} training tokens, "
-            f"vocabulary {data.meta['vocab_size']:,}\n"
+            f"data: {told}vocabulary {data.meta['vocab_size']:,}\n"
             f"model: {total:,} parameters, {body:,} without embeddings, "
             f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training\n"
-            f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all "
-            f"({epochs:.2f} epochs){ranks}, on {self.device.type}"
+            f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
+            f"{epochs}{ranks}, on {self.device.type}"
         )
         if self.dyadic:
             self.say(self.dyadic.table())

@@ -32,18 +32,20 @@ def texts():
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """hub["owner/name"] = columns or an exception: what load_dataset finds under the name. The real library
-    reads it, from Parquet files. A key (name, revision) stands for that revision alone."""
+    reads it, from Parquet files. A key (name, revision) stands for that revision alone, and a key
+    (name, configuration or folder) for that part."""
     datasets = pytest.importorskip("datasets")
     real, served = datasets.load_dataset, {}
     served["asked"] = []
 
-    def load_dataset(path, name=None, split=None, streaming=False, revision=None):
+    def load_dataset(path, name=None, split=None, streaming=False, revision=None, data_dir=None):
         assert streaming
-        served["asked"].append((path, name, split, revision))
-        found = served[path if revision is None else (path, revision)]
+        part = revision or name or data_dir
+        served["asked"].append((path, name or data_dir, split, revision))
+        found = served[(path, part) if revision or (path, part) in served else path]
         if isinstance(found, Exception):
             raise found
-        folder = tmp_path / "hub" / path / (revision or "main")
+        folder = tmp_path / "hub" / path / (part or "main")
         folder.mkdir(parents=True, exist_ok=True)
         files = {split: write_parquet(folder, found)}
         return real("parquet", data_files=files, split=split, streaming=True)

@@ -78,6 +78,66 @@ def test_split_follows_the_text_alone(tmp_path):
     assert set(in_both[0]) < set(in_both[1])
 
 
+def test_a_test_split_takes_from_training_alone(tmp_path):
+    keys = ({"a": 1}, "bytes")
+    for name, fraction in (("two", 0.0), ("three", 0.2)):
+        out = tmp_path / name
+        meta = binary.prepare(lambda: iter(DOCUMENTS), *keys, out, 0.1, 1, test_fraction=fraction)
+    assert list(meta["splits"]) == ["train", "val", "test"]
+    assert meta["source"] == {"a": 1, "test_fraction": 0.2}
+    two, three = (
+        {split: read_back(tmp_path / name, split) for split in ("train", "val")}
+        for name in ("two", "three")
+    )
+    test = read_back(tmp_path / "three", "test")
+    assert two["val"] == three["val"]
+    assert [text for text in DOCUMENTS if text in set(three["train"] + test)] == two["train"]
+    assert 20 < len(test) < 60
+    assert not (tmp_path / "two" / "test.bin").exists()
+    for fraction in (-0.1, 0.9):
+        with pytest.raises(DataError, match="--test_fraction must lie between 0 and what"):
+            binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "x", 0.1, 1, test_fraction=fraction)
+    with pytest.raises(DataError, match="fell into the test split: raise --test_fraction"):
+        binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "x", 0.1, 1, test_fraction=1e-9)
+    with pytest.raises(DataError, match=r"test_fraction: 0\.2 there, None asked for"):
+        binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "three", 0.1, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_short_documents_are_left_out(tmp_path, monkeypatch, workers):
+    """By their tokens: 16 letters e with an accent are 16 characters and 32 bytes."""
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 500)
+    documents = [*DOCUMENTS, "é" * 16, "é" * 15, "", None]
+    out = tmp_path / "set"
+    meta = binary.prepare(lambda: iter(documents), {}, "bytes", out, 0.1, workers, min_tokens=32)
+    kept = [text for text in documents if text and len(text.encode()) >= 32]
+    assert sorted(read_back(out, "train") + read_back(out, "val")) == sorted(kept)
+    assert "é" * 16 in kept
+    assert meta["skipped_empty"] == 1
+    assert meta["left_out"] == len(documents) - 1 - len(kept)
+    for minimum, tokenizer, message in [
+        (-1, "bytes", "--min_tokens must not be below 0"),
+        (5, "bpe:300", "--min_tokens counts tokens, and --tokenizer=bpe:300 has none before"),
+        (10**6, "bytes", "none of 204 documents was kept: 203 were left out, 1 empty"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            binary.prepare(
+                lambda: iter(documents), {}, tokenizer, tmp_path / "x", 0.1, 1, min_tokens=minimum
+            )
+
+
+def test_tokens_are_counted_with_the_tokenizer(tmp_path):
+    """A BPE needs fewer tokens than bytes, so it leaves out more."""
+    prepare(tmp_path / "bpe", tokenizer="bpe:300")
+    tokenizer = str(tmp_path / "bpe" / "tokenizer.json")
+    encode = Dataset(tmp_path / "bpe", "train", 1).tokenizer().encode
+    long = [text for text in DOCUMENTS if len(encode(text)) >= 32]
+    out = tmp_path / "set"
+    binary.prepare(lambda: iter(DOCUMENTS), {}, tokenizer, out, 0.1, 1, min_tokens=32)
+    assert sorted(read_back(out, "train") + read_back(out, "val")) == sorted(long)
+    assert 0 < len(long) < sum(len(text) >= 32 for text in DOCUMENTS)
+
+
 def test_bpe_learns_from_the_training_split_only(tmp_path):
     prepare(tmp_path / "set", DOCUMENTS, "bpe:300")
     training = [text for text in DOCUMENTS if not encoding.in_validation(text, 0.1)]
@@ -109,7 +169,7 @@ def test_batches_in_flight_are_bounded(monkeypatch):
             taken += 1
             yield f"{i}" * 1000
 
-    encoded = encoding.encode_documents(counted(), BytesTokenizer(), 0.1, 2)
+    encoded = encoding.encode_documents(counted(), BytesTokenizer(), encoding.Choice(0.1), 2)
     for i in range(20):
         next(encoded)
         assert taken <= i + 1 + 2 * 2 + 1

@@ -1,4 +1,4 @@
-"""FineWeb-Edu up to a number of tokens, and GneissWeb: FineWeb through a Bloom filter of its ids."""
+"""FineWeb's long documents, FineWeb-Edu up to some number of tokens, GneissWeb through a Bloom filter."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from tests.data.helpers import ROOT, load_script
 
 pytest.importorskip("datasets")
 rbloom = pytest.importorskip("rbloom")
+fineweb_script = load_script("fineweb")
 fineweb_edu = load_script("fineweb_edu")
 gneissweb = load_script("gneissweb")
 N = 80
@@ -77,6 +78,41 @@ def test_fineweb_edu_up_to_a_number_of_tokens(tmp_path, edu, texts):
     assert sorted(texts(tmp_path / "set")) == sorted(TEXTS[: meta["documents_read"]])
     assert meta["source"]["max_tokens"] == 500
     assert edu["asked"][0][1] == "default"
+
+
+def test_fineweb_in_three_splits_without_short_documents(tmp_path, fineweb, texts, capsys):
+    """A byte is a token here."""
+    meta = run(fineweb_script, tmp_path / "set", min_tokens=45, max_tokens=None, test_fraction=0.3)
+    long = [text for text in TEXTS if len(text) >= 45]
+    assert 0 < len(long) < N
+    assert any(len(text) == 45 for text in long)
+    assert sorted(texts(tmp_path / "set", "train", "val", "test")) == sorted(long)
+    assert meta["left_out"] == N - len(long)
+    assert f"kept {len(long) / N:.2%} of 80 documents read" in capsys.readouterr().out
+    assert all(count["documents"] for count in meta["splits"].values())
+    assert fineweb["asked"] == [("HuggingFaceFW/fineweb", "sample-100BT", "train", None)]
+    asked = {"min_tokens": 45, "test_fraction": 0.3}
+    assert meta["source"] == {
+        "hub": "HuggingFaceFW/fineweb",
+        "config": "sample-100BT",
+        "split": "train",
+        **asked,
+    }
+
+
+def test_fineweb_as_the_protocol_has_it(tmp_path, fineweb, texts):
+    """The shares are those of 600, 50 and 50 million."""
+    config = fineweb_script.PrepareConfig()
+    assert (config.min_tokens, config.max_tokens) == (4000, 600_000_000)
+    others = config.val_fraction + config.test_fraction
+    assert config.max_tokens * config.val_fraction / (1 - others) == pytest.approx(50e6)
+    assert config.val_fraction == config.test_fraction
+    with pytest.raises(DataError, match="none of 80 documents was kept: 80 were left out, 0 empty"):
+        run(fineweb_script, tmp_path / "set")
+    plain = run(fineweb_script, tmp_path / "plain", min_tokens=0, test_fraction=0.0, max_tokens=500)
+    assert list(plain["splits"]) == ["train", "val"]
+    assert plain["splits"]["train"]["tokens"] >= 500
+    assert plain["left_out"] == 0
 
 
 def test_gneissweb(tmp_path, fineweb, texts, capsys):
@@ -178,7 +214,7 @@ def test_a_filter_of_something_else(tmp_path, fineweb, monkeypatch):
         run(gneissweb, tmp_path / "set", bloom=path, max_tokens=1000)
 
 
-@pytest.mark.parametrize("name", ["openwebtext", "fineweb_edu", "gneissweb"])
+@pytest.mark.parametrize("name", ["openwebtext", "fineweb", "fineweb_edu", "gneissweb"])
 def test_without_network(tmp_path, name):
     """The real libraries, kept offline by their own switch: one clear error, and nothing is left."""
     command = [sys.executable, f"data/{name}/prepare.py", f"--out={tmp_path / 'set'}", "--tokenizer=bytes"]

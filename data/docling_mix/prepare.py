@@ -1,0 +1,206 @@
+"""The docling data mix: the nine sources that the CoFrGeNet paper names, as far as they are public.
+
+    python data/docling_mix/prepare.py --stack_edu_files=PATH
+    python data/docling_mix/prepare.py --sources=dclm2,dclm3plus,fineweb2,finemath,cosmopedia
+
+Each source becomes a data set of its own, and the --dataset=... that mixes them is printed at the end.
+Stopped or killed, the same command goes on where it was. The paper gives names and no more; what is read:
+
+    dclm2, dclm3plus    no published names. HuggingFaceTB/dclm-edu, which is DCLM with the scores of
+                        FineWeb-Edu's classifier: what has score 2, and what has 3 and more
+    fineweb2            "FineWeb-2-edu" is not published: HuggingFaceFW/fineweb-2, --languages in turn
+    starcoder           bigcode/starcoderdata, --programming in turn; gated: accept its terms and log in
+    stack_edu           HuggingFaceTB/stack-edu holds ids only. The contents are Software Heritage's; the
+                        script on its page downloads them: give files with a column `text`
+    finemath            HuggingFaceTB/finemath, of its two qualities the better: finemath-4plus
+    infiwebmath         HuggingFaceTB/finemath, likewise: infiwebmath-4plus
+    opc_math            OpenCoder-LLM/opc-fineweb-math-corpus
+    cosmopedia          HuggingFaceTB/cosmopedia, its eight parts in turn
+
+The paper gives no weights. Ours follow the sizes of what is public, from trillions of tokens of web text to
+some five billion in the smallest source, but flatter: so that 100 billion tokens in all read none of them
+more than about once. They are 48 % web, 10 % other languages, 24 % code, 14 % math and 4 % synthetic text,
+and can be changed in --dataset.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from configurator import parse  # noqa: E402
+from data import DataError, binary, files, hub  # noqa: E402
+from data.tokenizer import parse_tokenizer_name  # noqa: E402
+
+WEIGHTS = {
+    **{"dclm2": 24, "dclm3plus": 24, "fineweb2": 10, "starcoder": 12, "stack_edu": 12},
+    **{"finemath": 5, "infiwebmath": 5, "opc_math": 4, "cosmopedia": 4},
+}
+COSMOPEDIA = "auto_math_text khanacademy openstax stanford stories web_samples_v1 web_samples_v2 wikihow"
+
+
+@dataclass
+class PrepareConfig:
+    """Nine sources -> OUT/<source>/<tokenizer>, each with train.bin, val.bin and what belongs to them."""
+
+    out: str = "data/docling_mix"  # folder to write the sources' folders into
+    sources: str = ",".join(WEIGHTS)  # which ones, separated by commas
+    max_tokens: int = (
+        10_000_000_000  # training tokens of all nine together; each source has its weight's share
+    )
+    languages: str = "deu_Latn,fra_Latn,spa_Latn,ita_Latn,por_Latn,jpn_Jpan"  # of fineweb2, in turn
+    programming: str = "python,java,javascript,typescript,c,cpp,go,rust"  # folders of starcoder, in turn
+    stack_edu_files: str | None = (
+        None  # contents of stack_edu: files, folders or globs, separated by commas
+    )
+    tokenizer: str = "gpt2"  # gpt2, bytes or a tokenizer.json
+    val_fraction: float = 0.0005  # share of the documents kept for validation
+    workers: int = os.cpu_count() or 1  # processes that encode
+
+    def check(self) -> list[str]:
+        complaints = []
+        if unknown := [name for name in split(self.sources) if name not in WEIGHTS]:
+            complaints.append(f"sources: no {', '.join(unknown)}; there are {', '.join(WEIGHTS)}")
+        for key in ("sources", "languages", "programming"):
+            if not split(getattr(self, key)):
+                complaints.append(f"--{key} names nothing")
+        if self.max_tokens < 1:
+            complaints.append(f"--max_tokens must be at least 1, not {self.max_tokens}")
+        if self.tokenizer.startswith("bpe:"):
+            complaints.append(
+                f"--tokenizer={self.tokenizer} would be another one for each source, a mixture has one: "
+                "train it with data/text/prepare.py, and give its tokenizer.json"
+            )
+        return complaints
+
+
+@dataclass
+class Source:
+    """The first two arguments of binary.prepare."""
+
+    documents: Callable[..., Iterator[str | None]]
+    about: dict
+
+
+def main(config: PrepareConfig) -> None:
+    chosen = split(config.sources)
+    kind, argument = parse_tokenizer_name(config.tokenizer)
+    # a tokenizer.json out of data/x/bpe4096 is called bpe4096
+    label = argument.resolve().parent.name if isinstance(argument, Path) else kind
+    folders = {name: Path(config.out) / name / label for name in chosen}
+    sources = open_sources(config, [name for name in chosen if not (folders[name] / "meta.json").is_file()])
+    for name, source in sources.items():
+        print(f"== {name}", file=sys.stderr)
+        own = dataclasses.replace(config, out=str(folders[name]))
+        budget = -(-config.max_tokens * WEIGHTS[name] // sum(WEIGHTS.values()))
+        binary.run(own, source.documents, source.about, max_tokens=budget)
+    mixture = ",".join(f"{folders[name]}:{WEIGHTS[name]}" for name in chosen)
+    print(f"Next: python train.py ... --dataset={mixture}")
+
+
+def open_sources(config: PrepareConfig, names: list[str]) -> dict[str, Source]:
+    """The sources, each of which has given a document; DataError that names all that cannot be had."""
+    found: dict[str, Source] = {}
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            source = SOURCES[name](config)
+            next(source.documents(), None)
+            found[name] = source
+        except DataError as error:
+            failed[name] = str(error)
+    if failed:
+        others = ",".join(name for name in split(config.sources) if name not in failed)
+        reasons = [f"  {name}: " + reason.replace("\n", "\n    ") for name, reason in failed.items()]
+        without = f"To go on without them: --sources={others}" if others else "Nothing is left without them"
+        raise DataError(
+            "\n".join(["these sources cannot be had, and nothing was written:", *reasons, without])
+        )
+    return found
+
+
+def from_hub(
+    name: str,
+    configs: list[str | None] = (None,),
+    folders: list[str] = (),
+    field: str = "text",
+    score: Callable[[int], bool] | None = None,
+    hint: str = "The hub needs network. Run the same command again when it is back",
+) -> Source:
+    """A data set of the hub: one configuration or folder, or a document of several in turn. `score` decides
+    by the column edu_int_score which documents are taken."""
+    parts = [(None, folder) for folder in folders] or [(config, None) for config in configs]
+
+    def document(row: dict, place: str) -> str | None:
+        if score is not None:
+            if row.get("edu_int_score") is None:
+                raise DataError(f"{place}: no edu_int_score, by which documents are chosen")
+            if not score(row["edu_int_score"]):
+                return None
+        return files.text_of(row, field, place)
+
+    def stream(config: str | None, folder: str | None) -> Callable[[dict | None], hub.Stream]:
+        form = hub.plain(name, config, "train", folder)
+        part = config or folder
+        shown = f"the data set {name}" + (f" ({part})" if part else "")
+        return lambda state: hub.Stream([form], document, shown, hint, state)
+
+    streams = [stream(*part) for part in parts]
+    about = {"hub": name, "parts": [config or folder for config, folder in parts], "split": "train"}
+    return Source(lambda state=None: hub.InTurn(streams, state), {**about, "field": field})
+
+
+def dclm(score: Callable[[int], bool], wording: str) -> Source:
+    source = from_hub("HuggingFaceTB/dclm-edu", score=score)
+    source.about["edu_int_score"] = wording
+    return source
+
+
+def starcoder(config: PrepareConfig) -> Source:
+    hint = "It is gated: accept its terms on its page of the hub and log in with `hf auth login`"
+    return from_hub("bigcode/starcoderdata", folders=split(config.programming), field="content", hint=hint)
+
+
+def stack_edu(config: PrepareConfig) -> Source:
+    if config.stack_edu_files is None:
+        raise DataError(
+            "HuggingFaceTB/stack-edu holds ids only, and the contents are Software Heritage's: download "
+            "them with the script on the data set's page, and give them as --stack_edu_files=PATH"
+        )
+    paths = files.find(split(config.stack_edu_files))
+    about = {
+        "files": [path.name for path in paths[:20]],
+        "number_of_files": len(paths),
+        "bytes_of_files": sum(path.stat().st_size for path in paths),
+        "field": "text",
+    }
+    return Source(lambda: files.documents(paths, "text", None), about)
+
+
+def split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+SOURCES: dict[str, Callable[[PrepareConfig], Source]] = {
+    "dclm2": lambda config: dclm(lambda score: score == 2, "2"),
+    "dclm3plus": lambda config: dclm(lambda score: score >= 3, "3 and more"),
+    "fineweb2": lambda config: from_hub("HuggingFaceFW/fineweb-2", split(config.languages)),
+    "starcoder": starcoder,
+    "stack_edu": stack_edu,
+    "finemath": lambda config: from_hub("HuggingFaceTB/finemath", ["finemath-4plus"]),
+    "infiwebmath": lambda config: from_hub("HuggingFaceTB/finemath", ["infiwebmath-4plus"]),
+    "opc_math": lambda config: from_hub("OpenCoder-LLM/opc-fineweb-math-corpus"),
+    "cosmopedia": lambda config: from_hub("HuggingFaceTB/cosmopedia", COSMOPEDIA.split()),
+}
+
+
+if __name__ == "__main__":
+    try:
+        main(parse(PrepareConfig, sys.argv[1:]))
+    except DataError as error:
+        sys.exit(f"prepare.py: {error}")

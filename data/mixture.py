@@ -1,0 +1,221 @@
+"""Several prepared data sets read as one, each with its weight.
+
+    data/a/gpt2                           one folder: a Dataset
+    data/a/gpt2:0.7,data/b/gpt2:0.3       a Mixture: seven of ten samples come from data/a/gpt2
+
+Weights are positive decimal numbers or fractions (2/3), read exactly and divided by their sum. In lowest
+terms they are m_j / M, and which source a sample belongs to repeats every M samples. Within such a period
+the k-th sample (k = 0, 1, ...) of source j lies at one of the places
+
+    floor(k M / m_j) .. ceil((k + 1) M / m_j) - 1,
+
+which says no more and no less than that after any number n of samples source j has had floor or ceil of
+n m_j / M. Each place is given to the source whose next range ends first (the earlier named of equals); for
+one sample at a place this is known to keep every range. So the source of sample i, and how many samples of
+each source came before it, are read off a table of one period, and sample i remains a pure function of
+(data sets, weights, seed, block size, i).
+"""
+
+import itertools
+import math
+import os
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data import DataError
+from data.loader import Dataset
+from data.tokenizer import Tokenizer
+
+LONGEST_PERIOD = 100_000  # samples; its table takes a fraction of a second and a megabyte
+
+
+def parse(text: str) -> tuple[list[str], "Shares"]:
+    """ "folder" or "folder:weight,folder:weight" -> the folders and their shares. Raises DataError."""
+    if not text.strip():
+        raise DataError("dataset is empty: give the folder of a prepared data set")
+    if ("," not in text and ":" not in text) or os.path.exists(text):
+        return [text], Shares([Fraction(1)])
+    folders, weights = [], []
+    for part in text.split(","):
+        folder, _, number = (piece.strip() for piece in part.rpartition(":"))
+        if not folder:
+            raise DataError(f"dataset: {part.strip()!r} has no weight; write folder:weight,folder:weight")
+        try:
+            weight = Fraction(number)
+        except (ValueError, ZeroDivisionError):
+            raise DataError(f"dataset: the weight {number!r} of {folder} is not a number") from None
+        if weight <= 0:
+            raise DataError(f"dataset: the weight of {folder} must be above 0, not {number}")
+        if os.path.realpath(folder) in map(os.path.realpath, folders):
+            raise DataError(f"dataset names {folder} twice: add up its weights")
+        folders.append(folder)
+        weights.append(weight)
+    return folders, Shares(weights)
+
+
+def open_dataset(
+    text: str, split: str, block_size: int, vocab_size: int | None = None, batch_size: int = 1
+) -> "Dataset | Mixture":
+    """What `text` names, see `parse`; the other arguments are those of Dataset. Raises DataError."""
+    folders, shares = parse(text)
+    if len(folders) == 1:
+        return Dataset(folders[0], split, block_size, vocab_size, batch_size)
+    sources = [
+        Dataset(folder, split, block_size, vocab_size, math.ceil(weight * batch_size))
+        for folder, weight in zip(folders, shares.weights, strict=True)
+    ]
+    return Mixture(sources, shares)
+
+
+class Shares:
+    """Which source each sample belongs to. `weights` are Fractions whose sum is 1, in the given order."""
+
+    def __init__(self, weights: list[Fraction]):
+        total = sum(weights)
+        self.weights = tuple(weight / total for weight in weights)
+        self.period = math.lcm(*(weight.denominator for weight in self.weights))
+        if self.period > LONGEST_PERIOD:
+            raise DataError(
+                f"dataset: the weights repeat after {self.period:,} samples only, and {LONGEST_PERIOD:,} "
+                "are the limit: round them, to thousandths of the whole say"
+            )
+        self.per_period = [int(weight * self.period) for weight in self.weights]
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The source of each sample of a period, int64 [period]."""
+        sources = range(len(self.weights))
+        given = [0] * len(self.weights)
+        begins, ends = ([0] * len(self.weights) for _ in range(2))
+
+        def next_range(j):
+            begins[j] = given[j] * self.period // self.per_period[j]
+            ends[j] = -(-(given[j] + 1) * self.period // self.per_period[j])
+
+        for j in sources:
+            next_range(j)
+        table = np.empty(self.period, dtype=np.int64)
+        for place in range(self.period):
+            chosen = min((j for j in sources if begins[j] <= place), key=lambda j: ends[j])
+            table[place] = chosen
+            given[chosen] += 1
+            next_range(chosen)
+        return table
+
+    @cached_property
+    def _places(self) -> list[np.ndarray]:
+        return [np.flatnonzero(self.table == j) for j in range(len(self.weights))]
+
+    def sources(self, first: int, count: int) -> np.ndarray:
+        """The sources of samples first .. first + count - 1, int64 [count]."""
+        return self.table[(first % self.period + np.arange(count)) % self.period]
+
+    def before(self, sample: int) -> list[int]:
+        """How many of the samples 0 .. sample - 1 each source has."""
+        periods, place = divmod(sample, self.period)
+        return [
+            periods * each + int(np.searchsorted(places, place))
+            for each, places in zip(self.per_period, self._places, strict=True)
+        ]
+
+    def sample(self, source: int, number: int) -> int:
+        """The sample that is number `number`, from 0 on, of a source."""
+        periods, rest = divmod(number, self.per_period[source])
+        return periods * self.period + int(self._places[source][rest])
+
+
+class Mixture:
+    """One split of several data sets; has what Loader and Trainer use of a Dataset.
+
+    Each source keeps an order and epochs of its own: its k-th sample in the mixture is its sample k. All
+    have one tokenizer and one block size. `names` are the parts of their paths in which they differ.
+    """
+
+    def __init__(self, sources: list[Dataset], shares: Shares):
+        self.sources, self.shares = sources, shares
+        first = sources[0]
+        for other in sources[1:]:
+            if other.meta["tokenizer"]["hash"] != first.meta["tokenizer"]["hash"]:
+                names = [source.meta["tokenizer"].get("name", "?") for source in (first, other)]
+                raise DataError(
+                    f"{first.folder} and {other.folder} have different tokenizers ({' and '.join(names)}), "
+                    "so that a token means other text in each; prepare both with one --tokenizer (a "
+                    "tokenizer.json that one of them holds will do)"
+                )
+        self.names = short_names([source.folder for source in sources])
+        self.meta = first.meta
+        self.block_size = first.block_size
+
+    def tokenizer(self) -> Tokenizer:
+        return self.sources[0].tokenizer()
+
+    def target_bytes(self, windows: np.ndarray) -> int:
+        return self.sources[0].target_bytes(windows)
+
+    def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
+        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
+        begins, ends = (self.shares.before(sample) for sample in (first_sample, first_sample + count))
+        parts = [
+            source.windows(begin, end - begin, seed)
+            for source, begin, end in zip(self.sources, begins, ends, strict=True)
+        ]
+        return self._merge(parts, self.shares.sources(first_sample, count))
+
+    def validation_windows(self, count: int) -> np.ndarray:
+        """At most `count` windows, the same at every call, in the order of the mixture's first samples.
+
+        Each source gives its share, evenly spaced; where one has too few, all give fewer.
+        """
+        count = min(
+            count,
+            *(self.shares.sample(j, source.n_windows) for j, source in enumerate(self.sources)),
+        )
+        shares = self.shares.before(count)
+        if 0 in shares:
+            least = 1 + max(self.shares.sample(j, 0) for j in range(len(self.sources)))
+            raise DataError(
+                f"of {count:,} validation windows none would be from "
+                f"{self.sources[shares.index(0)].folder}: at least {least:,} are needed, which is "
+                f"--eval_tokens={least * self.block_size} and as much text in every validation split"
+            )
+        parts = [source.validation_windows(n) for source, n in zip(self.sources, shares, strict=True)]
+        return self._merge(parts, self.shares.sources(0, count))
+
+    def parts(self, count: int) -> dict[str, np.ndarray]:
+        """{name: which of the mixture's first `count` samples are of that source}."""
+        sources = self.shares.sources(0, count)
+        return {name: np.flatnonzero(sources == j) for j, name in enumerate(self.names)}
+
+    def describe(self, samples: int) -> list[str]:
+        """A line for each source: its share and how often a run of so many samples reads it."""
+        return [
+            f"{float(weight):.4g} {source.folder}, {len(source.tokens):,} training tokens "
+            f"({taken / source.n_windows:.2f} epochs)"
+            for source, weight, taken in zip(
+                self.sources, self.shares.weights, self.shares.before(samples), strict=True
+            )
+        ]
+
+    def _merge(self, parts: list[np.ndarray], sources: np.ndarray) -> np.ndarray:
+        windows = np.empty((len(sources), self.block_size + 1), dtype=np.int64)
+        for j, part in enumerate(parts):
+            windows[sources == j] = part
+        return windows
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """What is left of each path without the folders that all have in common before and behind it."""
+    paths = [Path(os.path.normpath(folder)).parts for folder in folders]
+    begin, end = shared(paths), shared([path[::-1] for path in paths])
+    names = ["/".join(path[begin : len(path) - end]) for path in paths]
+    return names if all(names) else [str(folder) for folder in folders]
+
+
+def shared(paths: list[tuple[str, ...]]) -> int:
+    """How many first parts all the paths have in common."""
+    return sum(
+        1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    )
