@@ -43,15 +43,14 @@ class SoftmaxAttention(nn.Module):
         h_qk, h_v, exact = x, x, 0
         if position is not None:
             (h_qk, h_v), exact = position.before_qkv(x, pos, layer), position.exact_columns
-        weight, bias = self.qkv.weight, self.qkv.bias
-        if h_v is h_qk:
-            parts = _linear(h_v, weight, bias, exact).split(self.widths, dim=-1)
+        if h_v is h_qk and not exact:
+            parts = self.qkv(h_v).split(self.widths, dim=-1)
         else:
             rows = (sum(self.widths[:2]), self.widths[2])
-            weights = weight.split(rows)
-            biases = (None, None) if bias is None else bias.split(rows)
-            qk = _linear(h_qk, weights[0], biases[0], exact)
-            parts = [*qk.split(self.widths[:2], dim=-1), F.linear(h_v, weights[1], biases[1])]
+            of_qk, of_v = self.qkv.weight.split(rows)
+            bias_qk, bias_v = (None, None) if self.qkv.bias is None else self.qkv.bias.split(rows)
+            q, k = _linear(h_qk, of_qk, bias_qk, exact).split(self.widths[:2], dim=-1)
+            parts = q, k, F.linear(h_v.to(of_v.dtype), of_v, bias_v)
         heads = (self.n_head, self.n_kv_head, self.n_kv_head)
         return [part.unflatten(-1, (n, -1)).transpose(1, 2) for part, n in zip(parts, heads, strict=True)]
 
@@ -98,8 +97,6 @@ def _linear(h, weight, bias, exact):
     h: [B, T, C], weight: [N, C] -> [B, T, N], in h's type. Whatever autocast says for the rest: rounded to
     bfloat16, neighbouring positions would be one.
     """
-    if not exact:
-        return F.linear(h, weight, bias)
     rest = F.linear(h[..., exact:].to(weight.dtype), weight[:, exact:], bias)
     columns = h[0, :, :exact]
     # autocast knows no meta device, which counts FLOPs

@@ -149,6 +149,6 @@ def llama3_scaled(frequencies, factor, low_freq_factor, high_freq_factor, origin
     original_length / high_freq_factor stay, and between them the share that stays grows linearly with
     original_length / wavelength.
     """
-    turns = original_length * frequencies / (2 * math.pi)
+    turns = original_length / (2 * math.pi / frequencies)
     stays = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
-    return frequencies * (stays + (1 - stays) / factor)
+    return (1 - stays) * frequencies / factor + stays * frequencies
