@@ -48,16 +48,12 @@ class ModelConfig:
     rope_low_freq_factor: float = 1.0  # llama3: fewest turns in the original length that are not slow
     rope_high_freq_factor: float = 4.0  # llama3: from so many turns on nothing is stretched
     rope_original_max_position_embeddings: int = 8192  # llama3: the original length, in tokens
-    expe_width: int | None = (
-        None  # expe, exqpe: l, columns that hold the position; None: max(16, n_embd/16)
-    )
+    expe_width: int | None = None  # expe, exqpe: l, columns that hold the position; None: n_embd/16, >= 16
     expe_start: float = 0.0  # expe, exqpe: S, where they begin
     expe_theta: float | None = None  # expe, exqpe: what a token adds; None: 1 / (4 block_size)
     expe_stable: bool = False  # expe, an ablation: the same number in all l columns
     expe_once: bool = False  # expe, exqpe, an ablation: in the embedding, not before each W_q and W_k
-    expe_learned: Literal["no", "random", "standard"] = (
-        "no"  # expe, exqpe: S and thetas learned; their init
-    )
+    expe_learned: Literal["no", "random", "standard"] = "no"  # expe, exqpe: learn S, theta; start
     expe_on_v: bool = False  # expe, exqpe, an ablation: before W_v too
     expe_inference_scale: float = 1.0  # expe, exqpe: multiplies the l columns, not in training
     exqpe_theta_1: float | None = None  # exqpe: step between columns; None: expe_theta
