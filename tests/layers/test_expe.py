@@ -140,7 +140,10 @@ def test_bfloat16_does_not_merge_positions(tiny, kind):
             rounded = F.linear(columns, attention.qkv.weight[:192, :16])
         assert (q.dtype, k.dtype, v.dtype) == (torch.float32, torch.float32, torch.bfloat16)
         for part in (q, k):
-            assert part[0].transpose(0, 1).flatten(1).unique(dim=0).shape[0] == 512
+            rows = part[0].transpose(0, 1).flatten(1)
+            assert rows.unique(dim=0).shape[0] == 512
+            if start == 0:  # nor does the rounding of the whole q and k for attention itself
+                assert rows.bfloat16().unique(dim=0).shape[0] == 512
             # the contribution is right, not only distinct: compare two neighbours
             step = (part[0, :, 1:] - part[0, :, :-1]).transpose(0, 1).flatten(1)
             rows = attention.qkv.weight[:192, :16] if part is q else attention.qkv.weight[192:384, :16]
