@@ -11,9 +11,9 @@ grow with the position n = 0, 1, ..; W_v and the residual stream see the input a
 ExQPE is the closed form of the paper's recursion: step n adds theta_2 to column n mod l alone.
 
 bfloat16 merges neighbours among such numbers (of the first 512 at theta = 1/1024 it tells 385 apart), so
-these columns meet their part of W_q and W_k in float32; see SoftmaxAttention. Their sums with the rest, q and
-k, are rounded to bfloat16 for attention itself, which merges neighbours from some 10,000 tokens on at that
-theta: an evaluation there wants float32.
+these columns meet their part of W_q and W_k in float32; see SoftmaxAttention. Then q and k are rounded to
+bfloat16 as a whole for attention itself, which merges neighbours from some 10,000 tokens on at that theta:
+an evaluation there wants float32.
 """
 
 import torch
