@@ -29,14 +29,35 @@ class ModelConfig:
 
     n_layer: int = 12  # blocks
     n_head: int = 12  # heads of softmax attention, synthesizer and bigbird
+    n_kv_head: int | None = None  # heads of its keys and values; None: n_head, fewer: grouped-query
     n_embd: int = 768  # width of the residual stream
     block_size: int = 1024  # longest sequence, in tokens
     vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
-    bias: bool = False  # biases in the linear layers and norms of the Transformer
+    bias: bool = False  # biases in the linear layers and layer norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
     attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, synthesizer, bigbird
-    ffn: str = "mlp"  # channel mixer: mlp, cffn_gated, cffn_product, cffn_added
-    position: str = "learned"  # positional encoding: learned
+    ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
+    ffn_hidden: int | None = None  # width inside mlp and swiglu; None: 4 and 8/3 times n_embd
+    position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
+    norm_eps: float = 1e-5  # added to the variance
+    tie_embeddings: bool = True  # the head's matrix is the embedding's
+    rope_base: float = 10_000.0  # rope: the slowest pair of columns turns by about 1 / rope_base a token
+    rope_scaling: Literal["none", "llama3"] = "none"  # rope: llama3 stretches the slow frequencies
+    rope_factor: float = 32.0  # llama3: the slowest ones so many times
+    rope_low_freq_factor: float = 1.0  # llama3: fewest turns in the original length that are not slow
+    rope_high_freq_factor: float = 4.0  # llama3: from so many turns on nothing is stretched
+    rope_original_max_position_embeddings: int = 8192  # llama3: the original length, in tokens
+    expe_width: int | None = None  # expe, exqpe: l, columns that hold the position; None: n_embd/16, >= 16
+    expe_start: float = 0.0  # expe, exqpe: S, where they begin
+    expe_theta: float | None = None  # expe, exqpe: what a token adds; None: 1 / (4 block_size)
+    expe_stable: bool = False  # expe, an ablation: the same number in all l columns
+    expe_once: bool = False  # expe, exqpe, an ablation: in the embedding, not before each W_q and W_k
+    expe_learned: Literal["no", "random", "standard"] = "no"  # expe, exqpe: learn S, theta; start
+    expe_on_v: bool = False  # expe, exqpe, an ablation: before W_v too
+    expe_inference_scale: float = 1.0  # expe, exqpe: multiplies the l columns, not in training
+    exqpe_theta_1: float | None = None  # exqpe: step between columns; None: expe_theta
+    exqpe_theta_2: float | None = None  # exqpe: what a token adds to its one column; None: l expe_theta
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
     cf_pole: Literal["clamp", "positive"] = "positive"  # near K_d = 0: as printed, softplus(a) + cf_floor
@@ -49,6 +70,7 @@ class ModelConfig:
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
+    cattn_value_width: int | None = None  # cattn_m: columns of W^v, each used repeatedly; None: n_embd
     cattn_proj: bool = False  # cattn_m: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
     synthesizer_proj: bool = True  # synthesizer: a linear map on the output
@@ -61,12 +83,13 @@ class ModelConfig:
     def check(self) -> list[str]:
         """What is wrong, one sentence each."""
         wrong = []
-        sizes = "n_layer n_head n_embd block_size vocab_size cf_ladders cf_depth cattn_heads"
+        sizes = "n_layer n_head n_kv_head n_embd block_size vocab_size cf_ladders cf_depth cattn_heads"
+        sizes += " cattn_value_width ffn_hidden expe_width rope_original_max_position_embeddings"
         for key in sizes.split():
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
-        for key in ("cf_eps", "cf_floor"):
+        for key in ("cf_eps", "cf_floor", "norm_eps", "rope_base", "rope_factor", "rope_low_freq_factor"):
             if not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if not 0 <= self.dropout < 1:
@@ -85,7 +108,22 @@ class ModelConfig:
                 wrong.append(_unknown(key, name, registry))
             else:
                 wrong += getattr(registry[name], "complaints", lambda config: [])(self)
+        position, attention = POSITION.get(self.position), ATTENTION.get(self.attention)
+        if getattr(position, "needs_queries_and_keys", False) and not _has_queries_and_keys(attention):
+            wrong.append(
+                f"position={self.position} acts on queries and keys, which attention={self.attention} does "
+                "not have: take learned, sinusoidal or none"
+            )
         return wrong
+
+    def length_limits(self) -> list[str]:
+        """The parts that know no position from block_size on, as key=name."""
+        parts = {"attention": ATTENTION[self.attention], "position": POSITION[self.position]}
+        return [
+            f"{key}={getattr(self, key)}"
+            for key, part in parts.items()
+            if not getattr(part, "any_length", False)
+        ]
 
     @property
     def has_ladders(self) -> bool:
@@ -104,23 +142,36 @@ def _unknown(key, name, known) -> str:
     return f"{key} must be one of {', '.join(known)}, not {name!r}{hint}"
 
 
+def _has_queries_and_keys(attention) -> bool:
+    return getattr(attention, "queries_and_keys", False)
+
+
+def _norm(config):
+    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=config.norm_eps)
+    return nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=config.bias)
+
+
 class Block(nn.Module):
-    """x: [B, T, C] -> [B, T, C]"""
+    """x: [B, T, C], the model's positional encoding, pos: [T] int64 -> [B, T, C]"""
 
     def __init__(self, config, layer):
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.layer = layer
+        self.norm1 = _norm(config)
         self.attention = ATTENTION[config.attention](config, layer)
-        self.norm2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.norm2 = _norm(config)
         self.ffn = FFN[config.ffn](config)
 
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
+    def forward(self, x, position, pos):
+        hooks = (position, pos, self.layer) if _has_queries_and_keys(self.attention) else ()
+        x = x + self.attention(self.norm1(x), *hooks)
         return x + self.ffn(self.norm2(x))
 
 
 class GPT(nn.Module):
-    """A decoder-only language model with a tied head.
+    """A decoder-only language model; its head is tied to the embedding unless tie_embeddings=False.
 
     Build it under `torch.device("meta")` for the accounts alone; call `init_weights()` to draw the
     weights. Raises ValueError where the config is not sound or has no vocab_size.
@@ -136,7 +187,9 @@ class GPT(nn.Module):
         self.position = POSITION[config.position](config)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.norm = _norm(config)
+        if not config.tie_embeddings:
+            self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def init_weights(self):
         """GPT-2's: N(0, 0.02), on the residual stream's outputs N(0, 0.02 / sqrt(2 n_layer)), biases 0."""
@@ -146,7 +199,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.02 * scale)
                 if getattr(module, "bias", None) is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm):
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 module.reset_parameters()
         for module in self.modules():
             if module is not self and hasattr(module, "init_weights"):
@@ -154,41 +207,52 @@ class GPT(nn.Module):
         return self
 
     def forward(self, tokens, targets=None):
-        """tokens: [B, T] int64, T <= block_size -> logits [B, T, vocab_size]; with targets [B, T] int64
-        the mean cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of
-        the probability. Raises ValueError for T > block_size.
+        """tokens: [B, T] int64 -> logits [B, T, vocab_size]; with targets [B, T] int64 the mean
+        cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
+        probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
-        length = tokens.shape[1]
-        if length > self.config.block_size:
-            raise ValueError(f"{length} tokens do not fit into block_size={self.config.block_size}")
-        x = self.position.embed(
-            embedding(self.embedding.weight, tokens), torch.arange(length, device=tokens.device)
-        )
+        self.check_length(tokens.shape[1])
+        pos = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.position.embed(embedding(self.embedding.weight, tokens), pos)
         x = self.dropout(x)
         for block in self.blocks:
-            recompute = self.activation_checkpointing and self.training
-            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
-        logits = F.linear(self.norm(x), self.embedding.weight)[..., : self.config.vocab_size]
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(block, x, self.position, pos, use_reentrant=False)
+            else:
+                x = block(x, self.position, pos)
+        head = self.embedding.weight if self.config.tie_embeddings else self.head.weight
+        logits = F.linear(self.norm(x), head)[..., : self.config.vocab_size]
         if targets is None:
             return logits
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
+    def check_length(self, length: int):
+        """Raises ValueError, naming the parts at fault, where the model cannot see so many tokens."""
+        if length > self.config.block_size and (limits := self.config.length_limits()):
+            raise ValueError(
+                f"{length} tokens do not fit into block_size={self.config.block_size}, "
+                f"which is the end for {' and '.join(limits)}"
+            )
+
     @torch.no_grad()
     def generate(
-        self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None
-    ):
+        self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
+        window=None,
+    ):  # fmt: skip
         """Yields one token id after the other.
 
         tokens: list of ids, not empty. temperature 0 takes the likeliest token; top_k keeps the k
         likeliest, top_p the fewest whose probabilities reach p; only ids below `below` are drawn. Past
-        block_size the window slides: the model sees the last block_size tokens, at positions counted
-        from the window's start.
+        `window` tokens (None: block_size) the window slides: the model sees the last ones, at positions
+        counted from the window's start. Raises ValueError for a window that `forward` would refuse.
         """
+        window = window or self.config.block_size
+        self.check_length(window)
         device = self.embedding.weight.device
         context = list(tokens)
         for _ in range(max_new_tokens):
-            window = torch.tensor([context[-self.config.block_size :]], device=device)
-            logits = self(window)[0, -1, :below].float()
+            seen = torch.tensor([context[-window:]], device=device)
+            logits = self(seen)[0, -1, :below].float()
             context.append(int(sample_token(logits, temperature, top_k, top_p, generator)))
             yield context[-1]
 
@@ -215,9 +279,10 @@ def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
     """Parameters by part, in closed form; the values add up to `GPT(config).parameter_count()`."""
-    norm = config.n_embd * (1 + config.bias)
+    norm = config.n_embd * (1 + (config.bias and config.norm == "layernorm"))
     return {
-        "embedding": config.padded_vocab_size * config.n_embd,
+        # a head of its own counts here: it is no part of the body either
+        "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd,
         "position": POSITION[config.position].parameter_count(config),
         "attention": config.n_layer * ATTENTION[config.attention].parameter_count(config),
         "ffn": config.n_layer * FFN[config.ffn].parameter_count(config),

@@ -32,12 +32,13 @@ class SampleConfig:
     temperature: float = 0.8  # 0: always the likeliest token; 1: as the model believes
     top_k: int | None = 200  # only among the k likeliest tokens
     top_p: float | None = None  # only among the likeliest tokens that make up this probability
+    window: int | None = None  # tokens of the past that the model sees; None: its block_size
     seed: int = 1337  # same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("num_samples", "max_new_tokens", "top_k"):
+        for key in ("num_samples", "max_new_tokens", "top_k", "window"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
@@ -60,6 +61,10 @@ def main(argv: list[str]):
         model, tokenizer, step = load_model(path, config.device)
     except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
+    try:
+        model.check_length(config.window or 1)
+    except ValueError as error:
+        sys.exit(f"sample.py: window={config.window}: {error}")
     print(f"{path}, step {step:,}", file=sys.stderr)
     # in training every document follows an end-of-text token
     prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
@@ -91,6 +96,7 @@ def write_one(model, tokenizer, prompt, start, config, generator) -> str:
         config.top_p,
         generator,
         below=tokenizer.vocab_size,  # the model's vocabulary may be larger
+        window=config.window,
     )
     for token in stream:
         if token == tokenizer.end_of_text:

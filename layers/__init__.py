@@ -8,8 +8,9 @@ from layers.bigbird import BigBird
 from layers.cattn import CAttnM
 from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
-from layers.feedforward import MLP
-from layers.position import LearnedPosition
+from layers.expe import ExPE, ExQPE
+from layers.feedforward import MLP, SwiGLU
+from layers.position import LearnedPosition, NoPosition, RotaryPosition, SinusoidalPosition
 from layers.synthesizer import Synthesizer
 
 ATTENTION = {
@@ -19,5 +20,18 @@ ATTENTION = {
     "synthesizer": Synthesizer,
     "bigbird": BigBird,
 }
-FFN = {"mlp": MLP, "cffn_gated": CffnGated, "cffn_product": CffnProduct, "cffn_added": CffnAdded}
-POSITION = {"learned": LearnedPosition}
+FFN = {
+    "mlp": MLP,
+    "swiglu": SwiGLU,
+    "cffn_gated": CffnGated,
+    "cffn_product": CffnProduct,
+    "cffn_added": CffnAdded,
+}
+POSITION = {
+    "learned": LearnedPosition,
+    "sinusoidal": SinusoidalPosition,
+    "rope": RotaryPosition,
+    "expe": ExPE,
+    "exqpe": ExQPE,
+    "none": NoPosition,
+}

@@ -1,43 +1,105 @@
-"""Multi-head causal softmax attention (Vaswani et al. 2017)."""
+"""Multi-head causal softmax attention (Vaswani et al. 2017), grouped-query too (Ainslie et al. 2023)."""
 
+from contextlib import nullcontext
+
+import torch
 from torch import nn
 from torch.nn import functional as F
 
 
 class SoftmaxAttention(nn.Module):
-    """softmax(q k^T / sqrt(C / n_head)) v over the past and the present. x: [B, T, C] -> [B, T, C]."""
+    """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
+
+    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q.
+    """
+
+    any_length = True  # more than block_size tokens too
+    queries_and_keys = True
 
     def __init__(self, config, layer=0):
         super().__init__()
-        self.n_head = config.n_head
+        self.n_head, self.n_kv_head = config.n_head, config.n_kv_head or config.n_head
+        kv = key_value_width(config)
+        self.widths = (config.n_embd, kv, kv)
         self.dropout_rate = config.dropout
-        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.qkv = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.proj.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x):
-        q, k, v = (
-            part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
-        )
-        return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(-2)))
+    def forward(self, x, position=None, pos=None, layer=0):
+        """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
+
+        Without a position the hooks of layers/position.py are left out.
+        """
+        q, k, v = self.project(x, position, pos, layer)
+        if position is not None:
+            q, k = position.rotate(q, k, pos)
+        out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
+        return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
+
+    def project(self, x, position=None, pos=None, layer=0):
+        """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D]; q and k may be wider floats than v."""
+        h_qk, h_v, exact = x, x, 0
+        if position is not None:
+            (h_qk, h_v), exact = position.before_qkv(x, pos, layer), position.exact_columns
+        if h_v is h_qk and not exact:
+            parts = self.qkv(h_v).split(self.widths, dim=-1)
+        else:
+            rows = (sum(self.widths[:2]), self.widths[2])
+            of_qk, of_v = self.qkv.weight.split(rows)
+            bias_qk, bias_v = (None, None) if self.qkv.bias is None else self.qkv.bias.split(rows)
+            q, k = _linear(h_qk, of_qk, bias_qk, exact).split(self.widths[:2], dim=-1)
+            parts = q, k, F.linear(h_v.to(of_v.dtype), of_v, bias_v)
+        heads = (self.n_head, self.n_kv_head, self.n_kv_head)
+        return [part.unflatten(-1, (n, -1)).transpose(1, 2) for part, n in zip(parts, heads, strict=True)]
 
     def attend(self, q, k, v):
-        """[B, n_head, T, C / n_head] each -> the same shape"""
+        """q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D] -> [B, n_head, T, D]"""
         dropout = self.dropout_rate if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        grouped = self.n_kv_head != self.n_head
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped
+        )
 
     @staticmethod
     def complaints(config):
-        if config.n_head > 0 and config.n_embd % config.n_head:
+        if config.n_head < 1:
+            return []
+        if config.n_embd % config.n_head:
             return [f"n_head={config.n_head} does not divide n_embd={config.n_embd}"]
+        if config.n_kv_head and config.n_head % config.n_kv_head:
+            return [f"n_kv_head={config.n_kv_head} does not divide n_head={config.n_head}"]
         return []
 
     @staticmethod
     def parameter_count(config):
-        return 4 * config.n_embd**2 + config.bias * 4 * config.n_embd
+        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head."""
+        both = config.n_embd + key_value_width(config)
+        return 2 * both * config.n_embd + config.bias * 2 * both
 
     @staticmethod
     def flops_per_token(config, context):
-        """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
-        return 8 * config.n_embd**2 + 4 * config.n_embd * context
+        """Forward FLOPs of the matrix products; the causal mask is not subtracted. Columns of ExPE are
+        counted as in a batch of one sequence: the sequences of a batch share their products.
+        """
+        return 4 * config.n_embd * (config.n_embd + key_value_width(config) + context)
+
+
+def key_value_width(config) -> int:
+    """Columns of all heads of k, or of v."""
+    return config.n_embd // config.n_head * (config.n_kv_head or config.n_head)
+
+
+def _linear(h, weight, bias, exact):
+    """h W^T + b; the product of h's first `exact` columns, the same in each sequence, stays in h's type.
+
+    h: [B, T, C], weight: [N, C] -> [B, T, N], in h's type. Whatever autocast says for the rest: rounded to
+    bfloat16, neighbouring positions would be one.
+    """
+    rest = F.linear(h[..., exact:].to(weight.dtype), weight[:, exact:], bias)
+    columns = h[0, :, :exact]
+    # autocast knows no meta device, which counts FLOPs
+    autocast = torch.amp.is_autocast_available(h.device.type)
+    with torch.autocast(h.device.type, enabled=False) if autocast else nullcontext():
+        return rest + F.linear(columns, weight[:, :exact].to(columns.dtype))

@@ -30,6 +30,8 @@ class BigBird(SoftmaxAttention):
     pass on the CPU, no dropout, and without the compiler it holds all scores in memory.
     """
 
+    any_length = False  # the pattern ends at block_size
+
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
         self.block, self.block_size = config.bigbird_block, config.block_size
@@ -48,12 +50,15 @@ class BigBird(SoftmaxAttention):
         dropout = self.dropout_rate if self.training else 0.0
         if q.is_cuda and torch.compiler.is_compiling() and not dropout:
             return self.attend_by_tiles(q, k, v)
-        return F.scaled_dot_product_attention(q, k, v, self.dense_mask(length), dropout)
+        grouped = self.n_kv_head != self.n_head
+        mask = self.dense_mask(length)
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped)
 
     def attend_by_tiles(self, q, k, v):
         """FlexAttention needs one dtype, where SDPA follows autocast."""
         block_mask = self.tile_mask(q.shape[-2])
-        return flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=block_mask)
+        grouped = self.n_kv_head != self.n_head
+        return flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=block_mask, enable_gqa=grouped)
 
     def mask(self, batch, head, query, key):
         """Does this query see this key? Indices are int tensors that broadcast; `batch` plays no part."""
@@ -109,7 +114,8 @@ class BigBird(SoftmaxAttention):
             free = max(0, before_window - config.bigbird_global)
             attended = row + 1 - free + min(config.bigbird_random, free)
             pairs += tokens * (size * (attended - 1) + tokens)
-        return 8 * config.n_embd**2 + 4 * config.n_embd * pairs // context
+        projections = SoftmaxAttention.flops_per_token(config, 0)
+        return projections + 4 * config.n_embd * pairs // context
 
 
 def attended_blocks(config, layer):

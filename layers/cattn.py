@@ -19,6 +19,8 @@ class CAttnM(nn.Module):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
     cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V.
+    cattn_value_width: columns of V, C = r times as many as there are. Each group of r heads shares its
+    columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
     """
@@ -31,7 +33,9 @@ class CAttnM(nn.Module):
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
         self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
-        self.value = nn.Linear(width, width, bias=False)
+        value_width = config.cattn_value_width or width
+        self.repeats = width // value_width
+        self.value = nn.Linear(width, value_width, bias=False)
         self.proj = nn.Linear(width, width, bias=False) if config.cattn_proj else None
         (self.proj or self.value).residual_output = True
         self.weight_dropout = nn.Dropout(config.dropout)
@@ -45,10 +49,14 @@ class CAttnM(nn.Module):
         if length > block_size:
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
         y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        v = self.value(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
+        if self.heads > 1:
+            v = v.repeat_interleave(self.repeats, dim=1)
         scores = y @ self.F[..., :length]
         weights = self.weight_dropout(self._causal_softmax(scores).to(v.dtype))
         out = (weights @ v).transpose(1, 2).flatten(-2)
+        if self.heads == 1:
+            out = out.repeat(1, 1, self.repeats)
         return self.dropout(out if self.proj is None else self.proj(out))
 
     def _causal_softmax(self, scores):
@@ -70,18 +78,27 @@ class CAttnM(nn.Module):
         wrong = []
         if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:
             wrong.append(f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}")
+        value_width, heads = config.cattn_value_width or config.n_embd, config.cattn_heads
+        if value_width > 0 and (
+            config.n_embd % value_width or (heads > 1 and heads % (config.n_embd // value_width))
+        ):
+            wrong.append(
+                f"cattn_value_width={value_width} must be n_embd={config.n_embd} divided by a whole "
+                f"number, by a divisor of cattn_heads={heads} unless that is 1"
+            )
         if config.cf_ladder == "elementwise":
             wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
         return wrong
 
     @staticmethod
     def parameter_count(config):
-        """With L ladders in all: L (p (d + 1) + d) + L l + p^2, and p^2 more with a projection."""
+        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v, and p^2 more with a projection."""
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
-        return ensemble + ladders * config.block_size + (1 + config.cattn_proj) * width**2
+        maps = (config.cattn_value_width or width) * width + config.cattn_proj * width**2
+        return ensemble + ladders * config.block_size + maps
 
     @staticmethod
     def flops_per_token(config, context):
@@ -90,4 +107,7 @@ class CAttnM(nn.Module):
         ensemble = LadderEnsemble.flops_per_token(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
-        return ensemble + 2 * (ladders + width) * context + 2 * (1 + config.cattn_proj) * width**2
+        value_width = config.cattn_value_width or width
+        mixed = value_width if config.cattn_heads == 1 else width
+        maps = value_width * width + config.cattn_proj * width**2
+        return ensemble + 2 * (ladders + mixed) * context + 2 * maps

@@ -1,16 +1,20 @@
-"""Position-wise feed-forward networks (Vaswani et al. 2017; GELU as in GPT-2)."""
+"""Position-wise feed-forward networks (Vaswani et al. 2017; GELU as in GPT-2; SwiGLU: Shazeer 2020)."""
 
 from torch import nn
 from torch.nn import functional as F
 
 
 class MLP(nn.Module):
-    """y = W_2 gelu(W_1 x), four times as wide inside. x: [B, T, C] -> [B, T, C]."""
+    """y = W_2 gelu(W_1 x), four times as wide inside unless ffn_hidden says otherwise.
+
+    x: [B, T, C] -> [B, T, C].
+    """
 
     def __init__(self, config):
         super().__init__()
-        self.up = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        hidden = self.hidden(config)
+        self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
+        self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
         self.down.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
@@ -18,10 +22,50 @@ class MLP(nn.Module):
         return self.dropout(self.down(F.gelu(self.up(x))))
 
     @staticmethod
-    def parameter_count(config):
-        return 8 * config.n_embd**2 + config.bias * 5 * config.n_embd
+    def hidden(config) -> int:
+        return 4 * config.n_embd if config.ffn_hidden is None else config.ffn_hidden
+
+    @classmethod
+    def parameter_count(cls, config):
+        """2 p h, and h + p with biases"""
+        hidden = cls.hidden(config)
+        return 2 * config.n_embd * hidden + config.bias * (hidden + config.n_embd)
+
+    @classmethod
+    def flops_per_token(cls, config, context):
+        """Forward FLOPs of the matrix products; `context` plays no part here."""
+        return 4 * config.n_embd * cls.hidden(config)
+
+
+class SwiGLU(nn.Module):
+    """y = W_3 (silu(W_1 x) * W_2 x), the feed-forward layer of Llama. x: [B, T, C] -> [B, T, C].
+
+    `up` holds W_1 above W_2: one matrix product. 8/3 times as wide inside, rounded up to a multiple of
+    256, unless ffn_hidden says otherwise: about as many parameters as an MLP.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        hidden = self.hidden(config)
+        self.up = nn.Linear(config.n_embd, 2 * hidden, bias=config.bias)
+        self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
+        self.down.residual_output = True
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        gate, value = self.up(x).chunk(2, dim=-1)
+        return self.dropout(self.down(F.silu(gate) * value))
 
     @staticmethod
-    def flops_per_token(config, context):
-        """Forward FLOPs of the matrix products; `context` plays no part here."""
-        return 16 * config.n_embd**2
+    def hidden(config) -> int:
+        return -(-8 * config.n_embd // (3 * 256)) * 256 if config.ffn_hidden is None else config.ffn_hidden
+
+    @classmethod
+    def parameter_count(cls, config):
+        """3 p h, and 2 h + p with biases"""
+        hidden = cls.hidden(config)
+        return 3 * config.n_embd * hidden + config.bias * (2 * hidden + config.n_embd)
+
+    @classmethod
+    def flops_per_token(cls, config, context):
+        return 6 * config.n_embd * cls.hidden(config)

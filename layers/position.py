@@ -1,19 +1,154 @@
-"""Positional encodings."""
+"""Positional encodings that are published elsewhere; ExPE and ExQPE stand in layers/expe.py.
 
+A positional encoding has three hooks, which do nothing unless it needs them:
+
+    embed(x, pos)                 edits the token embeddings
+    before_qkv(h, pos, layer)     edits what the projections of queries and keys, and of values, read
+    rotate(q, k, pos)             edits queries and keys
+
+pos: [T] int64, the same for all sequences of a batch. The last two hooks act in attention that has
+queries and keys only; `needs_queries_and_keys` says that an encoding is nothing without them.
+"""
+
+import math
+
+import torch
 from torch import nn
 
 
-class LearnedPosition(nn.Module):
-    """One learned vector for each absolute position, added to the embedding (GPT-2)."""
+class NoPosition(nn.Module):
+    """No positions at all (a causal mask alone tells a model something); the hooks of the others."""
+
+    any_length = True  # positions from block_size on have an encoding too
+    needs_queries_and_keys = False
+    exact_columns = 0  # first columns of h_qk that are the same in each sequence and must not be rounded
 
     def __init__(self, config):
         super().__init__()
+
+    def embed(self, x, pos):
+        """x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
+        return x
+
+    def before_qkv(self, h, pos, layer):
+        """h: [B, T, C], the normalised input of block `layer` -> (h_qk, h_v), [B, T, C] each"""
+        return h, h
+
+    def rotate(self, q, k, pos):
+        """q: [B, H, T, D], k: [B, H_kv, T, D] -> the same shapes and dtypes"""
+        return q, k
+
+    @staticmethod
+    def complaints(config):
+        return []
+
+    @staticmethod
+    def parameter_count(config):
+        return 0
+
+
+class LearnedPosition(NoPosition):
+    """One learned vector for each absolute position, added to the embedding (GPT-2)."""
+
+    any_length = False
+
+    def __init__(self, config):
+        super().__init__(config)
         self.table = nn.Embedding(config.block_size, config.n_embd)
 
-    def embed(self, x, positions):
-        """x: [B, T, C], positions: [T] int64, below block_size -> [B, T, C]"""
-        return x + self.table(positions)
+    def embed(self, x, pos):
+        """pos below block_size"""
+        return x + self.table(pos)
 
     @staticmethod
     def parameter_count(config):
         return config.block_size * config.n_embd
+
+
+class SinusoidalPosition(NoPosition):
+    """Sines and cosines added to the embedding, once (Vaswani et al. 2017, section 3.5).
+
+    PE(n, 2i) = sin(n / 10000^(2i / C)),   PE(n, 2i + 1) = cos(n / 10000^(2i / C))
+
+    The embedding is not multiplied by sqrt(C) as it is there.
+    """
+
+    def embed(self, x, pos):
+        return x + sinusoids(pos, x.shape[-1]).to(x.dtype)
+
+    @staticmethod
+    def complaints(config):
+        if config.n_embd % 2:
+            return [f"position=sinusoidal pairs columns: n_embd={config.n_embd} is odd"]
+        return []
+
+
+def sinusoids(pos, width):
+    """pos: [T] int64 -> PE: [T, width] float32"""
+    angles = pos[:, None].float() * inverse_frequencies(width, 10_000.0, pos.device)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+class RotaryPosition(NoPosition):
+    """RoPE (Su et al. 2021): pairs of columns of each head's q and k turn by n rope_base^(-2i / D).
+
+    Column i of D is paired with column i + D / 2, as in Hugging Face's Llama, and q_m . k_n depends on
+    m - n only. Angles and products are float32. rope_scaling=llama3 stretches the slow frequencies.
+    """
+
+    needs_queries_and_keys = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.base = config.rope_base
+        self.scaling = None
+        if config.rope_scaling == "llama3":
+            self.scaling = (
+                config.rope_factor,
+                config.rope_low_freq_factor,
+                config.rope_high_freq_factor,
+                config.rope_original_max_position_embeddings,
+            )
+
+    def rotate(self, q, k, pos):
+        frequencies = inverse_frequencies(q.shape[-1], self.base, pos.device)
+        if self.scaling:
+            frequencies = llama3_scaled(frequencies, *self.scaling)
+        angles = (pos[:, None].float() * frequencies).repeat(1, 2)
+        cos, sin = angles.cos(), angles.sin()
+        return _turned(q, cos, sin), _turned(k, cos, sin)
+
+    @staticmethod
+    def complaints(config):
+        wrong = []
+        if config.n_head > 0 and config.n_embd % (2 * config.n_head):
+            wrong.append(
+                f"position=rope pairs columns of a head: n_embd / n_head = "
+                f"{config.n_embd / config.n_head:g} must be even"
+            )
+        if config.rope_scaling == "llama3" and config.rope_low_freq_factor >= config.rope_high_freq_factor:
+            wrong.append("rope_low_freq_factor must be below rope_high_freq_factor")
+        return wrong
+
+
+def _turned(x, cos, sin):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def inverse_frequencies(width, base, device):
+    """base^(-2i / width) for i = 0 .. width / 2 - 1, float32: [width / 2]"""
+    return 1.0 / base ** (torch.arange(0, width, 2, device=device).float() / width)
+
+
+def llama3_scaled(frequencies, factor, low_freq_factor, high_freq_factor, original_length):
+    """Llama 3.1's rule: [F] float32 -> [F] float32.
+
+    Wavelengths above original_length / low_freq_factor become `factor` times as long, those below
+    original_length / high_freq_factor stay, and between them the share that stays grows linearly with
+    original_length / wavelength.
+    """
+    turns = original_length / (2 * math.pi / frequencies)
+    stays = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return (1 - stays) * frequencies / factor + stays * frequencies

@@ -1,18 +1,21 @@
 """Every config file: its head, its figures, and that it trains."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from configurator import resolve
-from model import ModelConfig, flops_per_token, parameter_counts
+from layers import POSITION
+from model import ModelConfig, flops_per_token, model_config, parameter_counts
 from train import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
 MODELS = [name for name in FILES if "/size/" not in name]
-PAPER = [name for name in MODELS if "/paper/" in name]
+EXPE = [name for name in MODELS if "/paper/expe/" in name]
+PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE]
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +30,31 @@ def test_its_head_tells_how_to_run_it(name):
     assert name not in MODELS or "What to expect" in head
 
 
+def model(*files) -> ModelConfig:
+    config = resolve(ModelConfig, list(files))
+    config.vocab_size = config.vocab_size or 50257
+    return config
+
+
+def test_llama():
+    counts = {
+        name: sum(parameter_counts(model(f"config/llama_3b{name}.py")).values())
+        for name in ("", "_cofrgenet_f", "_cofrgenet_a", "_cofrgenet")
+    }
+    assert counts[""] == 3_212_749_824
+    dense, narrow = model("config/llama_3b.py"), model("config/llama_3b_cofrgenet_a.py")
+    assert narrow.cattn_value_width == dense.n_embd // dense.n_head * dense.n_kv_head
+    # both replaced: what F saves and what A saves
+    assert counts["_cofrgenet"] == counts["_cofrgenet_f"] + counts["_cofrgenet_a"] - counts[""]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_figures_in_its_head_are_true(name):
-    config = resolve(ModelConfig, [name])
-    config.vocab_size = 50257
+    config = model(name)
     head = (ROOT / name).read_text()
     for claimed in re.findall(r"expect: ([\d,]+) parameters", head):
         assert int(claimed.replace(",", "")) == sum(parameter_counts(config).values())
-    dense = resolve(ModelConfig, ["config/gpt2_xl.py"])
-    dense.vocab_size = 50257
+    dense = model("config/llama_3b.py" if "llama" in name else "config/gpt2_xl.py")
     for claimed in re.findall(r"([\d.]+) of the dense FLOPs", head):
         assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
 
@@ -72,3 +91,29 @@ def test_the_papers_recipes_are_to_the_letter(name):
         assert (config.cf_pole_grad, config.cf_impl) == ("formula", "continuant")
         assert config.cf_ladders in (1, 3, 5, 7)
         assert config.cf_depth in (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("name", EXPE)
+def test_recipes_of_the_expe_paper(name):
+    config = resolve(TrainConfig, [name])
+    size, position = Path(name).stem.split("_")
+    shapes = {"35m": (6, 8, 512, 32_000), "small": (12, 12, 768, 32_768), "medium": (24, 16, 1024, 32_768)}
+    assert (config.n_layer, config.n_head, config.n_embd, config.vocab_size) == shapes[size]
+    assert (config.position, config.block_size) == (position, 512)
+    tokens = config.batch_size * config.gradient_accumulation_steps * 512 * config.max_iters
+    assert tokens == pytest.approx(600e6 if size == "35m" else 10e9, rel=1e-3)
+    llama = (config.norm, config.ffn) == ("rmsnorm", "swiglu")
+    assert llama == (size != "35m")
+    assert config.tie_embeddings == (size != "small")
+    if position in ("expe", "exqpe"):
+        # 512 tokens take the first column from 0 to 1/4: the default here too, as is l
+        assert (config.expe_start, config.expe_theta, config.expe_width) == (0, 1 / 2048, None)
+        default = dataclasses.replace(model_config(config), expe_theta=None)
+        assert POSITION[position].constants(default) == POSITION[position].constants(config)
+        assert POSITION[position](config).width == config.n_embd // 16
+
+
+def test_the_expe_paper_is_complete():
+    names = {Path(name).stem for name in EXPE}
+    positions = ("rope", "expe", "exqpe", "sinusoidal")
+    assert names == {f"{size}_{p}" for size in ("35m", "small", "medium") for p in positions}

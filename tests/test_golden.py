@@ -32,6 +32,31 @@ VARIANTS |= {
         "--bigbird_seed=1",
     ],
     "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt"],
+    # in twenty steps attention learns little of positions; large numbers in ExPE's columns make them matter
+    **{
+        " ".join(keys): [f"--position={keys[0]}", *(f"--{key}" for key in keys[1:])]
+        for keys in (
+            ["none"],
+            ["sinusoidal"],
+            ["rope"],
+            ["rope", "rope_base=50", "rope_scaling=llama3", "rope_original_max_position_embeddings=16"],
+            ["expe", "expe_theta=1"],
+            ["expe", "expe_theta=1", "expe_stable=True"],
+            ["expe", "expe_theta=1", "expe_once=True"],
+            ["expe", "expe_theta=1", "expe_learned=standard"],
+            ["expe", "expe_learned=random"],
+            ["expe", "expe_theta=1", "expe_on_v=True"],
+            ["exqpe", "expe_theta=1"],
+            ["exqpe", "exqpe_theta_1=0.1", "exqpe_theta_2=5"],
+        )
+    },
+    "rmsnorm": ["--norm=rmsnorm"],
+    "grouped-query": ["--n_kv_head=1"],
+    "untied head": ["--tie_embeddings=False"],
+    "llama": [
+        "--position=rope", "--norm=rmsnorm", "--ffn=swiglu", "--ffn_hidden=80", "--n_kv_head=1",
+    ],
+    "cattn_m shared values": ["--attention=cattn_m", "--cattn_value_width=16", "--position=none"],
     "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{

@@ -2,13 +2,14 @@
 
 import itertools
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from layers import ATTENTION, FFN
+from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
 from model import GPT, ModelConfig, flops_per_token, parameter_counts, sample_token
 
@@ -20,10 +21,23 @@ OPTIONS = [
     *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
 ]
 OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
+# of the block around the mixers; one ffn is enough for them
+BLOCKS = [
+    {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
+    {"position": "none", "norm": "rmsnorm", "bias": True, "ffn_hidden": 40},
+    {"position": "rope", "n_kv_head": 1},
+    {"position": "expe", "n_kv_head": 1, "bias": True},
+    {"position": "exqpe", "expe_learned": "standard", "expe_on_v": True},
+    {"cattn_value_width": 8},
+    {"cattn_value_width": 8, "cattn_heads": 3, "cattn_proj": True},
+]
 # what may stand together
 SOUND = [
     pytest.param(attention, ffn, options, id=" ".join([attention, ffn, *map(str, options.values())]))
-    for (attention, ffn), options in itertools.product(VARIANTS, OPTIONS)
+    for (attention, ffn), options in [
+        *itertools.product(VARIANTS, OPTIONS),
+        *itertools.product(itertools.product(ATTENTION, ["swiglu"]), BLOCKS),
+    ]
     if not ModelConfig(n_embd=24, n_head=3, attention=attention, ffn=ffn, **options).check()
 ]
 # the ways to compute a ladder
@@ -69,16 +83,40 @@ def surplus(config, context):
     return 4 * config.n_head * added * context if config.attention == "synthesizer" else 0
 
 
+def test_llama_sizes():
+    """Llama-3.2-3B, and as many parameters more as a head of its own has."""
+    config = ModelConfig(
+        n_layer=28, n_head=24, n_kv_head=8, n_embd=3072, ffn_hidden=8192, vocab_size=128_256, ffn="swiglu",
+        norm="rmsnorm", position="rope",
+    )  # fmt: skip
+    assert sum(parameter_counts(config).values()) == 3_212_749_824
+    config.ffn_hidden = None  # 8/3 of the width, a multiple of 256 here already
+    assert sum(parameter_counts(config).values()) == 3_212_749_824
+    config.tie_embeddings = False
+    assert sum(parameter_counts(config).values()) == 3_606_752_256
+    with torch.device("meta"):
+        assert GPT(config).parameter_count() == 3_606_752_256
+
+
+def test_widths_inside_a_feed_forward_layer(tiny):
+    for ffn, n_embd, hidden in [("swiglu", 96, 256), ("swiglu", 97, 512), ("mlp", 24, 96)]:
+        layer = FFN[ffn](tiny(n_embd=n_embd))
+        assert layer.down.weight.shape == (n_embd, hidden)
+        assert FFN[ffn](tiny(n_embd=n_embd, ffn_hidden=40)).down.weight.shape == (n_embd, 40)
+
+
 @every_option
 def test_flops_in_closed_form(tiny, attention, ffn, options):
     """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
     config = tiny(attention=attention, ffn=ffn, **options)
+    # ExPE's own product is one for a whole batch
+    batch = 1 if config.position in ("expe", "exqpe") else 3
     for context in (17, 5):
         with torch.device("meta"):
-            model, tokens = GPT(config), torch.zeros(3, context, dtype=torch.int64)
+            model, tokens = GPT(config), torch.zeros(batch, context, dtype=torch.int64)
         with FlopCounterMode(display=False) as counter:
             model(tokens)
-        counted = counter.get_total_flops() / (3 * context) - config.n_layer * surplus(config, context)
+        counted = counter.get_total_flops() / (batch * context) - config.n_layer * surplus(config, context)
         assert counted == flops_per_token(config, context)
 
 
@@ -114,6 +152,40 @@ def test_every_parameter_gets_a_gradient(build, attention, ffn, options):
     model(tokens, tokens.roll(-1, 1)).backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert idle == []
+
+
+NORMS = get_args(get_type_hints(ModelConfig)["norm"])
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("position", POSITION)
+def test_everything_composes(tiny, attention, position):
+    """Any attention, ffn, position and norm: trains a step, is causal and samples, or says why not."""
+    for ffn, norm in itertools.product(FFN, NORMS):
+        config = tiny(attention=attention, ffn=ffn, position=position, norm=norm)
+        if attention.startswith("cattn") and position in ("rope", "expe", "exqpe"):
+            reason = (
+                f"position={position} acts on queries and keys, which attention={attention} does not have"
+            )
+            with pytest.raises(ValueError, match=reason):
+                GPT(config)
+            continue
+        torch.manual_seed(0)
+        model = GPT(config).init_weights()
+        tokens = torch.randint(0, 100, (4, 17))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        before = model(tokens, tokens)
+        before.backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+        optimizer.step()
+        with torch.no_grad():
+            assert model(tokens, tokens) < before
+            changed = tokens.clone()
+            changed[:, 9:] = (changed[:, 9:] + 1) % 100
+            logits, after = model(tokens), model(changed)
+        assert torch.equal(logits[:, :9], after[:, :9])
+        assert not torch.equal(logits[:, 9:], after[:, 9:])
+        assert len(list(model.eval().generate([1, 2], 20))) == 20
 
 
 def test_initial_loss_is_that_of_a_uniform_guess(tiny):
@@ -170,7 +242,7 @@ def test_ladders_answer_by_depth(build):
         }
         named = {id(p) for name, p in model.named_parameters() if ".W." in name or ".b." in name}
         assert found == named
-        assert bool(found) == (attention in ("cattn_m", "cattn_u") or ffn != "mlp")
+        assert bool(found) == (attention.startswith("cattn") or ffn.startswith("cffn"))
 
 
 def test_padding_rows_of_the_vocabulary_play_no_part(build):
@@ -189,10 +261,35 @@ def test_padding_rows_of_the_vocabulary_play_no_part(build):
     assert max(model.generate([1], 200, temperature=5.0)) < 100
 
 
-def test_too_many_tokens_are_refused(build):
-    for attention in ATTENTION:
-        with pytest.raises(ValueError, match="18 tokens do not fit into block_size=17"):
-            build(attention=attention)(torch.zeros(1, 18, dtype=torch.int64))
+@pytest.mark.parametrize(
+    ("attention", "position", "limits"),
+    [
+        ("softmax", "learned", "position=learned"),
+        ("cattn_m", "none", "attention=cattn_m"),
+        ("cattn_u", "sinusoidal", "attention=cattn_u"),
+        ("cattn_u", "learned", "attention=cattn_u and position=learned"),
+    ],
+)
+def test_too_many_tokens_are_refused(build, attention, position, limits):
+    model = build(attention=attention, position=position)
+    message = f"18 tokens do not fit into block_size=17, which is the end for {limits}$"
+    with pytest.raises(ValueError, match=message):
+        model(torch.zeros(1, 18, dtype=torch.int64))
+    with pytest.raises(ValueError, match=message):
+        next(model.generate([1], 2, window=18))
+
+
+@pytest.mark.parametrize("position", [name for name in POSITION if name != "learned"])
+def test_longer_than_the_block_where_nothing_is_absolute(build, position):
+    model = build(position=position).eval()
+    tokens = torch.randint(0, 100, (2, 50))
+    with torch.no_grad():
+        whole = model(tokens)
+        torch.testing.assert_close(whole[:, :17], model(tokens[:, :17]), rtol=0, atol=1e-5)
+        context = [3, 1, 4]
+        for token in model.generate([3, 1, 4], 40, temperature=0, window=30):
+            assert token == model(torch.tensor([context[-30:]]))[0, -1].argmax().item()
+            context.append(token)
 
 
 def test_dropout_acts_in_training_only(build):
@@ -251,12 +348,23 @@ def test_sampling_filters():
         ("cattn_u", "mlp", {"cf_pole": "clamp", "cf_impl": "ladder", "cf_init": "nanogpt"}),
         ("softmax", "cffn_added", {"cf_ladder": "elementwise"}),
         ("softmax", "cffn_added", {"cf_pole": "clamp", "cf_pole_grad": "exact"}),
+        ("softmax", "swiglu", {"position": "rope", "norm": "rmsnorm", "n_kv_head": 1}),
+        ("softmax", "swiglu", {"position": "rope", "rope_scaling": "llama3", "checkpointing": True}),
+        ("softmax", "mlp", {"position": "expe", "bias": True, "tie_embeddings": False}),
+        ("softmax", "mlp", {"position": "expe", "expe_learned": "standard", "checkpointing": True}),
+        ("softmax", "mlp", {"position": "exqpe", "expe_on_v": True, "checkpointing": True}),
+        ("softmax", "mlp", {"position": "exqpe", "expe_once": True}),
+        ("cattn_m", "mlp", {"position": "sinusoidal", "cattn_heads": 3, "cattn_value_width": 8}),
+        ("cattn_m", "mlp", {"position": "none", "cattn_value_width": 8, "checkpointing": True}),
     ],
 )
 def test_compiles_into_one_graph(build, attention, ffn, keys):
     """fullgraph raises at any graph break; aot_eager traces the backward pass too."""
     torch._dynamo.reset()
+    keys = dict(keys)
+    checkpointing = keys.pop("checkpointing", False)
     model = build(attention=attention, ffn=ffn, n_layer=1, cf_eval_clip=True, **keys)
+    model.activation_checkpointing = checkpointing
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
     tokens = torch.randint(0, 100, (2, 17))
     with torch.autocast("cpu", torch.bfloat16):
@@ -264,6 +372,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     loss.backward()
     compiled_grads = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
+    model.activation_checkpointing = False
     with torch.autocast("cpu", torch.bfloat16):
         expected = model(tokens, tokens)
     expected.backward()
@@ -281,8 +390,31 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             "softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'sofmax'; did you mean softmax",
         ),
         ({"ffn": "cffn"}, "ffn must be one of"),
-        ({"position": "rope"}, "position must be one of learned"),
+        ({"position": "ropes"}, "position must be one of learned, .* did you mean rope"),
         ({"n_head": 5}, "n_head=5 does not divide n_embd=24"),
+        ({"n_kv_head": 2}, "n_kv_head=2 does not divide n_head=3"),
+        ({"n_kv_head": 0}, "n_kv_head must be at least 1"),
+        ({"ffn_hidden": 0}, "ffn_hidden must be at least 1"),
+        ({"norm": "rms"}, "norm must be one of layernorm, rmsnorm, not 'rms'; did you mean rmsnorm"),
+        ({"norm_eps": 0.0}, "norm_eps must be above 0"),
+        ({"position": "rope", "n_head": 24}, "n_embd / n_head = 1 must be even"),
+        (
+            {"position": "rope", "rope_scaling": "llama3", "rope_low_freq_factor": 4.0},
+            "rope_low_freq_factor must be below rope_high_freq_factor",
+        ),
+        ({"position": "sinusoidal", "n_embd": 27}, "n_embd=27 is odd"),
+        ({"position": "expe", "expe_width": 24}, "expe_width=24 leaves nothing of n_embd=24"),
+        (
+            {"position": "expe", "expe_once": True, "expe_on_v": True},
+            "expe_on_v has no meaning with expe_once",
+        ),
+        ({"position": "exqpe", "expe_stable": True}, "expe_stable is an ablation of position=expe"),
+        ({"attention": "cattn_u", "position": "rope"}, "take learned, sinusoidal or none"),
+        ({"attention": "cattn_m", "cattn_value_width": 7}, "cattn_value_width=7 must be n_embd=24 divided"),
+        (
+            {"attention": "cattn_m", "cattn_value_width": 12, "cattn_heads": 3},
+            "by a divisor of cattn_heads=3 unless that is 1",
+        ),
         ({"attention": "cattn_m", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),

@@ -51,6 +51,18 @@ def test_longer_than_the_block(run, capsys, attention):
     assert len(said) > 150
 
 
+def test_the_window(run, capsys):
+    """A model without a table of positions sees more than its block of 32; others refuse."""
+    folder, _ = run("rope", "--max_iters=4", "--position=rope")
+    keys = (folder, f"--start={'ab cd ' * 20}", "--num_samples=5")
+    capsys.readouterr()
+    texts = [sample(capsys, *keys, f"--window={n}") for n in (32, 100)]
+    assert texts[0] == sample(capsys, *keys) != texts[1]
+    learned, _ = run("learned", "--max_iters=4")
+    said = refused(capsys, learned, "--window=33")
+    assert "33 tokens do not fit into block_size=32, which is the end for position=learned" in said
+
+
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("déjà vu", encoding="utf-8")

@@ -3,5 +3,8 @@
 #     --warmup_iters=20 --gradient_accumulation_steps=1 --dataset=data/sotu/bpe4096
 n_layer = 2
 n_head = 2
+n_kv_head = None
 n_embd = 64
 block_size = 64
+ffn_hidden = None
+cattn_value_width = None

@@ -2,5 +2,8 @@
 #   python train.py config/cofrgenet_f.py config/size/xl.py --out_dir=out/cofrgenet_f_xl
 n_layer = 48
 n_head = 25
+n_kv_head = None
 n_embd = 1600
 block_size = 1024
+ffn_hidden = None
+cattn_value_width = None

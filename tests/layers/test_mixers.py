@@ -8,7 +8,7 @@ from kernels.continued_fraction import continued_fraction_naive
 from layers import ATTENTION, FFN
 from layers.cattn import CAttnM
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
-from layers.feedforward import MLP
+from layers.feedforward import MLP, SwiGLU
 
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -92,6 +92,16 @@ def test_mlp(tiny, dtype, bias):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_swiglu(tiny, dtype, bias):
+    def oracle(w, x):
+        inner = x @ w["up.weight"].T + w.get("up.bias", 0)
+        return (silu(inner[..., :40]) * inner[..., 40:]) @ w["down.weight"].T + w.get("down.bias", 0)
+
+    check(drawn(SwiGLU(tiny(bias=bias, ffn_hidden=40))), oracle, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gate", ["self", "glu", "glu_collapsed"])
 def test_cffn_gated(tiny, dtype, gate):
     def oracle(w, x):
@@ -161,6 +171,24 @@ def test_elementwise_ladders(tiny, dtype):
     config = tiny(cf_ladder="elementwise")
     check(drawn(CffnGated(config)), gated, dtype)
     check(drawn(CffnProduct(config)), product, dtype)
+
+
+@pytest.mark.parametrize(("heads", "value_width"), [(1, 8), (3, 8), (6, 12), (4, 24)])
+def test_cattn_m_shares_values(tiny, heads, value_width):
+    """As a layer whose W^v holds each shared part once for every head that uses it."""
+    keys = {"attention": "cattn_m", "cattn_heads": heads}
+    shared, full = drawn(CAttnM(tiny(**keys, cattn_value_width=value_width))), CAttnM(tiny(**keys))
+    weights = shared.state_dict()
+    assert weights["value.weight"].shape == (value_width, 24)
+    repeats = 24 // value_width
+    if heads == 1:
+        value = weights["value.weight"].repeat(repeats, 1)
+    else:
+        parts = weights["value.weight"].unflatten(0, (heads // repeats, -1))
+        value = parts.repeat_interleave(repeats, dim=0).flatten(0, 1)
+    full.load_state_dict({**weights, "value.weight": value})
+    x = torch.randn(2, 13, 24)
+    torch.testing.assert_close(shared(x), full(x))
 
 
 @pytest.mark.parametrize("heads", [1, 2])

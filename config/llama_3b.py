@@ -1,0 +1,34 @@
+# The architecture of Llama-3.2-3B: RMSNorm, SwiGLU, grouped-query attention, RoPE, a tied head, no biases.
+#   python data/fineweb_edu/prepare.py
+#   torchrun --nproc_per_node=8 train.py config/llama_3b.py    (several nodes: launch/slurm.sh)
+#   python train.py config/llama_3b.py --dry_run=True    (what it takes)
+# Steps, peak learning rate and batch (2M steps, 2T tokens) are those of the CoFrGeNet paper's Llama, the
+# rest of the recipe is nanoGPT's. The tokens are GPT-2's: Llama's tokenizer file is not one that data/
+# reads, and its vocabulary stands here for the published size alone. The context is ours; nothing of the
+# model depends on it.
+# What to expect: 3,212,749,824 parameters, as published. Nobody has run it to the end here.
+out_dir = "out/llama_3b"
+dataset = "data/fineweb_edu/gpt2"
+
+n_layer = 28
+n_head = 24
+n_kv_head = 8
+n_embd = 3072
+block_size = 2048
+vocab_size = 128_256
+norm = "rmsnorm"
+ffn = "swiglu"
+ffn_hidden = 8192
+position = "rope"
+rope_base = 500_000.0
+rope_scaling = "llama3"
+
+# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+batch_size = 4
+gradient_accumulation_steps = 128
+activation_checkpointing = True
+max_iters = 2_000_000
+learning_rate = 3e-4
+min_lr = 3e-5
+warmup_iters = 2000
+weight_decay = 0.1

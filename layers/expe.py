@@ -1,0 +1,132 @@
+"""Exact positional encodings (Datseris et al., "ExPE", sections 2.1 and 2.3).
+
+Before W_q and W_k of every block the first l columns of the normalised input give way to numbers that
+grow with the position n = 0, 1, ..; W_v and the residual stream see the input as it is:
+
+    phi(x, n) = (p_{n,0}, .., p_{n,l-1}, x_{l+1}, .., x_C)
+
+    ExPE:   p_{n,j} = S + theta (n + j)
+    ExQPE:  p_{n,j} = S + j theta_1 + theta_2 (floor((n - j) / l) + 1)
+
+ExQPE is the closed form of the paper's recursion: step n adds theta_2 to column n mod l alone.
+
+bfloat16 merges neighbours among such numbers (of the first 512 at theta = 1/1024 it tells 385 apart), so
+these columns meet their part of W_q and W_k in float32; see SoftmaxAttention. Then q and k are rounded to
+bfloat16 as a whole for attention itself, which merges neighbours from some 10,000 tokens on at that theta:
+an evaluation there wants float32.
+"""
+
+import torch
+from torch import nn
+
+from layers.position import NoPosition
+
+
+class ExPE(NoPosition):
+    """position=expe, with the paper's ablations as keys.
+
+    expe_stable: p_{n,j} = S + theta n. expe_once: the first l columns of the embedding give way, before
+    the first block and nowhere else, so that W_v and the residual stream see them. expe_learned: S and
+    theta are parameters, shared by the blocks. expe_on_v: W_v sees the columns too.
+    expe_inference_scale: p is multiplied by it, not in training.
+    """
+
+    needs_queries_and_keys = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.width = width(config)
+        self.once, self.stable, self.on_v = config.expe_once, config.expe_stable, config.expe_on_v
+        self.inference_scale = config.expe_inference_scale
+        self.exact_columns = 0 if self.once else self.width
+        self.standard = self.constants(config)
+        self.learned = None
+        if config.expe_learned != "no":
+            self.random = config.expe_learned == "random"
+            self.learned = nn.ParameterList(torch.empty(()) for _ in self.standard)
+
+    @staticmethod
+    def constants(config):
+        """(S, theta)"""
+        return config.expe_start, theta(config)
+
+    def init_weights(self):
+        """The constants that they stand for, or N(0, 0.02): the paper does not say from where it drew."""
+        if self.learned is None:
+            return
+        for parameter, value in zip(self.learned, self.standard, strict=True):
+            if self.random:
+                nn.init.normal_(parameter, std=0.02)
+            else:
+                nn.init.constant_(parameter, value)
+
+    def columns(self, pos):
+        """pos: [T] int64 -> p: [T, l] float32; exact for n below 2^24 where theta is a power of two."""
+        p = self.encode(
+            pos[:, None], torch.arange(self.width, device=pos.device), *self.learned or self.standard
+        )
+        return p if self.training or self.inference_scale == 1 else p * self.inference_scale
+
+    def encode(self, n, j, start, theta):
+        """n: [T, 1], j: [l], int64 -> [T, l] float32"""
+        return start + theta * (n + 0 * j if self.stable else n + j).float()
+
+    def override(self, x, pos):
+        """[B, T, C] -> phi(x): [B, T, C], at least float32"""
+        columns = self.columns(pos).expand(x.shape[0], -1, -1)
+        dtype = torch.promote_types(x.dtype, columns.dtype)
+        return torch.cat((columns.to(dtype), x[..., self.width :].to(dtype)), dim=-1)
+
+    def embed(self, x, pos):
+        return self.override(x, pos).to(x.dtype) if self.once else x
+
+    def before_qkv(self, h, pos, layer):
+        if self.once:
+            return h, h
+        h_qk = self.override(h, pos)
+        return h_qk, h_qk if self.on_v else h
+
+    @classmethod
+    def complaints(cls, config):
+        wrong = []
+        if width(config) >= config.n_embd:
+            wrong.append(f"expe_width={width(config)} leaves nothing of n_embd={config.n_embd}")
+        if config.expe_once and config.expe_on_v:
+            wrong.append("expe_on_v has no meaning with expe_once: there W_v sees the columns anyway")
+        return wrong
+
+    @classmethod
+    def parameter_count(cls, config):
+        return 0 if config.expe_learned == "no" else len(cls.constants(config))
+
+
+class ExQPE(ExPE):
+    """position=exqpe: a step changes one column. The same keys, but that it has no stable form."""
+
+    @staticmethod
+    def constants(config):
+        """(S, theta_1, theta_2); unless given theta and l theta: columns grow as fast as ExPE's."""
+        theta_1, theta_2 = config.exqpe_theta_1, config.exqpe_theta_2
+        return (
+            config.expe_start,
+            theta(config) if theta_1 is None else theta_1,
+            width(config) * theta(config) if theta_2 is None else theta_2,
+        )
+
+    def encode(self, n, j, start, theta_1, theta_2):
+        # n >= 0 and j < l: the quotient is 0 where n < j
+        return start + theta_1 * j.float() + theta_2 * ((n - j + self.width) // self.width).float()
+
+    @classmethod
+    def complaints(cls, config):
+        stable = ["expe_stable is an ablation of position=expe"] if config.expe_stable else []
+        return super().complaints(config) + stable
+
+
+def width(config) -> int:
+    """l"""
+    return max(16, config.n_embd // 16) if config.expe_width is None else config.expe_width
+
+
+def theta(config) -> float:
+    return 1 / (4 * config.block_size) if config.expe_theta is None else config.expe_theta
