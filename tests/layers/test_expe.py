@@ -115,6 +115,29 @@ def test_queries_and_keys_see_the_columns(tiny, kind, dtype, on_v, bias):
 
 
 @kinds
+def test_gradients_are_those_of_the_plain_product(tiny, kind):
+    """The columns' own product, made once for a whole batch, loses no part of any gradient."""
+    torch.manual_seed(0)
+    config = tiny(n_embd=48, expe_learned="standard", expe_theta=0.1, bias=True)
+    attention, position = SoftmaxAttention(config).double(), built(kind, config).double()
+    x, pos = torch.randn(3, 17, 48, dtype=torch.float64, requires_grad=True), torch.arange(17)
+    inputs = [x, *attention.qkv.parameters(), *position.parameters()]
+    target = torch.randn(3, 3, 17, 16, dtype=torch.float64)
+
+    def gradients(q, k, v):
+        loss = ((q * k + q * v) * target).sum()
+        return torch.autograd.grad(loss, inputs)
+
+    found = gradients(*attention.project(x, position, pos, 0))
+    phi = torch.cat((position.columns(pos).double().expand(3, -1, -1), x[..., 16:]), dim=-1)
+    q, k = attention.qkv(phi).split(48, dim=-1)[:2]
+    v = attention.qkv(x).split(48, dim=-1)[2]
+    expected = gradients(*(part.unflatten(-1, (3, 16)).transpose(1, 2) for part in (q, k, v)))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@kinds
 def test_nothing_else_is_touched(tiny, kind):
     position, pos = built(kind, tiny(n_embd=48)), torch.arange(9)
     x, q = torch.randn(2, 9, 48), torch.randn(2, 3, 9, 16)
