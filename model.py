@@ -5,13 +5,15 @@ A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `at
 
     python model.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py
 
-prints parameters and FLOPs of each model; `+` stacks config files, --key=value applies to all.
+prints parameters, FLOPs and cache of each model; `+` stacks config files, --key=value applies to all.
 """
 
 import dataclasses
 import difflib
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import torch
@@ -307,27 +309,53 @@ def model_config(config) -> ModelConfig:
     return ModelConfig(**{f.name: values[f.name] for f in dataclasses.fields(ModelConfig)})
 
 
+def cache_bytes_per_token(config: ModelConfig) -> int:
+    """Bytes in bfloat16 that decoding keeps for each token of the past, in all layers."""
+    return 2 * config.n_layer * ATTENTION[config.attention].cached_values(config)
+
+
+def published(files: list[str]) -> str:
+    """The paper's figure, where the head of one of these config files has it as `Published: 985M`."""
+    texts = [Path(name).read_text() for name in files if name.endswith(".py")]
+    found = [match[1] for text in texts if (match := re.search(r"Published: ([\d.]+[MB])", text))]
+    return found[-1] if found else ""
+
+
 def print_accounts(arguments):
+    """One line a model; without vocab_size the vocabulary is GPT-2's."""
     import configurator
 
     overrides = [a for a in arguments if a.startswith("--")]
     if "--help" in overrides or not arguments:
         print(__doc__)
         configurator.parse(ModelConfig, ["--help"])
-    row = "{:60} {:>15} {:>15} {:>15} {:>15} {:>20}".format
     models = [a for a in arguments if not a.startswith("--")] or [""]
-    configs = [configurator.parse(ModelConfig, [*filter(None, m.split("+")), *overrides]) for m in models]
-    print(row("model", "parameters", "no embeddings", "attention", "ffn", "forward MFLOPs/token"))
-    for name, config in zip(models, configs, strict=True):
-        if config.vocab_size is None:
-            config.vocab_size = 50257
-            name += " (vocabulary 50257)"
+    stacks = [list(filter(None, m.split("+"))) for m in models]
+    configs = [configurator.parse(ModelConfig, [*stack, *overrides]) for stack in stacks]
+    columns = (
+        "parameters published no_embeddings embedding position attention ffn norm forward training cache"
+    )
+    widths = [max(24, *map(len, models)), 14, 9, 14, 13, 9, 13, 13, 8, 9, 9, 8]
+
+    def row(*cells):
+        first, *rest = (str(cell).rjust(width) for cell, width in zip(cells, widths, strict=True))
+        return " ".join([first.strip().ljust(widths[0]), *rest])
+
+    print(row("model", *columns.split()))
+    for name, stack, config in zip(models, stacks, configs, strict=True):
+        config.vocab_size = config.vocab_size or 50257
         counts = parameter_counts(config)
         total = sum(counts.values())
         body = total - counts["embedding"] - counts["position"]
-        numbers = (total, body, counts["attention"], counts["ffn"])
-        megaflops = f"{flops_per_token(config) / 1e6:,.1f}"
-        print(row(name, *(f"{n:,}" for n in numbers), megaflops))
+        forward = flops_per_token(config) / 1e6
+        numbers = [body, *(counts[part] for part in ["embedding", "position", "attention", "ffn", "norm"])]
+        flops = (f"{forward:,.1f}", f"{3 * forward:,.1f}")
+        cache = f"{cache_bytes_per_token(config):,}"
+        print(row(name, f"{total:,}", published(stack), *(f"{n:,}" for n in numbers), *flops, cache))
+    print(
+        "\nforward, training: model MFLOPs per token at block_size, causal attention counted in full; "
+        "cache: bytes per token of the past in bfloat16"
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 # rest of the recipe is nanoGPT's. The tokens are GPT-2's: Llama's tokenizer file is not one that data/
 # reads, and its vocabulary stands here for the published size alone. The context is ours; nothing of the
 # model depends on it.
-# What to expect: 3,212,749,824 parameters, as published. Nobody has run it to the end here.
+# What to expect: 3,212,749,824 parameters. Published: 3.2B. Nobody has run it to the end here.
 out_dir = "out/llama_3b"
 dataset = "data/fineweb_edu/gpt2"
 

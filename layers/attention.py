@@ -79,6 +79,11 @@ class SoftmaxAttention(nn.Module):
         return 2 * both * config.n_embd + config.bias * 2 * both
 
     @staticmethod
+    def cached_values(config):
+        """Per token of the past: k and v."""
+        return 2 * key_value_width(config)
+
+    @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted. Columns of ExPE are
         counted as in a batch of one sequence: the sequences of a batch share their products.

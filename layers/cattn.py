@@ -101,6 +101,11 @@ class CAttnM(nn.Module):
         return ensemble + ladders * config.block_size + maps
 
     @staticmethod
+    def cached_values(config):
+        """Per token of the past: v alone."""
+        return config.cattn_value_width or config.n_embd
+
+    @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders

@@ -71,6 +71,11 @@ class CAttnU(Ladders):
         return 2 * packed_size(length) + 2 * length * (config.cf_depth * (1 + biased) + 1)
 
     @staticmethod
+    def cached_values(config):
+        """Per token of the past: x, of which y^1 and y^2 are made anew."""
+        return config.n_embd
+
+    @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the two matrix products; the zeros above the diagonal are not subtracted."""
         return 4 * config.n_embd * context

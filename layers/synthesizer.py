@@ -79,6 +79,11 @@ class Synthesizer(nn.Module):
         return scores + (1 + config.synthesizer_proj) * (width**2 + config.bias * width)
 
     @staticmethod
+    def cached_values(config):
+        """Per token of the past: v alone."""
+        return config.n_embd
+
+    @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the equation's matrix products; the causal mask is not subtracted."""
         width = config.n_embd

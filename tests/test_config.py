@@ -13,7 +13,8 @@ from train import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
-MODELS = [name for name in FILES if "/size/" not in name]
+MODELS = [name for name in FILES if "/size/" not in name and "/ablate/" not in name]
+ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
 PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE]
 
@@ -59,13 +60,28 @@ def test_figures_in_its_head_are_true(name):
         assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_changes_what_it_names_and_nothing_else(name):
+    """On top of the model that its head names, and the loss is another from some step on."""
+    text = (ROOT / name).read_text()
+    (base,) = re.findall(rf"train\.py (\S+) {re.escape(name)}", text)
+    before, after = (dataclasses.asdict(resolve(TrainConfig, files)) for files in ([base], [base, name]))
+    changed = {key for key in before if before[key] != after[key]}
+    assigned = set(re.findall(r"^(\w+) =", text, re.MULTILINE))
+    assert changed <= assigned
+    assert len(assigned) == 1
+    assert changed or name.endswith("_7.py")  # the paper's recipes here have seven
+
+
+@pytest.mark.parametrize("name", [*MODELS, *ABLATIONS])
 def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
     """Two steps with everything else as it stands."""
     from train import main
 
+    base = re.findall(rf"train\.py (\S+) {re.escape(name)}", (ROOT / name).read_text())
+    files = [*base, name] if name in ABLATIONS else [name]
     main([
-        name, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
+        *files, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
         "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
         "--eval_tokens=256",
         "--compile=False", "--device=cpu", "--block_size=64",

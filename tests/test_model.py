@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -11,7 +12,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
-from model import GPT, ModelConfig, flops_per_token, parameter_counts, sample_token
+from model import (
+    GPT,
+    ModelConfig,
+    cache_bytes_per_token,
+    flops_per_token,
+    parameter_counts,
+    print_accounts,
+    sample_token,
+)  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[1]
 
 VARIANTS = list(itertools.product(ATTENTION, FFN))
 OPTIONS = [
@@ -452,3 +463,36 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
 def test_unsound_configurations_are_refused(tiny, keys, message):
     with pytest.raises(ValueError, match=message):
         GPT(tiny(**keys))
+
+
+def test_accounts_of_several_models(capsys, monkeypatch):
+    """One line each, with the paper's figure and what adds up to the parameters."""
+    monkeypatch.chdir(ROOT)
+    small = "config/gpt2_xl.py+config/size/small.py"
+    print_accounts(["config/paper/cofrgenet_f.py", small, "config/llama_3b.py"])
+    head, f, middle, llama, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
+    f, llama = (dict(zip(head, line, strict=True)) for line in (f, llama))
+    assert (f["parameters"], f["published"], f["cache"]) == ("823,860,800", "985M", "307,200")
+    parts = ("embedding", "position", "attention", "ffn", "norm")
+    assert sum(int(f[part].replace(",", "")) for part in parts) == 823_860_800
+    forward, training = (float(f[key].replace(",", "")) for key in ("forward", "training"))
+    assert training == pytest.approx(3 * forward, rel=1e-4)
+    assert middle[1:3] == ["124,373,760", "84,953,856"]  # nothing is published under this name
+    # k and v of 8 heads of 128 in 28 layers, two bytes each
+    assert llama["cache"] == f"{2 * 2 * 8 * 128 * 28:,}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ({}, 48),
+        ({"n_kv_head": 1}, 16),
+        ({"attention": "bigbird"}, 48),
+        ({"attention": "cattn_m"}, 24),
+        ({"attention": "cattn_m", "cattn_value_width": 8, "cattn_heads": 3}, 8),
+        ({"attention": "cattn_u"}, 24),
+        ({"attention": "synthesizer"}, 24),
+    ],
+)
+def test_cache_per_token(tiny, keys, values):
+    assert cache_bytes_per_token(tiny(**keys)) == 2 * 2 * values
