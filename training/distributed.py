@@ -92,13 +92,11 @@ class Ranks:
     def wrap(self, model):
         """DistributedDataParallel; `model` itself where there is one rank.
 
+        A compiled model is split at DDP's buckets, so that gradients travel during the backward pass.
         Buffers stay as they are on each rank: the ranges of the ladders are reduced by `extremes`.
         """
         if self.world == 1:
             return model
-        # one bucket of gradients at the end of a compiled backward pass: the compiler's splitting of the
-        # graph at DDP's buckets refuses custom autograd functions
-        torch._dynamo.config.optimize_ddp = False
         known = inspect.signature(DistributedDataParallel).parameters
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         with self.waiting("the other ranks' model"):
