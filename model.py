@@ -71,6 +71,7 @@ class ModelConfig:
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
+    cffn_proj: bool = False  # cffn_gated: a linear map on the output
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
     cattn_value_width: int | None = None  # cattn_m: columns of W^v, each used repeatedly; None: n_embd
     cattn_proj: bool = False  # cattn_m: a linear map on the output

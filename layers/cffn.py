@@ -22,6 +22,8 @@ class CffnGated(nn.Module):
     - self:           h = sigmoid(G x) * x,      y = U x + V z(h)
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
+
+    cffn_proj: a p x p map on the output.
     """
 
     has_ladders = True
@@ -43,9 +45,10 @@ class CffnGated(nn.Module):
         )
         self.U = nn.Linear(width, width, bias=False) if self.kind == "self" else None
         self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
-        for output in (self.U, self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None):
-            if output is not None:
-                output.residual_output = True
+        self.proj = nn.Linear(width, width, bias=False) if config.cffn_proj else None
+        outputs = (self.U, self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None)
+        for output in (self.proj,) if config.cffn_proj else filter(None, outputs):
+            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -54,7 +57,7 @@ class CffnGated(nn.Module):
         else:
             y = self.ladders(F.silu(self.gate(x)) * self.up(x))
             y = y if self.V is None else self.V(y)
-        return self.dropout(y)
+        return self.dropout(y if self.proj is None else self.proj(y))
 
     @staticmethod
     def complaints(config):
@@ -64,9 +67,10 @@ class CffnGated(nn.Module):
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed: p^2 more."""
+        """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed, cffn_proj: p^2 more each."""
         p, ladders = config.n_embd, config.cf_ladders
         extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
+        extra += config.cffn_proj * p * p
         ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
         return 2 * p * p + extra + ensemble
 
@@ -75,6 +79,7 @@ class CffnGated(nn.Module):
         """Two for each weight of a matrix."""
         p, ladders = config.n_embd, config.cf_ladders
         extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
+        extra += config.cffn_proj * p * p
         ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
         return 4 * p * p + 2 * extra + ensemble
 

@@ -21,6 +21,7 @@ VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools
 VARIANTS |= {
     "cffn_gated glu": ["--ffn=cffn_gated", "--cffn_gate=glu"],
     "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
+    "cffn_gated proj": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed", "--cffn_proj=True"],
     "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],
     "cattn_m heads proj strict": [
         "--attention=cattn_m", "--cattn_heads=2", "--cattn_proj=True", "--cattn_strict=True"

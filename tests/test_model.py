@@ -30,6 +30,7 @@ OPTIONS = [
     {"bias": True},
     {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
     *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
+    {"cffn_proj": True},
 ]
 OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
 # of the block around the mixers; one ffn is enough for them

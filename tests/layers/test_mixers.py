@@ -102,9 +102,14 @@ def test_swiglu(tiny, dtype, bias):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("proj", [False, True])
 @pytest.mark.parametrize("gate", ["self", "glu", "glu_collapsed"])
-def test_cffn_gated(tiny, dtype, gate):
+def test_cffn_gated(tiny, dtype, gate, proj):
     def oracle(w, x):
+        y = without_projection(w, x)
+        return y @ w["proj.weight"].T if proj else y
+
+    def without_projection(w, x):
         gated = x @ w["gate.weight"].T
         if gate == "self":
             h = torch.sigmoid(gated) * x
@@ -115,7 +120,7 @@ def test_cffn_gated(tiny, dtype, gate):
             return (h @ w["ladders.U.weight"].T + z) @ w["V.weight"].T
         return h @ w["ladders.U.weight"].T + z @ w["ladders.V.weight"].T
 
-    check(drawn(CffnGated(tiny(cffn_gate=gate))), oracle, dtype)
+    check(drawn(CffnGated(tiny(cffn_gate=gate, cffn_proj=proj))), oracle, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

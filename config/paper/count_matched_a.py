@@ -1,0 +1,30 @@
+# A CoFrGeNet-A with the published number of parameters: a guess, made for that number alone.
+#   torchrun --nproc_per_node=8 train.py config/paper/count_matched_a.py
+# CAttnM with 25 heads, as many as the dense model has, each with 5 ladders of depth 1 on all of the token.
+# What to expect: 1,213,544,000 parameters. Published: 1.21B.
+out_dir = "out/paper_count_matched_a"
+dataset = "data/openwebtext/gpt2"
+
+n_layer = 48
+n_head = 25
+n_embd = 1600
+block_size = 1024
+attention = "cattn_m"
+cattn_heads = 25
+cf_ladders = 5
+cf_depth = 1
+cf_pole = "clamp"
+cf_eps = 0.01
+cf_init = "nanogpt"
+cf_eval_clip = True
+
+# 491,520 tokens a step, nanoGPT's number; 96 micro-batches suit 1 to 4, 6, 8, 12, 16 and 32 ranks
+batch_size = 5
+gradient_accumulation_steps = 96
+max_iters = 600_000
+learning_rate = 6e-4
+min_lr = 6e-5
+warmup_iters = 2000
+weight_decay = 0.1
+decay_ladders = True
+dyadic = True
