@@ -1,6 +1,7 @@
 # A CoFrGeNet-A with the published number of parameters: a guess, made for that number alone.
 #   torchrun --nproc_per_node=8 train.py config/paper/count_matched_a.py
 # CAttnM with 25 heads, as many as the dense model has, each with 5 ladders of depth 1 on all of the token.
+# At another size it needs heads that divide the width: config/size/tiny.py --cattn_heads=2, say.
 # What to expect: 1,213,544,000 parameters. Published: 1.21B.
 out_dir = "out/paper_count_matched_a"
 dataset = "data/openwebtext/gpt2"
