@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-Saved = Callable[[dict], Path | None]
+Saved = Callable[[dict], Path | dict | None]
 TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
 
 
@@ -57,8 +57,8 @@ def parse(config_class, argv: list[str], positional: str | None = None, saved: S
 def resolve(config_class, argv: list[str], positional: str | None = None, saved: Saved | None = None):
     """Like `parse`, but raises ConfigError.
 
-    `saved` gets the values so far, by key, and returns the config.json that supplies those which
-    neither a file nor an override names, or None.
+    `saved` gets the values that a file or an override names, by key, and returns what supplies the
+    others: a config.json, a dict, or None. It may raise ConfigError itself.
     """
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
@@ -95,11 +95,17 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
     if saved is not None:
-        defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
-        if path := saved({**defaults, **values}):
-            for key, value in _read_saved(path, mistakes).items():
-                if key not in values:
-                    assign(str(path), key, value, from_text=False)
+        try:
+            others = saved(dict(values))
+        except ConfigError as error:
+            mistakes += error.mistakes
+            others = None
+        source = "the saved configuration" if isinstance(others, dict) else str(others)
+        if isinstance(others, Path):
+            others = _read_saved(others, mistakes)
+        for key, value in (others or {}).items():
+            if key not in values:
+                assign(source, key, value, from_text=False)
     missing = [
         field.name
         for field in dataclasses.fields(config_class)

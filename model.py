@@ -40,6 +40,7 @@ class ModelConfig:
     attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
     ffn_hidden: int | None = None  # width inside mlp and swiglu; None: 4 and 8/3 times n_embd
+    gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is GPT-2's published weights' GELU
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: float = 1e-5  # added to the variance

@@ -14,9 +14,8 @@ import torch
 
 import configurator
 from data import DataError
-from data.tokenizer import from_json, valid_unicode
-from model import GPT, model_config
-from training import checkpoint
+from data.tokenizer import valid_unicode
+from training import pretrained
 from training.checkpoint import CheckpointError
 
 
@@ -24,7 +23,7 @@ from training.checkpoint import CheckpointError
 class SampleConfig:
     """Write text with a trained model; prints as it generates, and keeps a copy in samples.txt."""
 
-    out_dir: str  # run folder of train.py, or one checkpoint file
+    out_dir: str  # run folder of train.py, one checkpoint file, or a model folder of export.py
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     start: str = ""  # the text to go on from; FILE:path reads it from a file; empty: a new document
     num_samples: int = 1  # texts to write
@@ -57,15 +56,15 @@ def main(argv: list[str]):
     config = configurator.parse(SampleConfig, argv, positional="out_dir")
     try:
         start = read_start(config.start)
-        path = checkpoint.find(Path(config.out_dir), config.which)
-        model, tokenizer, step = load_model(path, config.device)
+        source = pretrained.open_source(config.out_dir, config.which)
+        model, tokenizer = load_model(source, config.device)
     except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
     try:
         model.check_length(config.window or 1)
     except ValueError as error:
         sys.exit(f"sample.py: window={config.window}: {error}")
-    print(f"{path}, step {step:,}", file=sys.stderr)
+    print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
     # in training every document follows an end-of-text token
     prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
@@ -74,7 +73,7 @@ def main(argv: list[str]):
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
             text = write_one(model, tokenizer, prompt, start, config, generator)
-            keep(Path(config.out_dir), path, config, text)
+            keep(Path(config.out_dir), source.path, config, text)
     except KeyboardInterrupt:
         sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
     except BrokenPipeError:  # the reader, `head` say, has seen enough
@@ -120,21 +119,12 @@ def read_start(start: str) -> str:
     return valid_unicode(start)
 
 
-def load_model(path: Path, device: str):
-    """(model in evaluation mode, tokenizer, step) of a checkpoint; raises CheckpointError."""
-    content = checkpoint.load(path)
-    try:
-        with torch.device("meta"):
-            model = GPT(model_config(content["config"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} has no model configuration that this version knows ({error})"
-        ) from None
-    model.to_empty(device="cpu").init_weights()
-    checkpoint.load_weights(model, content, path)
+def load_model(source: pretrained.Source, device: str):
+    """(model in evaluation mode, tokenizer); raises CheckpointError or DataError."""
+    tokenizer = pretrained.tokenizer_of(source)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval(), from_json(content["tokenizer"]), content["step"]
+    return pretrained.build(source, device).eval(), tokenizer
 
 
 def keep(run: Path, path: Path, config: SampleConfig, text: str):

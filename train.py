@@ -26,7 +26,7 @@ from data import DataError, mixture
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import ModelConfig, model_config
-from training import checkpoint
+from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, world_size
 from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
@@ -43,6 +43,7 @@ class TrainConfig(ModelConfig):
     # run
     out_dir: str = "out/gpt2"  # run folder: config.json, log.jsonl, loss.png, ckpt/
     resume: bool = False  # go on from out_dir's last checkpoint; from scratch where there is none
+    init_from: str | None = None  # weights of a run or model folder, or gpt2, gpt2-medium, -large, -xl
     seed: int = 1337  # of the weights, the order of the data and dropout
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
@@ -176,14 +177,21 @@ def main(argv: list[str]):
         sys.exit(f"train.py: interrupted. {how_to_go_on(config)}")
 
 
-def saved_config(values: dict) -> Path | None:
-    """A resumed run has the configuration that it was started with, where the command line says nothing.
+def saved_config(given: dict) -> Path | dict | None:
+    """A resumed run has the configuration that it was started with, where the command line says nothing;
+    a run that starts from another model's weights has its architecture.
 
     Without a checkpoint there is nothing to resume, and nothing of an earlier start counts.
     """
-    folder = Path(values["out_dir"])
-    saved = values["resume"] and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file()
-    return folder / "config.json" if saved else None
+    folder = Path(given.get("out_dir", TrainConfig.out_dir))
+    if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
+        return folder / "config.json"
+    if not given.get("init_from"):
+        return None
+    try:
+        return pretrained.architecture(pretrained.open_source(given["init_from"]), given)
+    except CheckpointError as error:
+        raise configurator.ConfigError([f"init_from: {error}"]) from None
 
 
 def how_to_go_on(config: TrainConfig) -> str:
@@ -234,7 +242,17 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))
-        return Trainer(config, ranks, device, folder, data, validation, restored).train(stop)
+        source = None
+        if restored is None and config.init_from:
+            source = ranks.agree(lambda: open_source(config, data), ERRORS)
+        return Trainer(config, ranks, device, folder, data, validation, restored, source).train(stop)
+
+
+def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:
+    """The model to start from; raises CheckpointError where its tokens are not the data's."""
+    source = pretrained.open_source(config.init_from)
+    pretrained.check_tokenizer(source, data.tokenizer())
+    return source
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:

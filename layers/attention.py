@@ -63,6 +63,11 @@ class SoftmaxAttention(nn.Module):
         )
 
     @staticmethod
+    def cropped(name, weight, config, block_size):
+        """The named weight of a module built from `config` for a smaller block_size."""
+        return weight
+
+    @staticmethod
     def complaints(config):
         if config.n_head < 1:
             return []

@@ -74,6 +74,11 @@ class CAttnM(nn.Module):
         return weights.masked_fill(first, 0.0).softmax(-1).masked_fill(first, 0.0)
 
     @staticmethod
+    def cropped(name, weight, config, block_size):
+        """The named weight for a smaller block_size: F loses the last positions' columns."""
+        return weight[..., :block_size] if name == "F" else weight
+
+    @staticmethod
     def complaints(config):
         wrong = []
         if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:

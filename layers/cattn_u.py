@@ -65,6 +65,11 @@ class CAttnU(Ladders):
         return self.dropout((first * second).mT)
 
     @staticmethod
+    def cropped(name, weight, config, block_size):
+        """The named weight for a smaller block_size: everything is indexed by position, last."""
+        return weight[..., : packed_size(block_size) if name == "M" else block_size]
+
+    @staticmethod
     def parameter_count(config):
         """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without biases)."""
         length, biased = config.block_size, config.cf_init != "nanogpt"

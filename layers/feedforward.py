@@ -13,13 +13,14 @@ class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
         hidden = self.hidden(config)
+        self.approximation = config.gelu_approximation
         self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
         self.down.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        return self.dropout(self.down(F.gelu(self.up(x))))
+        return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximation)))
 
     @staticmethod
     def hidden(config) -> int:

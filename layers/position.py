@@ -43,6 +43,11 @@ class NoPosition(nn.Module):
         return []
 
     @staticmethod
+    def cropped(name, weight, config, block_size):
+        """The named weight of a module built from `config` for a smaller block_size."""
+        return weight
+
+    @staticmethod
     def parameter_count(config):
         return 0
 
@@ -59,6 +64,10 @@ class LearnedPosition(NoPosition):
     def embed(self, x, pos):
         """pos below block_size"""
         return x + self.table(pos)
+
+    @staticmethod
+    def cropped(name, weight, config, block_size):
+        return weight[:block_size]
 
     @staticmethod
     def parameter_count(config):

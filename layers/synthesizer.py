@@ -66,6 +66,13 @@ class Synthesizer(nn.Module):
         return out[..., :width]
 
     @staticmethod
+    def cropped(name, weight, config, block_size):
+        """The named weight for a smaller block_size: W2 and b2 lose the last positions' rows."""
+        if name == "b2":
+            return weight.unflatten(0, (config.n_head, -1))[:, :block_size].flatten()
+        return weight[:, :block_size] if name == "W2" else weight
+
+    @staticmethod
     def complaints(config):
         if config.n_head > 0 and config.n_embd % config.n_head:
             return [f"n_head={config.n_head} does not divide n_embd={config.n_embd}"]

@@ -141,7 +141,13 @@ def load(path: Path, mmap: bool = False) -> dict:
 
 def load_weights(model, content: dict, path: Path):
     """Put a checkpoint's weights into `model`; raises CheckpointError where the two do not match."""
-    own, stored = model.state_dict(), content["model"]
+    check_weights(model, content["model"], path)
+    model.load_state_dict(content["model"])
+
+
+def check_weights(model, stored: dict, path: Path):
+    """Raises CheckpointError where stored weights are not of `model`, by name and shape."""
+    own = model.state_dict()
     wrong = [f"lacks {key}" for key in own if key not in stored]
     wrong += [f"has {key}, the model has not" for key in stored if key not in own]
     wrong += [
@@ -152,4 +158,3 @@ def load_weights(model, content: dict, path: Path):
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(f"{path} is of another model: it {'; '.join(wrong[:3])}{more}")
-    model.load_state_dict(stored)

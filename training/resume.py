@@ -39,6 +39,7 @@ CHANGEABLE = {
 }
 REASONS = {
     "seed": "it decides the order of the data, of which a part has been read",
+    "init_from": "the weights began there",
     "block_size": "the model's positions and the cutting of the data depend on it",
     "dyadic": "depths that trained would fall asleep again, or the other way round",
     "dyadic_iters": "it moves the steps at which depths wake",

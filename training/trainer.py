@@ -25,6 +25,7 @@ from training.hardware import Clock, autocast, compiled, device_name, peak_flops
 from training.health import diagnose
 from training.log import Log, start_wandb, write_whole
 from training.optimizer import adamw
+from training.pretrained import Source, initialise
 from training.resume import Progress, fingerprint, load_state
 from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
 from training.stopping import Stop
@@ -38,7 +39,8 @@ class Trainer:
     """One run on one rank; all ranks do the same, and rank 0 alone writes.
 
     config: a TrainConfig. folder: the claimed run folder. validation: the windows [count, block_size + 1]
-    that every evaluation scores. restored: what `resume.restore` gave, or None for a start from scratch.
+    that every evaluation scores. restored: what `resume.restore` gave, or None for a start,
+    from scratch or from the weights of `source`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Trainer:
         data: Dataset | Mixture,
         validation: np.ndarray,
         restored,
+        source: Source | None = None,
     ):
         self.config, self.ranks, self.device, self.folder = config, ranks, device, folder
         self.data, self.validation = data, validation
@@ -75,8 +78,13 @@ class Trainer:
             self.say(f"resuming from {path}, step {self.progress.step:,} of {config.max_iters:,}")
             for change in changes.values():
                 self.say(f"  {change}")
-        elif config.resume:
-            self.say(f"{folder} holds no checkpoint: starting from scratch")
+        else:
+            if config.resume:
+                begin = "at" if config.init_from else "from"
+                self.say(f"{folder} holds no checkpoint: starting {begin} {config.init_from or 'scratch'}")
+            if source is not None:
+                for line in ranks.agree(lambda: initialise(self.model, source), (CheckpointError,)):
+                    self.say(line)
         self.announce()
         self.log = self.on_first(lambda: self.open_log(changes))
         self.tokenizer = data.tokenizer().to_json()
