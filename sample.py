@@ -129,7 +129,7 @@ def load_model(source: pretrained.Source, device: str):
 
 def keep(run: Path, path: Path, config: SampleConfig, text: str):
     """Append a text to the run folder's samples.txt, if it is a run folder that can be written."""
-    if not run.is_dir():
+    if not (run / "ckpt").is_dir():
         return
     settings = (
         f"temperature {config.temperature}, top_k {config.top_k}, top_p {config.top_p}, seed {config.seed}"

@@ -76,6 +76,11 @@ def open_source(name: str, which: str = "best") -> Source:
     if not (path / "ckpt").is_dir() and (path / "config.json").is_file():
         content = _read_json(path / "config.json")
     if content is None:
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} does not exist: give a run folder or .pt file of train.py, a folder of "
+                f"config.json and model.safetensors, or one of {', '.join(HUB)}"
+            )
         return _run(checkpoint.find(path, which))
     if "format" in content:
         return _ours(path, content)
@@ -279,11 +284,12 @@ def _foreign(name: str, file: Callable[[str], Path]) -> Source:
         raise CheckpointError(f"{where}: quantization_config: quantized weights are not read")
     try:
         config = _gpt2_config(content) if kind == "gpt2" else _llama_config(content)
+        wrong = config.check()
     except KeyError as error:
         raise CheckpointError(f"{where} lacks {error}") from None
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{where}: {error}") from None
-    if wrong := config.check():
+    if wrong:
         raise CheckpointError(f"{where}: {'; '.join(wrong)}")
 
     def read():
