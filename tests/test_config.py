@@ -2,11 +2,13 @@
 
 import dataclasses
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from configurator import resolve
+from data import mixture
 from layers import POSITION
 from model import ModelConfig, flops_per_token, model_config, parameter_counts
 from train import TrainConfig
@@ -16,7 +18,8 @@ FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py")
 MODELS = [name for name in FILES if "/size/" not in name and "/ablate/" not in name]
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
-PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE]
+LLAMA = [name for name in MODELS if "/paper/llama" in name]
+PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE + LLAMA]
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +111,19 @@ def test_the_papers_recipes_are_to_the_letter(name):
         assert (config.cf_pole_grad, config.cf_impl) == ("formula", "continuant")
         assert config.cf_ladders in (1, 3, 5, 7)
         assert config.cf_depth in (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_the_papers_llamas_are_to_the_letter(name):
+    config = resolve(TrainConfig, [name])
+    assert (config.n_layer, config.n_head, config.n_embd, config.norm) == (28, 24, 3072, "rmsnorm")
+    assert (config.learning_rate, config.max_iters, config.dropout) == (3e-4, 2_000_000, 0.0)
+    tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
+    assert tokens == pytest.approx(2e12, rel=0.05)
+    assert mixture.parse(config.dataset)[1].weights[0] == Fraction(24, 100)
+    if "cofrgenet" in name:
+        assert (config.dyadic, config.decay_ladders, config.cf_eval_clip) == (True, True, True)
+        assert (config.cf_pole, config.cf_eps, config.cf_init) == ("clamp", 0.01, "nanogpt")
 
 
 @pytest.mark.parametrize("name", EXPE)

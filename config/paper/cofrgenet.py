@@ -5,7 +5,8 @@
 # To the letter: eps = 0.01, the clamp as printed with equation 9 as gradient, ranges of training as a clip
 # in evaluation, the dyadic schedule, weight decay on all matrices, N(0, 0.02) without biases as in nanoGPT.
 # The paper tries 1, 3, 5 and 7 ladders and depths and does not say which it reports: here the largest.
-# What to expect: 459,865,664 parameters. Published: 798M.
+# What to expect: 459,865,664 parameters. Published: 798M, which no structure
+# that we tried gives together with the other two.
 out_dir = "out/paper_cofrgenet"
 dataset = "data/openwebtext/gpt2"
 

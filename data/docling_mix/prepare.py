@@ -50,14 +50,10 @@ class PrepareConfig:
 
     out: str = "data/docling_mix"  # folder to write the sources' folders into
     sources: str = ",".join(WEIGHTS)  # which ones, separated by commas
-    max_tokens: int = (
-        10_000_000_000  # training tokens of all nine together; each source has its weight's share
-    )
+    max_tokens: int = 10_000_000_000  # training tokens of all nine, each source its weight's share
     languages: str = "deu_Latn,fra_Latn,spa_Latn,ita_Latn,por_Latn,jpn_Jpan"  # of fineweb2, in turn
     programming: str = "python,java,javascript,typescript,c,cpp,go,rust"  # folders of starcoder, in turn
-    stack_edu_files: str | None = (
-        None  # contents of stack_edu: files, folders or globs, separated by commas
-    )
+    stack_edu_files: str | None = None  # its contents: files, folders or globs, separated by commas
     tokenizer: str = "gpt2"  # gpt2, bytes or a tokenizer.json
     val_fraction: float = 0.0005  # share of the documents kept for validation
     workers: int = os.cpu_count() or 1  # processes that encode

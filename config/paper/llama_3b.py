@@ -1,0 +1,35 @@
+# The paper's Llama, "Llama-3.2B" in its tables: the architecture of Llama-3.2-3B.
+#   python data/docling_mix/prepare.py --max_tokens=100_000_000_000 --stack_edu_files=PATH
+#   torchrun --nproc_per_node=8 train.py config/paper/llama_3b.py
+# Given: 2T tokens of the docling data mix, 2M steps, Adam, a rate of 3e-4 that is annealed, no dropout.
+# Weights of the mix, batch, context and warmup are ours, and the tokens are GPT-2's.
+# What to expect: 3,212,749,824 parameters. Published: 3.2B. Nobody has run it to the end here.
+out_dir = "out/paper_llama_3b"
+dataset = (
+    "data/docling_mix/dclm2/gpt2:24,data/docling_mix/dclm3plus/gpt2:24,data/docling_mix/fineweb2/gpt2:10,"
+    "data/docling_mix/starcoder/gpt2:12,data/docling_mix/stack_edu/gpt2:12,data/docling_mix/finemath/gpt2:5,"
+    "data/docling_mix/infiwebmath/gpt2:5,data/docling_mix/opc_math/gpt2:4,data/docling_mix/cosmopedia/gpt2:4"
+)
+
+n_layer = 28
+n_head = 24
+n_kv_head = 8
+n_embd = 3072
+block_size = 2048
+vocab_size = 128_256
+norm = "rmsnorm"
+ffn = "swiglu"
+ffn_hidden = 8192
+position = "rope"
+rope_base = 500_000.0
+rope_scaling = "llama3"
+
+# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+batch_size = 4
+gradient_accumulation_steps = 128
+activation_checkpointing = True
+max_iters = 2_000_000
+learning_rate = 3e-4
+min_lr = 3e-5
+warmup_iters = 2000
+weight_decay = 0.1
