@@ -40,6 +40,8 @@ def main(argv: list[str]):
         sys.exit(f"export.py: {error}")
     readers = "train.py and sample.py"
     print(f"{source.path} -> {folder}, for {'transformers, ' if known else ''}{readers}")
+    if known and source.config.norm == "layernorm" and not source.config.bias:
+        print("GPT-2 has biases: zeros were written for them, and training from this folder will move them")
 
 
 if __name__ == "__main__":

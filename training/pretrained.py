@@ -150,7 +150,8 @@ def fixed_keys(old: ModelConfig, parts: dict[str, str]) -> list[str]:
         for prefix in READS[before]
         if prefix in READS[name]
     ]
-    keys = [field.name for field in dataclasses.fields(ModelConfig)]
+    # acts outside training only, and no weight depends on it
+    keys = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "expe_inference_scale"]
     return [key for key in keys if key in TRUNK or any(key.startswith(prefix) for prefix in prefixes)]
 
 

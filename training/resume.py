@@ -36,6 +36,7 @@ CHANGEABLE = {
     "dyadic_reset_ranges": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
+    "expe_inference_scale": "evaluations from here on",
 }
 REASONS = {
     "seed": "it decides the order of the data, of which a part has been read",

@@ -1,3 +1,4 @@
-# ExPE paper: the l columns are halved, at inference only; for an evaluation of a finished run.
+# ExPE paper: the l columns are halved in evaluations and samples, not in training (Table 4). A run that was
+# trained without goes on with --resume=True --expe_inference_scale=0.5 and a step more of --max_iters.
 #   python train.py config/paper/expe/35m_expe.py config/ablate/expe_half.py --out_dir=out/expe_half
 expe_inference_scale = 0.5

@@ -203,3 +203,13 @@ def test_every_key_has_a_rule():
     assert keys >= FREE | CHANGEABLE.keys() | REASONS.keys()
     own = keys - {f.name for f in dataclasses.fields(ModelConfig)}
     assert own == (FREE | CHANGEABLE.keys() | REASONS.keys()) & own
+
+
+def test_evaluations_with_scaled_positions_after_training_without(run):
+    """The ExPE paper's halved columns, tried on a run that was trained with whole ones."""
+    folder, before = run("a", "--max_iters=10", "--position=expe", "--expe_theta=0.5")
+    still = ("--learning_rate=1e-12", "--min_lr=0.0")
+    records = resumed(folder, "--max_iters=11", "--expe_inference_scale=0.5", *still)
+    last, scaled = ([r["val_loss"] for r in rs if "val_loss" in r][-1] for rs in (before, records))
+    assert scaled != pytest.approx(last, abs=1e-4)
+    assert scaled == pytest.approx(last, abs=0.5)
