@@ -9,7 +9,7 @@ import pytest
 
 from data import packages
 from data.loader import Dataset
-from tests.data.helpers import tar_bytes, write_parquet
+from tests.data.prepare_scripts import tar_bytes, write_parquet
 
 
 @pytest.fixture

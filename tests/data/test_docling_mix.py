@@ -9,7 +9,7 @@ import pytest
 
 from data import DataError, hub
 from data.mixture import open_dataset
-from tests.data.helpers import ROOT, load_script, write_parquet
+from tests.data.prepare_scripts import ROOT, load_script, write_parquet
 
 pytest.importorskip("datasets")
 docling_mix = load_script("docling_mix")

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from data import DataError, hub
-from tests.data.helpers import ROOT, load_script
+from tests.data.prepare_scripts import ROOT, load_script
 
 pytest.importorskip("datasets")
 rbloom = pytest.importorskip("rbloom")

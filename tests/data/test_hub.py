@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data import DataError, binary, encoding, hub
-from tests.data.helpers import write_parquet
+from tests.data.prepare_scripts import write_parquet
 
 pytest.importorskip("datasets")
 ROOT = Path(__file__).resolve().parents[2]

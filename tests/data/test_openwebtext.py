@@ -7,7 +7,7 @@ import pytest
 
 import data.hub
 from data import DataError
-from tests.data.helpers import load_script, tar_bytes
+from tests.data.prepare_scripts import load_script, tar_bytes
 
 openwebtext = load_script("openwebtext")
 NAME = openwebtext.NAME

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from data import DataError, packages
-from tests.data.helpers import load_script
+from tests.data.prepare_scripts import load_script
 
 wikipedia = load_script("wikipedia_vital")
 wordnet = load_script("wordnet")

@@ -13,7 +13,7 @@ import pytest
 
 from data import DataError, files, packages
 from data.loader import Dataset
-from tests.data.helpers import load_script
+from tests.data.prepare_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [f'Row {i}, with a comma, a "quote"\nand a second line' for i in range(60)]
