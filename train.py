@@ -28,7 +28,7 @@ from data.mixture import Mixture
 from model import ModelConfig, model_config
 from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError
-from training.distributed import LostRankError, OtherRankError, Ranks, world_size
+from training.distributed import LostRankError, OtherRankError, Ranks, ends_process, world_size
 from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
 from training.log import RunFolderError, open_run
 from training.resume import fingerprint, restore
@@ -274,4 +274,5 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ends_process():
+        main(sys.argv[1:])

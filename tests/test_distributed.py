@@ -331,3 +331,30 @@ def test_the_slurm_script(arguments, tmp_path):
         assert records(tmp_path / "out" / "log.jsonl")[-1]["step"] == steps
     assert "on 2 ranks" in done.stdout
     assert "resuming from" in done.stdout
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(
+    ("end", "status", "printed"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(143)", 143, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("raise ValueError('five')", 1, "ValueError: five\n"),
+    ],
+)
+def test_ranks_end_before_python_does(world, end, status, printed):
+    """A rank that waits for Python's own end is sometimes aborted by gloo's threads."""
+    program = (
+        "import atexit, sys; from training.distributed import ends_process\n"
+        "atexit.register(lambda: print('Python ends'))\n"
+        f"with ends_process():\n    print('done', end=''); {end}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env={**environment(), "WORLD_SIZE": str(world)},
+    )  # fmt: skip
+    assert done.returncode == status
+    assert done.stderr.endswith(printed)
+    assert done.stdout == ("done" if world > 1 else "donePython ends\n")

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from train import main
 from training import trainer
+from training.distributed import ends_process
 
 
 def digest(tensors) -> str:
@@ -85,11 +86,12 @@ if __name__ == "__main__":
 
     torch.set_num_threads(1)
     train.Trainer = Watched
-    for run in json.loads(Path(sys.argv[1]).read_text()):
-        Watched.options = run
-        try:
-            main(run["arguments"])
-        except SystemExit as stop:
-            print(f"exit: {stop.code}", file=sys.stderr, flush=True)
-            if dist.is_initialized():
-                dist.destroy_process_group()
+    with ends_process():
+        for run in json.loads(Path(sys.argv[1]).read_text()):
+            Watched.options = run
+            try:
+                main(run["arguments"])
+            except SystemExit as stop:
+                print(f"exit: {stop.code}", file=sys.stderr, flush=True)
+                if dist.is_initialized():
+                    dist.destroy_process_group()

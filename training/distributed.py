@@ -10,7 +10,9 @@ import inspect
 import os
 import re
 import socket
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 import torch
@@ -35,6 +37,33 @@ class OtherRankError(RuntimeError):
 
 def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
+
+
+@contextlib.contextmanager
+def ends_process() -> Iterator[None]:
+    """Around a whole program: as one of several ranks, the process ends here, without Python's own end.
+
+    A thread of gloo may hold the last tensor of a collective until then, and PyTorch aborts a process
+    in which such a tensor is freed while Python ends (pytorch/pytorch#190489, seen with 2.13).
+    """
+    status = 0
+    try:
+        yield
+    except SystemExit as end:
+        if world_size() == 1:
+            raise
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except Exception:
+        if world_size() == 1:
+            raise
+        traceback.print_exc()
+        status = 1
+    if world_size() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 class Ranks:
