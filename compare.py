@@ -37,6 +37,8 @@ COLUMNS = {
     "speed": "tokens/s",
     "minutes": "minutes",
 }
+# keys of what the validation loss is measured on
+SCORED = ("dataset", "block_size", "eval_tokens")
 # keys that say where a run lives or how it is watched, not what it is
 INCIDENTAL = {"out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"}
 
@@ -118,6 +120,8 @@ def differences(configs: dict[str, dict]) -> list[str]:
         values = [config.get(key) for config in configs.values()]
         if any(value != values[0] for value in values):
             lines.append(f"differs: {key} = {', '.join(map(repr, values))}")
+            if key in SCORED:
+                lines[-1] += "; their validation losses are of different tokens"
     return lines
 
 

@@ -120,6 +120,40 @@ class ModelConfig:
             )
         return wrong
 
+    def without_effect(self) -> list[str]:
+        """Keys that are not at their defaults and that no part of this model reads, as key=value.
+
+        No mistake: overlays and sizes serve several models. But no ablation either.
+        """
+        ensembles = self.attention == "cattn_m" or self.ffn.startswith("cffn_")
+        used = {
+            "n_kv_head": _has_queries_and_keys(ATTENTION[self.attention]),
+            "ffn_hidden": self.ffn in ("mlp", "swiglu"),
+            "gelu_approximation": self.ffn == "mlp",
+            "rope_base": self.position == "rope",
+            "rope_scaling": self.position == "rope",
+            "rope_": self.position == "rope" and self.rope_scaling == "llama3",
+            "expe_": self.position in ("expe", "exqpe"),
+            "exqpe_": self.position == "exqpe",
+            "cf_eps": self.has_ladders and self.cf_pole == "clamp",
+            "cf_floor": self.has_ladders and self.cf_pole == "positive",
+            "cf_ladder": ensembles,
+            "cf_": self.has_ladders,
+            "cffn_": self.ffn == "cffn_gated",
+            "cattn_": self.attention == "cattn_m",
+            "synthesizer_": self.attention == "synthesizer",
+            "bigbird_": self.attention == "bigbird",
+        }
+        if self.exqpe_theta_1 is not None and self.exqpe_theta_2 is not None:
+            used["expe_theta"] = self.position == "expe"
+        idle = []
+        for field in dataclasses.fields(ModelConfig):
+            value = getattr(self, field.name)
+            known = [part for part in used if field.name.startswith(part)]
+            if value != field.default and known and not used[max(known, key=len)]:
+                idle.append(f"{field.name}={value}")
+        return idle
+
     def length_limits(self) -> list[str]:
         """The parts that know no position from block_size on, as key=name."""
         parts = {"attention": ATTENTION[self.attention], "position": POSITION[self.position]}

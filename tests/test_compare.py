@@ -33,6 +33,16 @@ def test_runs_of_the_same_name_keep_their_paths(run, capsys, tmp_path):
     assert f"| {second} " in said
 
 
+def test_says_when_the_losses_are_of_different_tokens(run, capsys, tmp_path):
+    first, _ = run("first", "--max_iters=2")
+    second, _ = run("second", "--max_iters=2", "--block_size=16", "--seed=2")
+    capsys.readouterr()
+    main([str(first), str(second), f"--plot={tmp_path / 'a.png'}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "differs: block_size = 32, 16; their validation losses are of different tokens" in lines
+    assert "differs: seed = 1337, 2" in lines
+
+
 def test_a_log_cut_off_by_a_kill_is_read(run, capsys, tmp_path):
     folder, _ = run("a", "--max_iters=5")
     with open(folder / "log.jsonl", "a") as file:

@@ -497,3 +497,63 @@ def test_accounts_of_several_models(capsys, monkeypatch):
 )
 def test_cache_per_token(tiny, keys, values):
     assert cache_bytes_per_token(tiny(**keys)) == 2 * 2 * values
+
+
+# a value of each optional key that is not its default, and the keys without which it does nothing
+OTHER_VALUES = {
+    "n_kv_head": 1, "ffn_hidden": 40, "gelu_approximation": "tanh", "rope_base": 50.0,
+    "rope_scaling": "llama3", "rope_factor": 3.0, "rope_low_freq_factor": 2.0,
+    "rope_high_freq_factor": 9.0, "rope_original_max_position_embeddings": 20, "expe_width": 5,
+    "expe_start": 2.0, "expe_theta": 0.5, "expe_stable": True, "expe_once": True,
+    "expe_learned": "random", "expe_on_v": True, "expe_inference_scale": 3.0, "exqpe_theta_1": 0.25,
+    "exqpe_theta_2": 0.75, "cf_ladders": 5, "cf_depth": 2, "cf_pole": "clamp", "cf_eps": 0.9,
+    "cf_floor": 0.5, "cf_init": "nanogpt", "cf_impl": "ladder", "cf_ladder": "elementwise",
+    "cf_eval_clip": True, "cffn_gate": "glu", "cffn_proj": True, "cattn_heads": 3, "cattn_value_width": 8,
+    "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
+    "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {
+            "position": "rope",
+            "rope_scaling": "llama3",
+            "ffn": "swiglu",
+            "rope_original_max_position_embeddings": 9,
+        },
+        {"position": "expe", "attention": "bigbird", "bigbird_block": 1},
+        {"position": "exqpe", "exqpe_theta_1": 0.1, "exqpe_theta_2": 0.2},
+        {"attention": "synthesizer", "ffn": "cffn_added", "cf_pole": "clamp", "cf_eps": 0.5},
+        {"attention": "cattn_m", "ffn": "mlp"},
+        {"attention": "cattn_u", "ffn": "cffn_gated"},
+        {"attention": "cattn_u", "ffn": "mlp"},
+    ],
+)
+def test_keys_without_effect_are_those_it_names(build, tiny, parts):
+    """Whatever else is changed shows in the weights, in the outputs or in the ranges that are kept."""
+    sizes = {"n_embd": 48, "block_size": 16, "vocab_size": 50}
+    tokens = torch.randint(50, (2, 16), generator=torch.Generator().manual_seed(0))
+
+    def seen(**keys):
+        model = build(scale=8.0, **{**sizes, **parts, **keys})
+        with torch.no_grad():
+            shown = [model.train()(tokens), model.eval()(tokens)]
+        return [*model.state_dict().items()], shown
+
+    def differ(one, other):
+        if [(n, t.shape) for n, t in one[0]] != [(n, t.shape) for n, t in other[0]]:
+            return True
+        tensors = zip([t for _, t in one[0]] + one[1], [t for _, t in other[0]] + other[1], strict=True)
+        return any(not torch.equal(a, b) for a, b in tensors)
+
+    before = seen()
+    assert not [key for key in parts if f"{key}=" in str(tiny(**parts).without_effect())]
+    for key, value in OTHER_VALUES.items():
+        config = tiny(**{**sizes, **parts, key: value})
+        if key in parts or config.check():
+            continue
+        idle = f"{key}={value}" in config.without_effect()
+        assert idle != differ(before, seen(**{key: value})), key

@@ -448,3 +448,13 @@ def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, t
     with pytest.raises(SystemExit, match="wandb did not start"):
         run("a", "--wandb_log=True")
     run("a", "--max_iters=2")
+
+
+def test_keys_without_effect_are_announced(run, capsys):
+    run("a", "--max_iters=2", "--cf_depth=5", "--rope_base=7", "--n_kv_head=1")
+    said = capsys.readouterr().out
+    assert (
+        "without effect in this model: rope_base=7.0, cf_ladders=3, cf_depth=5, bigbird_block=4\n" in said
+    )
+    run("b", "--max_iters=2", "--attention=bigbird", "--ffn=cffn_added")
+    assert "without effect" not in capsys.readouterr().out

@@ -363,6 +363,8 @@ class Trainer:
             f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
             f"{epochs}{ranks}, on {self.device.type}"
         )
+        if idle := model.without_effect():
+            self.say(f"without effect in this model: {', '.join(idle)}")
         if self.dyadic:
             self.say(self.dyadic.table())
 
