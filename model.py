@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels.embedding import embedding
+from kernels.linear_cross_entropy import linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 
 
@@ -259,10 +260,10 @@ class GPT(nn.Module):
             else:
                 x = block(x, self.position, pos)
         head = self.embedding.weight if self.config.tie_embeddings else self.head.weight
-        logits = F.linear(self.norm(x), head)[..., : self.config.vocab_size]
+        x = self.norm(x)
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+            return F.linear(x, head)[..., : self.config.vocab_size]
+        return linear_cross_entropy(x, head, targets, self.config.vocab_size)
 
     def check_length(self, length: int):
         """Raises ValueError, naming the parts at fault, where the model cannot see so many tokens."""

@@ -1,0 +1,88 @@
+"""The loss of a language model's head, without the logits of all tokens.
+
+    loss = mean over tokens n of (log sum_v exp(s_nv) - s_n,target),    s = h W^T
+
+At 50,304 columns the logits of a batch, their float32 copy and their gradient are most of a training
+step's memory. Here they exist for some tokens at a time: the forward pass computes a chunk's gradient
+while its logits are there, three matrix products as without chunks, and the backward pass scales.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100  # the target of a token that is not scored, as in F.cross_entropy
+CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measure no faster, much smaller ones slower
+
+
+def linear_cross_entropy(
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    columns: int | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> torch.Tensor:
+    """Mean cross-entropy of the targets in nats, float32 (float64 for float64), scalar.
+
+    h: [..., C], weight: [V, C], targets: [...] int64 below `columns`, or -100 for tokens that are left
+    out; without any other token the loss is NaN. columns: the first ones that are tokens, None for all;
+    the rest is padding, gets no probability and a gradient of 0.
+    Products are in autocast's type where it is on, else in h's; sums over a row and over chunks are
+    float32. Memory grows with `chunk_bytes`, not with tokens times V. Differentiable once.
+    """
+    kind, dtype = h.device.type, h.dtype
+    # autocast knows no meta device, which counts FLOPs
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    columns = weight.shape[0] if columns is None else columns
+    rows = targets.numel()
+    count = max(1, -(-4 * rows * weight.shape[0] // chunk_bytes))
+    h, targets = h.reshape(rows, -1), targets.reshape(rows)
+    return _LinearCrossEntropy.apply(h, weight, targets, columns, max(1, -(-rows // count)), dtype)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, weight, targets, columns, chunk, dtype):
+        wide = torch.promote_types(dtype, torch.float32)
+        column = torch.arange(weight.shape[0], device=h.device)
+        w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
+        grad_w = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
+        scored = targets != IGNORED
+        for h_c, target, valid in zip(
+            h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
+        ):
+            logits = F.linear(h_c, w).to(wide)
+            if columns < len(column):
+                logits = torch.where(column < columns, logits, float("-inf"))
+            at_target = column == target[:, None]
+            norm = logits.logsumexp(-1, keepdim=True)
+            nats = norm.squeeze(-1) - torch.where(at_target, logits, 0.0).sum(-1)
+            total = total + torch.where(valid, nats, 0.0).sum()
+            if not any(ctx.needs_input_grad):
+                continue
+            # of the sum, not the mean: divided by the tokens, float16 would lose small probabilities
+            grad = torch.where(valid[:, None], (logits - norm).exp() - at_target.to(wide), 0.0).to(dtype)
+            grads_h.append(grad @ w)
+            if grad_w is not None:
+                grad_w = grad_w + grad.T @ h_c
+        count = scored.sum()
+        ctx.save_for_backward(torch.cat(grads_h) if grads_h else None, grad_w, count)
+        ctx.types = h.dtype, weight.dtype
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        grad_h, grad_w, count = ctx.saved_tensors
+        scale = grad / count
+        of_h, of_w = ctx.types
+        grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
+        return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
+
+
+def linear_cross_entropy_naive(h, weight, targets, columns=None):
+    """The oracle: all logits at once, differentiated by autograd."""
+    logits = F.linear(h, weight)[..., :columns]
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.to(wide).flatten(0, -2), targets.flatten(), ignore_index=IGNORED)

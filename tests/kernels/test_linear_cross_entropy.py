@@ -1,0 +1,148 @@
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kernels.linear_cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_naive
+
+
+def example(rows, width, vocabulary, columns, dtype=torch.float32, ignored=0):
+    torch.manual_seed(rows)
+    h = torch.randn(rows, width, dtype=dtype, requires_grad=True)
+    weight = torch.randn(vocabulary, width, dtype=dtype, requires_grad=True)
+    targets = torch.randint(0, columns, (rows,))
+    targets[torch.randperm(rows)[:ignored]] = IGNORED
+    return h, weight, targets
+
+
+def loss_and_gradients(function, h, weight, *arguments):
+    loss = function(h, weight, *arguments)
+    return loss, *torch.autograd.grad(3 * loss, (h, weight))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
+@pytest.mark.parametrize("ignored", [0, 5])
+@pytest.mark.parametrize(
+    ("rows", "width", "vocabulary", "columns"),
+    [(1, 1, 2, 2), (17, 5, 33, 33), (130, 7, 64, 50), (16, 8, 9, 3)],
+)
+def test_equals_the_oracle(rows, width, vocabulary, columns, ignored, chunk_rows):
+    h, weight, targets = example(rows, width, vocabulary, columns, torch.float64, min(ignored, rows - 1))
+    expected = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, columns)
+    found = loss_and_gradients(
+        linear_cross_entropy, h, weight, targets, columns, 4 * vocabulary * chunk_rows
+    )
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert not found[2][columns:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sequences_and_types(dtype):
+    h, weight, targets = example(34, 16, 70, 65, dtype)
+    three = loss_and_gradients(
+        linear_cross_entropy, h.view(2, 17, 16), weight, targets.view(2, 17), 65, 999
+    )
+    expected = loss_and_gradients(
+        linear_cross_entropy_naive,
+        *(t.detach().double().requires_grad_() for t in (h, weight)),
+        targets,
+        65,
+    )
+    assert [t.dtype for t in three] == [torch.float32, dtype, dtype]
+    assert three[1].shape == (2, 17, 16)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    for a, b in zip(three, expected, strict=True):
+        torch.testing.assert_close(
+            a.double().reshape(b.shape), b, rtol=tolerance, atol=tolerance * b.abs().max().item()
+        )
+
+
+def test_products_follow_autocast_and_sums_do_not():
+    h, weight, targets = example(300, 32, 70, 70)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = loss_and_gradients(linear_cross_entropy, h, weight, targets, None, 4 * 70 * 7)
+    exact = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets)
+    assert [t.dtype for t in rounded] == [torch.float32] * 3
+    assert not torch.equal(rounded[0], exact[0])
+    for a, b in zip(rounded, exact, strict=True):
+        assert (a - b).norm() < 0.01 * b.norm()
+
+
+def test_small_gradients_survive_float16():
+    """Of 4,096 tokens each has a probability of about 1e-4, whose gradient / 4,096 float16 knows as 0."""
+    torch.manual_seed(0)
+    h, targets = torch.randn(4096, 4).half().requires_grad_(), torch.zeros(4096, dtype=torch.int64)
+    weight = (0.01 * torch.randn(8192, 4)).half().requires_grad_()
+    grad = torch.autograd.grad(linear_cross_entropy(h, weight.float(), targets) * 4096, h)[0]
+    wide = h.detach().float().requires_grad_()
+    expected = torch.autograd.grad(
+        linear_cross_entropy_naive(wide, weight.detach().float(), targets) * 4096, wide
+    )[0]
+    assert (grad.float() - expected).norm() < 0.01 * expected.norm()
+
+
+def test_nothing_scored_is_nan_and_no_gradient_is_asked_for():
+    h, weight, targets = example(5, 4, 8, 8)
+    assert linear_cross_entropy(h, weight, torch.full((5,), IGNORED)).isnan()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            linear_cross_entropy(h, weight, targets), linear_cross_entropy_naive(h, weight, targets)
+        )
+    for wanted in (0, 1):
+        inputs = [t.detach().requires_grad_(i == wanted) for i, t in enumerate((h, weight))]
+        loss = linear_cross_entropy(*inputs, targets)
+        expected = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets)[1 + wanted] / 3
+        torch.testing.assert_close(torch.autograd.grad(loss, inputs[wanted])[0], expected)
+
+
+def test_not_finite_stays_so():
+    h, weight, targets = example(6, 4, 8, 8)
+    with torch.no_grad():
+        h[2, 1] = math.nan
+    loss, grad_h, grad_w = loss_and_gradients(linear_cross_entropy, h, weight, targets)
+    assert math.isnan(loss)
+    assert grad_h[2].isnan().all()
+    assert grad_w.isnan().all()
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation returns, in elements."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.size = max(self.size, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+@pytest.mark.parametrize("rows", [64, 640])
+def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows):
+    h, weight, targets = example(rows, 4, 1000, 1000)
+    with Largest() as largest:
+        linear_cross_entropy(h, weight, targets, None, 4 * 1000 * 16).backward()
+    assert largest.size == 16 * 1000
+
+
+@pytest.mark.parametrize("kind", ["eager", "inductor"])
+def test_compiles_in_one_graph(kind):
+    h, weight, targets = example(20, 6, 40, 37)
+    compiled = torch.compile(linear_cross_entropy, backend=kind, fullgraph=True, dynamic=False)
+    found = loss_and_gradients(compiled, h, weight, targets, 37, 4 * 40 * 8)
+    for a, b in zip(
+        found, loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, 37), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_differentiable_once():
+    h, weight, targets = example(4, 3, 5, 5)
+    loss = linear_cross_entropy(h, weight, targets).square()
+    (grad,) = torch.autograd.grad(loss, h, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
