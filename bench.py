@@ -1,0 +1,246 @@
+"""How fast models train, decode and what their kernels reach, side by side.
+
+    python bench.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py --mode=train
+    python bench.py config/gpt2.py config/cofrgenet.py+config/size/small.py --mode=infer
+    python bench.py --mode=ops
+
+`+` stacks config files; a --key=value of the model applies to all models. Every model has a process of
+its own and they take turns; the first repetition (compilation) does not count. Models are compared with
+the first one. What computes wrong numbers is not timed.
+"""
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from tqdm import tqdm
+
+import configurator
+from benchmarks import report, training_step
+from benchmarks.worker import BenchError, Worker, quartiles
+from model import ModelConfig, flops_per_token, parameter_counts
+from training.hardware import (
+    DeviceError,
+    choose_device,
+    choose_dtype,
+    device_name,
+    missing_for_compile,
+    peak_flops,
+)
+
+
+@dataclass
+class BenchConfig:
+    """How fast models train, decode and what their kernels reach. Keys of the model go too, for all."""
+
+    mode: Literal["train", "infer", "ops"] = "train"  # a training step, one-token steps, or single kernels
+    batch_size: int = 4  # sequences in a batch
+    repetitions: int = 7  # measurements of each model; they take turns
+    seconds: float = 1.0  # shortest measurement; iterations are repeated until it is over
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
+    compile: bool = True  # torch.compile what is measured
+    activation_checkpointing: bool = False  # train: recompute each block in the backward pass
+    parts: bool = True  # train: time the parts of a step too
+    json: str | None = None  # file for all numbers, in JSON
+
+    def check(self) -> list[str]:
+        wrong = []
+        for key in ("batch_size", "repetitions", "seconds"):
+            if not getattr(self, key) > 0:
+                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        if self.json is not None and Path(self.json).exists():
+            wrong.append(f"json={self.json} exists already, and is not overwritten")
+        return wrong
+
+
+def main(argv: list[str]):
+    config, models = read(argv)
+    try:
+        device = choose_device(config.device)
+    except DeviceError as error:
+        sys.exit(f"bench.py: {error}")
+    config.dtype = choose_dtype(config.dtype, device)
+    if config.compile and device.type == "cpu" and (lacks := missing_for_compile()):
+        sys.exit(f"bench.py: torch.compile lacks {' and '.join(lacks)}; or use --compile=False")
+    facts = report.circumstances(device)
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    try:
+        result = train(config, models, device)
+    except BenchError as error:
+        sys.exit(f"bench.py: {error}")
+    if config.json is not None:
+        Path(config.json).write_text(
+            json.dumps({**facts, **dataclasses.asdict(config), **result}, indent=1)
+        )
+
+
+def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
+    """The bench's keys, and each model's config by the name that it was given on the command line."""
+    own = {field.name for field in dataclasses.fields(BenchConfig)}
+    given = [a for a in argv if not a.startswith("-")]
+    options = [a for a in argv if a.startswith("-")]
+    ours = [a for a in options if a[2:].partition("=")[0].replace("-", "_") in own or a in ("-h", "--help")]
+    others = [a for a in options if a not in ours]
+    config = configurator.parse(BenchConfig, ours)
+    if config.mode == "ops":
+        if given or others:
+            print(
+                f"bench.py: mode=ops takes no models and none of their keys: {' '.join(given + others)}",
+                file=sys.stderr,
+            )
+            sys.exit(2)
+        return config, {}
+    if not given:
+        print(
+            f"bench.py: name one config file or more, config/gpt2.py say; mode={config.mode} compares them",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    models = {}
+    for name in given:
+        model = configurator.parse(ModelConfig, [*filter(None, name.split("+")), *others])
+        model.vocab_size = model.vocab_size or 50257
+        models[name] = model
+    return config, models
+
+
+def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device) -> dict:
+    """Prints the table of a training step; -> all numbers."""
+    lengths = {model.block_size for model in models.values()}
+    if len(lengths) > 1:
+        raise BenchError(
+            f"models of different block_size {sorted(lengths)} cannot be compared; give one to all"
+        )
+    (length,) = lengths
+    tokens = config.batch_size * length
+    options = training_step.StepOptions(
+        config.batch_size, config.dtype, config.compile, config.activation_checkpointing
+    )
+    print(
+        f"training step: {config.batch_size} x {length} tokens, {config.dtype}, "
+        f"{'compiled' if config.compile else 'eager'}",
+        flush=True,
+    )
+    for name, model in models.items():
+        check(Worker(name, device, threads(device), training_step.gate, model, options, device))
+    chosen = training_step.SECTIONS if config.parts else ("whole",)
+    make = training_step.sections
+    workers = [
+        Worker(name, device, threads(device), make, model, options, device)
+        for name, model in models.items()
+    ]
+    try:
+        seconds, memory = measure(workers, chosen, config)
+    finally:
+        for worker in workers:
+            worker.close()
+    for name, model in models.items():
+        for part in chosen:
+            scale = training_step.layers_in_part(model, part)
+            seconds[name][part] = [scale * s for s in seconds[name][part]]
+    return show_training(config, models, seconds, memory, tokens, device)
+
+
+def threads(device: torch.device) -> int | None:
+    return torch.get_num_threads() if device.type == "cpu" else None
+
+
+def check(worker: Worker):
+    """The gate: raises BenchError where a model computes other numbers than it should."""
+    try:
+        worker.ask("sections")
+    finally:
+        worker.close()
+
+
+def measure(workers: list[Worker], sections, config: BenchConfig):
+    """-> ({model: {section: [seconds]}}, {model: peak bytes of the first section})"""
+    for worker in workers:
+        worker.ask("sections")
+    seconds = {worker.name: {section: [] for section in sections} for worker in workers}
+    memory = {}
+    bar = tqdm(
+        total=len(workers) * len(sections) * (config.repetitions + 1), unit="measurement", leave=False
+    )
+    for repetition in range(config.repetitions + 1):
+        for section in sections:
+            for worker in workers:
+                bar.set_postfix_str(f"{worker.name} {section}")
+                # the first one compiles
+                duration = worker.ask("time", section, config.seconds if repetition else 0.0)
+                if repetition:
+                    seconds[worker.name][section].append(duration)
+                bar.update()
+        if repetition == 0:
+            memory = {worker.name: worker.ask("memory", sections[0]) for worker in workers}
+    bar.close()
+    return seconds, memory
+
+
+def show_training(config, models, seconds, memory, tokens, device) -> dict:
+    peak = peak_flops(device_name(device), config.dtype)
+    rows, parts, numbers = [], [], {}
+    first = None
+    for name, model in models.items():
+        low, median, high = quartiles(seconds[name]["whole"])
+        flops = 3 * flops_per_token(model)
+        head = 3 * 2 * model.n_embd * model.padded_vocab_size
+        blocks = quartiles(seconds[name].get("blocks", [0.0]))[1]
+        found = {
+            "parameters": sum(parameter_counts(model).values()),
+            "flops_per_token": flops,
+            "flops_per_token_blocks": flops - head,
+            "tokens_per_second": tokens / median,
+            "seconds": seconds[name],
+            "peak_bytes": memory[name],
+        }
+        first = first or (median, blocks, found)
+        speed_up, flop_ratio = first[0] / median, first[2]["flops_per_token"] / flops
+        numbers[name] = found | {"speed_up": speed_up, "flop_ratio": flop_ratio}
+        rows.append(
+            {
+                "model": name,
+                "parameters": f"{found['parameters']:,}",
+                "MFLOPs/token": f"{flops / 1e6:,.1f}",
+                "tokens/s": f"{tokens / median:,.0f}",
+                "quartiles": f"{tokens / high:,.0f} .. {tokens / low:,.0f}",
+                "peak MB": "" if memory[name] is None else f"{memory[name] / 1e6:,.0f}",
+                "TFLOP/s": f"{tokens * flops / median / 1e12:.3g}",
+                "MFU": report.share(tokens * flops / median, peak),
+                "speed-up": f"{speed_up:.2f}",
+                "by FLOPs": f"{flop_ratio:.2f}",
+                "of that": f"{speed_up / flop_ratio:.2f}",
+            }
+        )
+        if config.parts:
+            body_up = first[1] / blocks
+            body_ratio = first[2]["flops_per_token_blocks"] / (flops - head)
+            numbers[name] |= {"blocks_speed_up": body_up, "blocks_flop_ratio": body_ratio}
+            parts.append(
+                {
+                    "model": name,
+                    "step ms": f"{1e3 * median:,.1f}",
+                    **{
+                        part: f"{1e3 * quartiles(seconds[name][part])[1]:,.1f}"
+                        for part in training_step.PARTS
+                    },
+                    "blocks": f"{1e3 * blocks:,.1f}",
+                    "speed-up": f"{body_up:.2f}",
+                    "by FLOPs": f"{body_ratio:.2f}",
+                    "of that": f"{body_up / body_ratio:.2f}",
+                }
+            )
+    print(report.table(rows))
+    if parts:
+        print("\nmilliseconds of the parts, each measured alone; at the end the stack of blocks")
+        print(report.table(parts))
+    return {"models": numbers}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

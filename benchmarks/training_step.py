@@ -1,0 +1,170 @@
+"""A training step, whole and in parts, of one model on one device.
+
+whole      forward, backward, clipping, AdamW and zeroing of gradients, as the training loop does them
+blocks     the stack of blocks alone, forward and backward
+attention  the blocks' token mixers with their norms and residuals, forward and backward, of at most two
+           layers and scaled to all of them: a short graph compiles fast
+ffn        their channel mixers, in the same way
+embedding  token embedding and what the position adds to it, forward and backward
+loss       last norm, head and cross-entropy, forward and backward
+optimizer  clipping, AdamW and zeroing of gradients
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from kernels.embedding import embedding
+from kernels.linear_cross_entropy import linear_cross_entropy
+from model import GPT, ModelConfig
+from training.hardware import autocast
+from training.optimizer import adamw
+
+PARTS = ("embedding", "attention", "ffn", "loss", "optimizer")
+SECTIONS = ("whole", "blocks", *PARTS)
+
+
+@dataclasses.dataclass
+class StepOptions:
+    batch_size: int
+    dtype: str
+    compile: bool
+    activation_checkpointing: bool
+
+
+def build(config: ModelConfig, device: torch.device, seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    with torch.device("meta"):
+        model = GPT(config)
+    return model.to_empty(device=device).init_weights().train()
+
+
+def batch(config: ModelConfig, batch_size: int, device: torch.device):
+    """Random tokens and targets, the same for every model of a vocabulary: [B, T] int64 each."""
+    drawn = torch.Generator().manual_seed(1)
+    shape = (2, batch_size, config.block_size)
+    return torch.randint(config.vocab_size, shape, generator=drawn).to(device).unbind()
+
+
+def sections(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
+    """{section: function of one iteration}"""
+    model = build(config, device)
+    model.activation_checkpointing = options.activation_checkpointing
+    optimizer = adamw(model, 1e-5, 0.1, (0.9, 0.95))
+    tokens, targets = batch(config, options.batch_size, device)
+    pos = torch.arange(config.block_size, device=device)
+    head = model.embedding.weight if config.tie_embeddings else model.head.weight
+    few = model.blocks[: min(2, config.n_layer)]
+
+    def compiled(function):
+        return torch.compile(function, fullgraph=True, dynamic=False) if options.compile else function
+
+    @compiled
+    def attention(x):
+        for block in few:
+            wanted = getattr(block.attention, "queries_and_keys", False)
+            hooks = (model.position, pos, block.layer) if wanted else ()
+            x = x + block.attention(block.norm1(x), *hooks)
+        return x
+
+    @compiled
+    def ffn(x):
+        for block in few:
+            x = x + block.ffn(block.norm2(x))
+        return x
+
+    @compiled
+    def blocks(x):
+        for block in model.blocks:
+            if options.activation_checkpointing:
+                x = checkpoint(block, x, model.position, pos, use_reentrant=False)
+            else:
+                x = block(x, model.position, pos)
+        return x
+
+    @compiled
+    def embed(tokens):
+        return model.position.embed(embedding(model.embedding.weight, tokens), pos)
+
+    @compiled
+    def loss(x):
+        return linear_cross_entropy(model.norm(x), head, targets, config.vocab_size)
+
+    whole = compiled(model)
+    shape = (options.batch_size, config.block_size, config.n_embd)
+    x = torch.randn(shape, device=device, requires_grad=True)
+    upstream = torch.randn(shape, device=device)
+
+    def forward_backward(function, given, gradient):
+        # as in the first micro-batch of a step
+        model.zero_grad(set_to_none=True)
+        x.grad = None
+        with autocast(device, options.dtype):
+            out = function(given)
+        out.backward(gradient)
+
+    def update():
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def step():
+        with autocast(device, options.dtype):
+            part = whole(tokens, targets)
+        part.backward()
+        update()
+        optimizer.zero_grad(set_to_none=True)
+
+    def update_alone():
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.full_like(parameter, 1e-4)
+        update()
+
+    return {
+        "whole": step,
+        "blocks": lambda: forward_backward(blocks, x, upstream),
+        "attention": lambda: forward_backward(attention, x, upstream),
+        "ffn": lambda: forward_backward(ffn, x, upstream),
+        "embedding": lambda: forward_backward(embed, tokens, upstream),
+        "loss": lambda: forward_backward(loss, x, None),
+        "optimizer": update_alone,
+    }
+
+
+def layers_in_part(config: ModelConfig, part: str) -> float:
+    """By what the seconds of `attention` and `ffn` are to be multiplied."""
+    return config.n_layer / min(2, config.n_layer) if part in ("attention", "ffn") else 1.0
+
+
+# largest distance of loss and gradient from those of float32 without the compiler, relative
+GATE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.1}
+
+
+def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
+    """The same step in the bench's precision, compiled, against eager float32: two layers of the model,
+    at its width and length. Returns no sections; raises ValueError where they differ."""
+    config = dataclasses.replace(config, n_layer=min(2, config.n_layer))
+    tokens, targets = batch(config, 1, device)
+
+    def gradients(function, model, dtype):
+        model.zero_grad(set_to_none=True)
+        with autocast(device, dtype):
+            loss = function(tokens, targets)
+        loss.backward()
+        return [loss.detach(), torch.cat([p.grad.flatten().double() for p in model.parameters()])]
+
+    model = build(config, device)
+    exact = gradients(model, model, "float32")
+    model.activation_checkpointing = options.activation_checkpointing
+    function = torch.compile(model, fullgraph=True, dynamic=False) if options.compile else model
+    found = gradients(function, model, options.dtype)
+    for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
+        distance = float((a - b).norm() / b.norm())
+        if not distance <= GATE[options.dtype]:
+            raise ValueError(
+                f"wrong {what}: {distance:.2g} away from that of float32 without the compiler "
+                f"(relative; at most {GATE[options.dtype]} in {options.dtype})"
+            )
+    return {}

@@ -1,0 +1,130 @@
+"""A process for each thing that is measured: its memory is its own, and all take turns.
+
+The parent asks for one repetition of one section after the other, in an order that goes round the
+workers, so that a machine that slows down slows all of them down. A worker that waits does nothing.
+"""
+
+import gc
+import math
+import multiprocessing
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+
+class BenchError(RuntimeError):
+    """Something cannot be measured; says what."""
+
+
+class Worker:
+    """The parent's side. `make(*arguments) -> {section: function}` runs in the process, so it must be
+    a function at the top of a module. A section's function does one iteration; it is waited for."""
+
+    def __init__(self, name: str, device: torch.device, threads: int | None, make: Callable, *arguments):
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, device, threads, make, arguments))
+        self.process.start()
+        other.close()
+
+    def ask(self, *request):
+        """One answer to one request. Raises BenchError where the process fails or dies."""
+        try:
+            self.pipe.send(request)
+            failed, answer = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            raise BenchError(
+                f"{self.name}: the process ended with exit code {self.process.exitcode}"
+                + (": out of memory, perhaps" if self.process.exitcode == -9 else "")
+            ) from None
+        if failed:
+            raise BenchError(f"{self.name}: {answer}")
+        return answer
+
+    def close(self):
+        self.pipe.close()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def _serve(pipe, device, threads, make, arguments):
+    if threads:
+        torch.set_num_threads(threads)
+    sections = None
+    try:
+        while True:
+            request, *rest = pipe.recv()
+            try:
+                if request == "sections":
+                    sections = make(*arguments)
+                    answer = list(sections)
+                elif request == "time":
+                    answer = seconds(sections[rest[0]], rest[1], device)
+                else:
+                    answer = peak_bytes(sections[rest[0]], device)
+                pipe.send((False, answer))
+            except torch.OutOfMemoryError as error:
+                pipe.send((True, f"out of memory ({str(error).splitlines()[0]})"))
+            except Exception as error:  # whatever a model raises is told to the parent
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                pipe.send(
+                    (True, f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})")
+                )
+    except (EOFError, KeyboardInterrupt):
+        return
+
+
+def synchronize(device: torch.device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(function: Callable, at_least: float, device: torch.device) -> float:
+    """Seconds of one iteration, averaged over as many as take `at_least` seconds in all."""
+    synchronize(device)
+    count, start = 0, time.perf_counter()
+    batch = 1
+    while True:
+        for _ in range(batch):
+            function()
+        synchronize(device)
+        count += batch
+        passed = time.perf_counter() - start
+        if passed >= at_least:
+            return passed / count
+        # waiting for a GPU is no part of an iteration: wait seldom
+        batch = max(1, min(1000, math.ceil(count * (at_least - passed) / passed)))
+
+
+def peak_bytes(function: Callable, device: torch.device) -> int | None:
+    """The most memory that the process held during one iteration, on the GPU if there is one. None
+    where the system does not say."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        function()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        function()
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """(first quartile, median, third quartile)"""
+    if len(values) < 2:
+        return (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
