@@ -1,0 +1,43 @@
+# Llama with CoFrGeNet-F and the published number of parameters: a guess, made for that number alone.
+#   torchrun --nproc_per_node=8 train.py config/paper/llama_3b_count_matched_f.py
+# Four p x p matrices for feed-forward, as in config/paper/count_matched_f.py, and one ladder of depth 1: that
+# is the paper's 2.1B if it was cut off and not rounded. config/paper/llama_3b_cofrgenet_f.py has its Table 1.
+# What to expect: 2,155,957,248 parameters. Published: 2.1B.
+out_dir = "out/paper_llama_3b_count_matched_f"
+dataset = (
+    "data/docling_mix/dclm2/gpt2:24,data/docling_mix/dclm3plus/gpt2:24,data/docling_mix/fineweb2/gpt2:10,"
+    "data/docling_mix/starcoder/gpt2:12,data/docling_mix/stack_edu/gpt2:12,data/docling_mix/finemath/gpt2:5,"
+    "data/docling_mix/infiwebmath/gpt2:5,data/docling_mix/opc_math/gpt2:4,data/docling_mix/cosmopedia/gpt2:4"
+)
+
+n_layer = 28
+n_head = 24
+n_kv_head = 8
+n_embd = 3072
+block_size = 2048
+vocab_size = 128_256
+norm = "rmsnorm"
+ffn = "cffn_gated"
+cffn_gate = "glu_collapsed"
+cffn_proj = True
+position = "rope"
+rope_base = 500_000.0
+rope_scaling = "llama3"
+cf_ladders = 1
+cf_depth = 1
+cf_pole = "clamp"
+cf_eps = 0.01
+cf_init = "nanogpt"
+cf_eval_clip = True
+
+# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+batch_size = 4
+gradient_accumulation_steps = 128
+activation_checkpointing = True
+max_iters = 2_000_000
+learning_rate = 3e-4
+min_lr = 3e-5
+warmup_iters = 2000
+weight_decay = 0.1
+decay_ladders = True
+dyadic = True
