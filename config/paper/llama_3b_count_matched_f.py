@@ -1,7 +1,7 @@
 # Llama with CoFrGeNet-F and the published number of parameters: a guess, made for that number alone.
 #   torchrun --nproc_per_node=8 train.py config/paper/llama_3b_count_matched_f.py
-# Four p x p matrices for feed-forward, as in config/paper/count_matched_f.py, and one ladder of depth 1: that
-# is the paper's 2.1B if it was cut off and not rounded. config/paper/llama_3b_cofrgenet_f.py has its Table 1.
+# Four p x p matrices for feed-forward, as in config/paper/count_matched_f.py, and one ladder of depth 1:
+# the paper's 2.1B, if that was cut off. config/paper/llama_3b_cofrgenet_f.py keeps to its Table 1.
 # What to expect: 2,155,957,248 parameters. Published: 2.1B.
 out_dir = "out/paper_llama_3b_count_matched_f"
 dataset = (
