@@ -25,10 +25,11 @@ from training.hardware import Clock, autocast, compiled, device_name, peak_flops
 from training.health import diagnose
 from training.log import Log, start_wandb, write_whole
 from training.optimizer import adamw
-from training.pretrained import Source, initialise
+from training.pretrained import Source
 from training.resume import Progress, fingerprint, load_state
 from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
 from training.stopping import Stop
+from training.surgery import initialise
 
 
 class TrainingError(RuntimeError):

@@ -1,6 +1,5 @@
-"""Weights in and out: parity with transformers both ways, surgery, cropping, refusals. No hub."""
+"""Models in and out: parity with transformers both ways, refusals, export.py. No hub."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,52 +9,10 @@ import transformers
 
 import export
 import sample
-from configurator import ConfigError, resolve
 from data.tokenizer import BpeTokenizer, BytesTokenizer
-from layers import ATTENTION, FFN, POSITION
-from model import GPT, ModelConfig
-from train import TrainConfig, main, saved_config
-from training import checkpoint, pretrained
+from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
+from training import pretrained
 from training.checkpoint import CheckpointError
-
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
-}  # fmt: skip
-
-
-def gpt2(**keys):
-    sizes = {"n_layer": 2, "n_head": 3, "n_embd": 24, "n_positions": 128, "vocab_size": 101}
-    return transformers.GPT2Config(**{**sizes, "bos_token_id": None, "eos_token_id": None, **keys})
-
-
-def llama(**keys):
-    sizes = {
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32,
-        "intermediate_size": 40, "max_position_embeddings": 128, "vocab_size": 101,
-    }  # fmt: skip
-    return transformers.LlamaConfig(**{**sizes, "bos_token_id": None, "eos_token_id": None, **keys})
-
-
-def drawn(config, seed=0):
-    """A transformers model whose every weight matters: biases and norms too."""
-    kind = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.LlamaForCausalLM}[config.model_type]
-    torch.manual_seed(seed)
-    model = kind(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):  # larger ones would add up to one and the same token
-                parameter.normal_(std=0.1 / config.num_hidden_layers)
-            elif parameter.dim() == 1:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-            elif "wte" in name or "embed_tokens" in name:
-                parameter.normal_(std=0.1)  # a tied head would repeat a token that stands out
-            elif "wpe" in name:
-                parameter.normal_(std=0.5)
-            else:
-                parameter.normal_(std=2 / (config.num_hidden_layers * parameter.shape[-1]) ** 0.5)
-    return model
-
 
 MODELS = {
     "gpt2": gpt2(),
@@ -222,171 +179,6 @@ def test_without_network_the_hub_is_named(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
     with pytest.raises(CheckpointError, match=r"gpt2-medium: config\.json could not be had .*no route"):
         pretrained.open_source("gpt2-medium")
-
-
-def test_every_key_has_its_place():
-    """A key of ModelConfig is the trunk's, one or more parts', or free."""
-    names = [*ATTENTION, *FFN, *POSITION]
-    assert pretrained.READS.keys() == set(names)
-    prefixes = tuple(prefix for name in names for prefix in pretrained.READS[name])
-    free = {"block_size", "dropout", "attention", "ffn", "position"}
-    for field in dataclasses.fields(ModelConfig):
-        places = [field.name in pretrained.TRUNK, field.name in free, field.name.startswith(prefixes)]
-        assert sum(places) == 1, field.name
-
-
-# --- crop_block_size ---
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("attention", ATTENTION)
-def test_crop_block_size(build, attention):
-    position = "learned" if attention in ("cattn_m", "cattn_u", "synthesizer") else "expe"
-    for place in {position, "learned"}:
-        model = build(attention=attention, position=place, bias=True).eval()
-        weights = pretrained.crop_block_size(model.state_dict(), model.config, 9)
-        small = dataclasses.replace(model.config, block_size=9, expe_theta=1 / (4 * 17))
-        small = GPT(small).init_weights().eval()
-        small.load_state_dict(weights)
-        given = torch.arange(18).reshape(2, 9)
-        torch.testing.assert_close(small(given), model(given), atol=1e-6, rtol=0)
-
-
-# --- init_from ---
-
-
-def config_from(source, *overrides):
-    return resolve(TrainConfig, [f"--init_from={source}", *overrides], saved=saved_config)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path / "hf")
-    return tmp_path / "hf"
-
-
-def test_starts_from_a_folder_and_goes_on(folder, arguments, tmp_path, capsys):
-    model_keys = ("n_layer", "n_head", "n_embd", "cf_", "bigbird_")
-    rest = [a for a in arguments if not a.startswith(tuple(f"--{key}" for key in model_keys))]
-    rest += [f"--out_dir={tmp_path / 'run'}", f"--init_from={folder}"]
-    main([*rest, "--max_iters=2", "--learning_rate=1e-9", "--min_lr=0", "--warmup_iters=0"])
-    said = capsys.readouterr().out
-    assert f"starting from {folder}" in said
-    assert "block_size 128 -> 32" in said
-    content = checkpoint.load(checkpoint.find(tmp_path / "run"))
-    assert content["config"]["bias"]
-    assert content["config"]["gelu_approximation"] == "tanh"
-    source = pretrained.open_source(str(folder))
-    weights = pretrained.crop_block_size(source.read(), source.config, 32)
-    for key, weight in content["model"].items():
-        torch.testing.assert_close(weight, weights[key], atol=1e-6, rtol=0)
-    # the source is needed no more
-    (folder / "config.json").unlink()
-    main(
-        [
-            *rest[:-1],
-            "--resume=True",
-            "--max_iters=3",
-            "--learning_rate=1e-9",
-            "--min_lr=0",
-            "--warmup_iters=0",
-        ]
-    )
-    assert checkpoint.load(checkpoint.find(tmp_path / "run", "last"))["step"] == 3
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (["--n_layer=3"], "n_layer is 2 there, not 3"),
-        (["--n_embd=48"], "n_embd is 24 there, not 48"),
-        (["--n_head=2"], "n_head is 3 there, not 2"),
-        (["--bias=False"], "bias is True there, not False"),
-        (["--norm=rmsnorm"], "norm is 'layernorm' there"),
-        (["--ffn_hidden=95"], "ffn_hidden is None there, not 95"),
-        (["--gelu_approximation=none"], "gelu_approximation is 'tanh' there"),
-        (["--vocab_size=301"], "vocab_size is 300 there, not 301"),
-        (
-            ["--block_size=129"],
-            "block_size=129 is beyond the 128 positions that position=learned has there",
-        ),
-        (["--ffn=cffn_gated", "--n_embd=48"], "n_embd is 24 there, not 48"),
-        (["--ffn=cffn_gatd"], "did you mean cffn_gated"),
-    ],
-)
-def test_refuses_contradictions(folder, keys, said):
-    with pytest.raises(ConfigError) as error:
-        config_from(folder, *keys)
-    assert said in str(error.value)
-
-
-def test_what_may_be_given(folder):
-    same = ["--n_layer=2", "--ffn_hidden=96", "--n_kv_head=3", "--block_size=64", "--dropout=0.1"]
-    config = config_from(folder, *same)
-    assert (config.n_embd, config.block_size, config.dropout) == (24, 64, 0.1)
-    # what belongs to a new part is free, and what no part reads does not matter
-    config = config_from(
-        folder, "--ffn=cffn_gated", "--cf_ladders=5", "--position=none", "--block_size=500"
-    )
-    assert (config.cf_ladders, config.bias, config.block_size) == (5, True, 500)
-
-
-def test_refuses_a_vocabulary_that_is_too_small(tmp_path, arguments, capsys):
-    drawn(gpt2()).save_pretrained(tmp_path / "hf")
-    keys = [a for a in arguments if a.startswith(("--dataset", "--device", "--dtype", "--compile"))]
-    with pytest.raises(SystemExit) as stop:
-        main([*keys, f"--init_from={tmp_path / 'hf'}", f"--out_dir={tmp_path / 'run'}"])
-    assert "257 tokens, the model's only 101" in str(stop.value)
-
-
-# --- surgery ---
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        ["--ffn=cffn_gated"],
-        ["--ffn=cffn_product", "--attention=cattn_m"],
-        ["--attention=cattn_u"],
-        ["--attention=bigbird"],
-        ["--ffn=swiglu", "--position=none"],
-    ],
-)
-def test_surgery_keeps_what_both_share(run, keys, capsys):
-    dense, _ = run("dense", "--bias=True")
-    capsys.readouterr()
-    still = ["--learning_rate=1e-12", "--min_lr=0", "--weight_decay=0"]
-    folder, _ = run("new", f"--init_from={dense}", *keys, *still, "--max_iters=2", "--bias=True")
-    said = capsys.readouterr().out
-    source = pretrained.open_source(str(dense))
-    before = checkpoint.load(source.path)["model"]
-    config = pretrained.open_source(str(folder)).config
-    model = GPT(config).init_weights()
-    pretrained.initialise(model, source)
-    shared = 0
-    for key, weight in model.state_dict().items():
-        part = pretrained._part(key)
-        named = part and f"--{part}={getattr(config, part)}" in keys
-        if not named or "bigbird" in keys[0]:
-            assert torch.equal(weight, before[key]), key
-            shared += 1
-        elif part:
-            assert f"new: {part}={getattr(config, part)}" in said
-            assert f"dropped: {part}=" in said
-    assert shared
-    trained = checkpoint.load(checkpoint.find(folder))["model"]
-    torch.testing.assert_close(trained["embedding.weight"], before["embedding.weight"], atol=1e-6, rtol=0)
-    folder, log = run("trains", f"--init_from={dense}", *keys, "--max_iters=20")
-    losses = [record["loss"] for record in log if "loss" in record]
-    assert losses[-1] < losses[0]
-
-
-def test_surgery_refuses_other_widths(run, arguments, tmp_path, capsys):
-    dense, _ = run("dense", "--max_iters=2")
-    with pytest.raises(SystemExit):
-        main([*arguments, f"--init_from={dense}", f"--out_dir={tmp_path / 'new'}", "--n_embd=48"])
-    assert "n_embd is 32 there, not 48: the weights do not fit" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_refuses_another_vocabulary(build):
