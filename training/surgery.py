@@ -48,21 +48,23 @@ def architecture(source: Source, given: dict) -> dict:
     fixed = {key: getattr(old, key) for key in fixed_keys(old, parts)}
     if "expe_theta" in fixed and old.expe_theta is None:
         fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
-    wrong = [
-        f"init_from={source.path}: {key} is {value!r} there, not {given[key]!r}: the weights do not fit"
+    wrong = {
+        key: f"{key} is {value!r} there, not {given[key]!r}: the weights do not fit"
         for key, value in fixed.items()
         if key in given and _effective(old, key, given[key], parts) != _effective(old, key, value, parts)
-    ]
+    }
     # a part that ends at block_size knows no position beyond it
     ends = [part for part in kept if part != "ffn" and not _any_length(part, parts[part])]
     if ends and given.get("block_size", 0) > old.block_size:
-        wrong.append(
-            f"init_from={source.path}: block_size={given['block_size']} is beyond the {old.block_size} "
+        wrong["block_size"] = (
+            f"block_size={given['block_size']} is beyond the {old.block_size} "
             f"positions that {' and '.join(f'{part}={parts[part]}' for part in ends)} has there"
         )
+    values = {"n_head": old.n_head, "block_size": old.block_size, **fixed, **parts}
     if wrong:
-        raise ConfigError(wrong)
-    return {"n_head": old.n_head, "block_size": old.block_size, **fixed, **parts}
+        instead = {key: value for key, value in values.items() if key in wrong or key not in given}
+        raise ConfigError([f"init_from={source.path}: {one}" for one in wrong.values()], instead)
+    return values
 
 
 def fixed_keys(old: ModelConfig, parts: dict[str, str]) -> list[str]:

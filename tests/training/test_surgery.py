@@ -61,6 +61,7 @@ def test_starts_from_a_folder_and_goes_on(folder, arguments, tmp_path, capsys):
     main([*rest, "--max_iters=2", "--learning_rate=1e-9", "--min_lr=0", "--warmup_iters=0"])
     said = capsys.readouterr().out
     assert f"starting from {folder}" in said
+    assert "vocabulary 257, of the model's 300: 43 rows of its embedding are unused" in said
     assert "block_size 128 -> 32" in said
     content = checkpoint.load(checkpoint.find(tmp_path / "run"))
     assert content["config"]["bias"]
@@ -107,6 +108,20 @@ def test_refuses_contradictions(folder, keys, said):
     with pytest.raises(ConfigError) as error:
         config_from(folder, *keys)
     assert said in str(error.value)
+
+
+def test_no_other_mistake_is_made_up(folder):
+    with pytest.raises(ConfigError) as error:
+        config_from(folder, "--n_embd=100", "--learning_rate=-1", "--min_lr=-2")
+    assert [mistake.split(": ")[-2:] for mistake in error.value.mistakes] == [
+        ["n_embd is 24 there, not 100", "the weights do not fit"],
+        ["learning_rate must be above 0, not -1.0"],
+        ["min_lr must not be below 0, not -2.0"],
+    ]
+    with pytest.raises(ConfigError) as error:
+        config_from(folder.parent / "typo", "--n_head=7")
+    (mistake,) = error.value.mistakes
+    assert "typo does not exist" in mistake
 
 
 def test_what_may_be_given(folder):
