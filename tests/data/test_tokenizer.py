@@ -167,6 +167,23 @@ def test_foreign_tokenizers_that_lose_text_are_refused(change, message):
     assert message in str(caught.value)
 
 
+def test_a_foreign_tokenizer_may_lack_rare_bytes():
+    """As SmolLM2's does: no text loses anything, and those with such a byte are refused."""
+    content = json.loads(BpeTokenizer.train(TEXT, 300).text)
+    for letter, byte in gpt2.byte_letters().items():
+        if byte in (0x06, 0xC0, 0xF1):
+            del content["model"]["vocab"][letter]
+    tokenizer = BpeTokenizer(json.dumps(content))
+    for text in [*TEXT, *TRICKY, "\x05 \U000e0041"]:
+        check_lossless(tokenizer, text)
+    for text in ("a text \x06b", "\U00040000"):
+        with pytest.raises(DataError, match=r"the byte 0x(06 of '\\x06' \(after 'a text '|f1)"):
+            tokenizer.encode_batch(["fine", text])
+    rebuilt = from_json(tokenizer.to_json())
+    with pytest.raises(DataError, match="take the character out of the text"):
+        rebuilt.encode("\x06")
+
+
 def test_gpt2_table_is_cached_and_checked(gpt2_tokenizer, tmp_path, monkeypatch):
     cache = tmp_path / "cache" / "gpt2.tiktoken"
     monkeypatch.setattr(gpt2, "CACHE", cache)
