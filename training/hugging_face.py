@@ -199,9 +199,14 @@ def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, tor
     """Under our names, in float32; raises CheckpointError where they are not those of `config`."""
     prefix = "model." if config.norm == "rmsnorm" else "transformer."
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    if config.tie_embeddings:
-        tensors.pop("lm_head.weight", None)  # the embedding again
     names = _names(config)
+    if config.tie_embeddings and (head := tensors.pop("lm_head.weight", None)) is not None:
+        (embedding,) = names["embedding.weight"]
+        if embedding in tensors and not torch.equal(head, tensors[embedding]):
+            raise CheckpointError(
+                f"{path}: lm_head.weight is not {embedding}, though tie_word_embeddings says so: set it to "
+                "false in config.json"
+            )
     if missing := [name for theirs in names.values() for name in theirs if name not in tensors]:
         raise CheckpointError(f"{path} lacks {', '.join(missing[:3])} ({len(missing)} weights in all)")
     known = {name for theirs in names.values() for name in theirs}

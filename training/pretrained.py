@@ -6,19 +6,22 @@ are float32 here, under our names.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from data import DataError
+from data import DataError, gpt2
 from data.tokenizer import Tokenizer, build_tokenizer, from_json
 from model import GPT, ModelConfig, model_config
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
 
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+OWNER = "openai-community"  # of their repositories
+HUB_SECONDS = 5  # for its first answer
 FORMAT = "cofrgenet model 1"
 
 
@@ -36,11 +39,11 @@ class Source:
 def open_source(name: str, which: str = "best") -> Source:
     """A run folder or checkpoint of train.py, a model folder, or one of HUB, without its weights.
 
-    Raises CheckpointError.
+    What is on disk comes before the hub. Raises CheckpointError.
     """
-    if name in HUB:
-        return _foreign(name, lambda file: _download(name, file))
     path = Path(name)
+    if name in HUB and not path.exists():
+        return _from_hub(name)
     content = None
     if not (path / "ckpt").is_dir() and (path / "config.json").is_file():
         content = model_folder.read_json(path / "config.json")
@@ -53,7 +56,12 @@ def open_source(name: str, which: str = "best") -> Source:
         return _run(checkpoint.find(path, which))
     if "format" in content:
         return _ours(path, content)
-    return _foreign(name, lambda file: path / file)
+    config = _foreign_config(content, path / "config.json")
+
+    def read():
+        return hugging_face.our_weights(model_folder.read_tensors(lambda file: path / file), config, path)
+
+    return Source(path, config, read, model_folder.read_tokenizer(path))
 
 
 def build(source: Source, device: torch.device | str = "cpu") -> GPT:
@@ -90,19 +98,24 @@ def tokenizer_of(source: Source) -> Tokenizer:
 
 def check_tokenizer(source: Source, tokenizer: Tokenizer):
     """Raises CheckpointError where the source's tokens are known to mean something else than the data's."""
-    saved = source.tokenizer
-    if saved is None or saved["hash"] == tokenizer.hash:
+    if source.tokenizer is not None and source.tokenizer["hash"] == tokenizer.hash:
         return
-    if from_json(saved).token_bytes() != tokenizer.token_bytes():
+    try:
+        own = tokenizer_of(source)
+    except DataError:
+        if source.tokenizer is None:
+            return  # there is none, or one that is not read here: nothing is known
+        raise
+    if own.token_bytes() != tokenizer.token_bytes():
         raise CheckpointError(
-            f"{source.path} was trained with another vocabulary (tokenizer {saved['kind']}) than the "
+            f"{source.path} was trained with another vocabulary (tokenizer {own.kind}) than the "
             f"data set's ({tokenizer.kind}), and its embedding would mean other tokens: prepare the data "
             "with its tokenizer"
         )
 
 
 def export(source: Source, folder: Path) -> bool:
-    """Write a model folder that does not exist yet, whole or not at all; whether transformers loads it.
+    """Write a model folder that is new or empty, whole or not at all; whether transformers loads it.
 
     Raises CheckpointError where something is there already, OSError where the disk does not take it.
     """
@@ -114,7 +127,14 @@ def export(source: Source, folder: Path) -> bool:
     else:
         tensors = {name: weight.contiguous() for name, weight in weights.items()}
         content = {"format": FORMAT, "step": source.step, "model": dataclasses.asdict(config)}
-    model_folder.write(folder, content, tensors, source.tokenizer)
+    files = {}
+    if source.tokenizer is not None:
+        files[model_folder.TOKENIZER] = json.dumps(source.tokenizer) + "\n"
+        if text := source.tokenizer.get("tokenizer.json"):
+            files["tokenizer.json"] = text
+    elif (path := source.path / "tokenizer.json").is_file():
+        files["tokenizer.json"] = path.read_bytes()
+    model_folder.write(folder, content, tensors, files)
     return known
 
 
@@ -132,12 +152,20 @@ def _run(path: Path) -> Source:
 def _ours(path: Path, content: dict) -> Source:
     if content["format"] != FORMAT:
         raise CheckpointError(f"{path}/config.json: its format is {content['format']!r}, not {FORMAT!r}")
-    try:
-        config = model_config(content["model"])
-    except (KeyError, TypeError) as error:
+    model = content.get("model")
+    keys = {field.name for field in dataclasses.fields(ModelConfig)}
+    if not isinstance(model, dict) or model.keys() != keys:
+        other = sorted(keys.symmetric_difference(model or ()))
         raise CheckpointError(
-            f"{path}/config.json is no model configuration that this version knows ({error})"
-        ) from None
+            f"{path}/config.json is no model configuration that this version knows ({', '.join(other[:3])})"
+        )
+    config = ModelConfig(**model)
+    try:
+        wrong = config.check()
+    except TypeError as error:
+        wrong = [str(error)]
+    if wrong:
+        raise CheckpointError(f"{path}/config.json: {'; '.join(wrong)}")
 
     def read():
         return model_folder.read_tensors(lambda file: path / file)
@@ -145,41 +173,53 @@ def _ours(path: Path, content: dict) -> Source:
     return Source(path, config, read, model_folder.read_tokenizer(path), content.get("step"))
 
 
-def _foreign(name: str, file: Callable[[str], Path]) -> Source:
-    """file: gives the path of a file of the model, or one that does not exist."""
-    content = model_folder.read_json(file("config.json"))
-    where = f"{name}/config.json"
+def _foreign_config(content: dict, path: Path) -> ModelConfig:
     try:
-        config = hugging_face.model_config(content)
+        return hugging_face.model_config(content)
     except KeyError as error:
-        raise CheckpointError(f"{where} lacks {error}") from None
+        raise CheckpointError(f"{path} lacks {error}") from None
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{where}: {error}") from None
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def _from_hub(name: str) -> Source:
+    path = Path(OWNER, name)
+    content = model_folder.read_json(_download(name, "config.json"))
+    config = _foreign_config(content, path / "config.json")
 
     def read():
-        return hugging_face.our_weights(model_folder.read_tensors(file), config, Path(name))
+        tensors = model_folder.read_tensors(lambda file: _download(name, file))
+        return hugging_face.our_weights(tensors, config, path)
 
-    if name in HUB:
-        from data import gpt2
-
-        return Source(Path(name), config, read, {"kind": "gpt2", "hash": gpt2.HASH})
-    return Source(Path(name), config, read, model_folder.read_tokenizer(Path(name)))
+    return Source(path, config, read, {"kind": "gpt2", "hash": gpt2.HASH})
 
 
 def _download(name: str, file: str) -> Path:
     """A file of one of HUB, or of the hub's cache; a path that does not exist where it has none."""
-    from huggingface_hub import hf_hub_download
+    import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    if file == model_folder.INDEX:
+        return Path(file)  # none of them has shards
+    repository = f"{OWNER}/{name}"
+    reason = None
     try:
-        return Path(hf_hub_download(f"openai-community/{name}", file))
+        try:
+            # one question, because the download itself tries for half a minute before it gives up
+            hub.get_hf_file_metadata(hub.hf_hub_url(repository, file), timeout=HUB_SECONDS)
+        except EntryNotFoundError:
+            return Path(file)
+        except Exception as error:  # of the network, the hub, an offline mode: the cache may have it
+            reason = error
+            return Path(hub.hf_hub_download(repository, file, local_files_only=True))
+        return Path(hub.hf_hub_download(repository, file))
     except LocalEntryNotFoundError as error:
-        reason = error
-    except EntryNotFoundError:
-        return Path(file)
+        reason = reason or error
     except Exception as error:  # of the network, the disk, the hub: whatever it is, there is no file
         reason = error
+    reason = (str(reason).splitlines() or [type(reason).__name__])[0]
     raise CheckpointError(
-        f"{name}: {file} could not be had from the Hugging Face hub ({str(reason).splitlines()[0]}). "
-        "Run once with network, or download the model elsewhere and give its folder"
+        f"{name}: {file} could not be had from the Hugging Face hub, nor from its cache here ({reason}). "
+        f"Where there is network, run `hf download {repository} config.json model.safetensors "
+        "tokenizer.json --local-dir FOLDER`, and give the path of that folder in the place of the name"
     )

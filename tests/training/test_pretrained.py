@@ -171,14 +171,74 @@ def test_refuses_what_is_no_model(tmp_path):
 
 
 def test_without_network_the_hub_is_named(monkeypatch):
+    """Asked once, then the cache: the library's own way is half a minute of warnings."""
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    asked = []
+
+    def fails(*_, **keys):
+        asked.append(keys)
+        raise ConnectionError("no route") if "timeout" in keys else LocalEntryNotFoundError("not there")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", fails)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+    with pytest.raises(CheckpointError) as error:
+        pretrained.open_source("gpt2-medium")
+    assert "gpt2-medium: config.json could not be had from the Hugging Face hub" in str(error.value)
+    assert "(no route)" in str(error.value)
+    assert "hf download openai-community/gpt2-medium" in str(error.value)
+    assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
+
+
+@torch.no_grad()
+def test_the_cache_of_the_hub_and_a_folder_of_its_name(tmp_path, monkeypatch):
     import huggingface_hub
 
-    def fails(*_):
+    def offline(*_, **__):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
-    with pytest.raises(CheckpointError, match=r"gpt2-medium: config\.json could not be had .*no route"):
-        pretrained.open_source("gpt2-medium")
+    def cached(repository, file, local_files_only):
+        assert (repository, local_files_only) == ("openai-community/gpt2", True)
+        return str(tmp_path / "cache" / file)
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", offline)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", cached)
+    theirs = drawn(gpt2())
+    theirs.save_pretrained(tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    source = pretrained.open_source("gpt2")
+    torch.testing.assert_close(pretrained.build(source).eval()(tokens()), theirs(tokens()).logits)
+    assert source.tokenizer["kind"] == "gpt2"
+    drawn(gpt2(), seed=1).save_pretrained(tmp_path / "gpt2")
+    mine = pretrained.open_source("gpt2")
+    assert mine.tokenizer is None
+    assert not torch.equal(mine.read()["norm.weight"], source.read()["norm.weight"])
+
+
+@pytest.mark.parametrize("kind", [gpt2, llama])
+def test_a_head_that_should_be_the_embedding_and_is_not(kind, tmp_path):
+    drawn(kind(tie_word_embeddings=False)).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": True}))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is not .* though tie_word_emb"):
+        pretrained.build(pretrained.open_source(str(tmp_path)))
+
+
+def test_files_of_two_models_in_one_folder(tmp_path):
+    drawn(llama()).save_pretrained(tmp_path, max_shard_size="5KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    first, second = sorted(set(index["weight_map"].values()))[:2]
+    source = pretrained.open_source(str(tmp_path))
+    whole = (tmp_path / second).read_bytes()
+    (tmp_path / second).write_bytes((tmp_path / first).read_bytes())
+    with pytest.raises(CheckpointError, match="and so does another file that"):
+        source.read()
+    (tmp_path / second).write_bytes(whole)
+    source.read()
+    (tmp_path / "model.safetensors").write_bytes(whole)
+    with pytest.raises(CheckpointError, match="may be of two models: remove one of them"):
+        source.read()
 
 
 def test_refuses_another_vocabulary(build):
@@ -191,6 +251,22 @@ def test_refuses_another_vocabulary(build):
     pretrained.check_tokenizer(
         source, BpeTokenizer(json.dumps(other, indent=1))
     )  # another file, same tokens
+
+
+def test_the_vocabulary_of_a_folder(tmp_path):
+    """What tokenizer.json tells of a folder from elsewhere counts, where it can be read."""
+    trained, other = BpeTokenizer.train(["abc abd " * 9], 260), BpeTokenizer.train(["xyz xyw " * 9], 260)
+    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path)
+    source = pretrained.open_source(str(tmp_path))
+    pretrained.check_tokenizer(source, trained)  # nothing is known
+    (tmp_path / "tokenizer.json").write_text(trained.text)
+    pretrained.check_tokenizer(source, trained)
+    with pytest.raises(CheckpointError, match="another vocabulary"):
+        pretrained.check_tokenizer(source, other)
+    assert pretrained.export(source, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == trained.text
+    (tmp_path / "tokenizer.json").write_text("{}")
+    pretrained.check_tokenizer(source, other)
 
 
 # --- export.py, sample.py ---
@@ -213,8 +289,48 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
 
     assert text(folder) == text(tmp_path / "out")
     run("again", f"--init_from={tmp_path / 'out'}", "--max_iters=2", *keys)
-    with pytest.raises(SystemExit, match="exists already, and nothing is overwritten"):
+    with pytest.raises(SystemExit, match="is not empty, and nothing is overwritten"):
         export.main([str(folder), str(tmp_path / "out")])
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match="is a file, and nothing is overwritten"):
+        export.main([str(folder), str(tmp_path / "file")])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    export.main([str(folder), str(tmp_path / "link")])
+    capsys.readouterr()
+    assert text(folder) == text(tmp_path / "empty")
+
+
+def test_refuses_other_versions_of_our_format(build, tmp_path):
+    model = build(ffn="cffn_gated")
+    source = pretrained.Source(tmp_path / "model", model.config, model.state_dict)
+    assert not pretrained.export(source, tmp_path / "out")
+    path = tmp_path / "out" / "config.json"
+    content = json.loads(path.read_text())
+    keys = content["model"]
+    less = {key: value for key, value in keys.items() if key != "cf_floor"}
+    for change, said in (
+        ({"model": {**keys, "cf_new": 1}}, r"that this version knows \(cf_new\)"),
+        ({"model": less}, r"that this version knows \(cf_floor\)"),
+        ({"model": {**keys, "norm": "rms"}}, "norm must be one of"),
+        ({"model": {**keys, "n_head": "3"}}, "config.json"),
+        ({"format": "cofrgenet model 2"}, "its format is"),
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(CheckpointError, match=said):
+            pretrained.open_source(str(tmp_path / "out"))
+
+
+def test_samples_from_a_folder_whose_tokenizer_lacks_bytes(tmp_path, capsys):
+    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path)
+    content = json.loads(BpeTokenizer.train(["abc abd " * 9], 260).text)
+    del content["model"]["vocab"][chr(256 + 6)]  # the letter of byte 6
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    sample.main([str(tmp_path), "--start=abc", "--max_new_tokens=5"])
+    assert capsys.readouterr().out.startswith("--- sample 1 of 1 ---\nabc")
+    with pytest.raises(SystemExit, match=r"sample\.py: the tokenizer has no token for the byte 0x06"):
+        sample.main([str(tmp_path), "--start=abc\x06"])
 
 
 def test_export_whole_or_not_at_all(run, tmp_path, monkeypatch):
