@@ -270,6 +270,8 @@ def _not_lossless(content: dict, vocabulary: dict[str, int]) -> list[str]:
     lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary]
     if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
         complaints.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
+    if len(set(vocabulary.values())) < len(vocabulary):
+        complaints.append("two of its tokens share a number")  # the library renumbers added tokens, for one
     if END_OF_TEXT not in vocabulary:
         complaints.append(f"it has no {END_OF_TEXT} token")
     return complaints
