@@ -39,13 +39,14 @@ class Source:
 def open_source(name: str, which: str = "best") -> Source:
     """A run folder or checkpoint of train.py, a model folder, or one of HUB, without its weights.
 
-    What is on disk comes before the hub. Raises CheckpointError.
+    A run or model folder of that name comes before the hub. Raises CheckpointError.
     """
     path = Path(name)
-    if name in HUB and not path.exists():
+    is_run, is_folder = (path / "ckpt").is_dir(), (path / "config.json").is_file()
+    if name in HUB and not (is_run or is_folder):
         return _from_hub(name)
     content = None
-    if not (path / "ckpt").is_dir() and (path / "config.json").is_file():
+    if is_folder and not is_run:
         content = model_folder.read_json(path / "config.json")
     if content is None:
         if not path.exists():

@@ -207,6 +207,7 @@ def test_the_cache_of_the_hub_and_a_folder_of_its_name(tmp_path, monkeypatch):
     theirs = drawn(gpt2())
     theirs.save_pretrained(tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
     source = pretrained.open_source("gpt2")
     torch.testing.assert_close(pretrained.build(source).eval()(tokens()), theirs(tokens()).logits)
     assert source.tokenizer["kind"] == "gpt2"
