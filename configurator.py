@@ -30,10 +30,13 @@ TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "no
 
 
 class ConfigError(ValueError):
-    """Every mistake found in a configuration, one per line."""
+    """Every mistake found in a configuration, one per line.
 
-    def __init__(self, mistakes: list[str]):
-        self.mistakes = mistakes
+    instead: values with which the other keys can still be checked; None: they cannot.
+    """
+
+    def __init__(self, mistakes: list[str], instead: dict | None = None):
+        self.mistakes, self.instead = mistakes, instead
         count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
@@ -58,7 +61,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     """Like `parse`, but raises ConfigError.
 
     `saved` gets the values that a file or an override names, by key, and returns what supplies the
-    others: a config.json, a dict, or None. It may raise ConfigError itself.
+    others: a config.json, a dict, or None. It may raise ConfigError itself, whose `instead` then counts.
     """
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
@@ -94,12 +97,16 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
+    checkable = True
     if saved is not None:
         try:
             others = saved(dict(values))
         except ConfigError as error:
             mistakes += error.mistakes
             others = None
+            # defaults in the place of what could not be had would be complained of
+            checkable = error.instead is not None
+            values |= error.instead or {}
         source = "the saved configuration" if isinstance(others, dict) else str(others)
         if isinstance(others, Path):
             others = _read_saved(others, mistakes)
@@ -116,7 +123,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     config = None
     if missing:
         mistakes += [f"--{name}=... is required" for name in missing if name not in refused]
-    else:
+    elif checkable:
         config = config_class(**values)
         # a complaint about a key that was refused already would be about its default
         complaints = getattr(config, "check", list)()

@@ -58,6 +58,8 @@ def main(argv: list[str]):
         start = read_start(config.start)
         source = pretrained.open_source(config.out_dir, config.which)
         model, tokenizer = load_model(source, config.device)
+        # in training every document follows an end-of-text token
+        prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
     except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
     try:
@@ -65,8 +67,6 @@ def main(argv: list[str]):
     except ValueError as error:
         sys.exit(f"sample.py: window={config.window}: {error}")
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    # in training every document follows an end-of-text token
-    prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
     sys.stdout.reconfigure(errors="replace")  # a terminal that knows only ASCII
     try:

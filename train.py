@@ -26,7 +26,7 @@ from data import DataError, mixture
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import ModelConfig, model_config
-from training import checkpoint, pretrained
+from training import checkpoint, pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, ends_process, world_size
 from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
@@ -189,7 +189,7 @@ def saved_config(given: dict) -> Path | dict | None:
     if not given.get("init_from"):
         return None
     try:
-        return pretrained.architecture(pretrained.open_source(given["init_from"]), given)
+        return surgery.architecture(pretrained.open_source(given["init_from"]), given)
     except CheckpointError as error:
         raise configurator.ConfigError([f"init_from: {error}"]) from None
 

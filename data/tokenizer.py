@@ -2,7 +2,8 @@
 
 Every tokenizer here is lossless on bytes: the tokens of a text, each replaced by its bytes, are the
 text's UTF-8 (lone surrogates, which have no UTF-8, become U+FFFD first). No text, not even one that
-contains "<|endoftext|>", encodes to the end-of-text token: that one is only put between documents.
+contains "<|endoftext|>", encodes to the end-of-text token: that one is only put between documents. A
+tokenizer from elsewhere may lack rare bytes, control characters say: it refuses the texts that hold them.
 """
 
 import base64
@@ -33,7 +34,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without end-of-text."""
+        """The tokens of a text, without end-of-text; raises DataError where a byte of it has none."""
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
@@ -131,6 +132,8 @@ class BpeTokenizer(Tokenizer):
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if complaints := _not_lossless(content, vocabulary):
             raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
+        # such a byte alone would be left out of the text without a word
+        self._lacking = {byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary}
         self.vocab_size = max(vocabulary.values()) + 1
         self.end_of_text = vocabulary[END_OF_TEXT]
 
@@ -161,10 +164,24 @@ class BpeTokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts):
-        encodings = self._tokenizer.encode_batch_fast(
-            [valid_unicode(text) for text in texts], add_special_tokens=False
-        )
-        return [encoding.ids for encoding in encodings]
+        texts = [valid_unicode(text) for text in texts]
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        batch = [encoding.ids for encoding in encodings]
+        if self._lacking:
+            for text, ids in zip(texts, batch, strict=True):
+                if self.decode_bytes(ids) != text.encode():
+                    self._refuse(text)
+        return batch
+
+    def _refuse(self, text: str):
+        for place, character in enumerate(text):
+            if lacking := self._lacking.intersection(character.encode()):
+                raise DataError(
+                    f"the tokenizer has no token for the byte {min(lacking):#04x} of {character!r} (after "
+                    f"{text[max(0, place - 30) : place]!r}): take the character out of the text, or take "
+                    "another tokenizer"
+                )
+        raise DataError(f"the tokenizer loses a part of the text that begins with {text[:60]!r}")
 
     @cached_property
     def _token_bytes(self):
@@ -250,8 +267,11 @@ def _not_lossless(content: dict, vocabulary: dict[str, int]) -> list[str]:
         complaints.append("it has no ByteLevel pre-tokenizer")
     if any(step.get("add_prefix_space") for step in steps):
         complaints.append("it adds a space before the text")
-    if missing := [letter for letter in gpt2.byte_letters() if letter not in vocabulary]:
-        complaints.append(f"{len(missing)} of the 256 bytes have no token")
+    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary]
+    if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
+        complaints.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
+    if len(set(vocabulary.values())) < len(vocabulary):
+        complaints.append("two of its tokens share a number")  # the library renumbers added tokens, for one
     if END_OF_TEXT not in vocabulary:
         complaints.append(f"it has no {END_OF_TEXT} token")
     return complaints

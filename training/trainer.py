@@ -25,10 +25,11 @@ from training.hardware import Clock, autocast, compiled, device_name, peak_flops
 from training.health import diagnose
 from training.log import Log, start_wandb, write_whole
 from training.optimizer import adamw
-from training.pretrained import Source, initialise
+from training.pretrained import Source
 from training.resume import Progress, fingerprint, load_state
 from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
 from training.stopping import Stop
+from training.surgery import initialise
 
 
 class TrainingError(RuntimeError):
@@ -356,8 +357,11 @@ class Trainer:
         else:
             told = f"{config.dataset}, {len(data.tokens):,} training tokens, "
             epochs = f" ({config.max_iters * tokens / len(data.tokens):.2f} epochs)"
+        unused = ""
+        if more := config.vocab_size - data.meta["vocab_size"]:
+            unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
         self.say(
-            f"data: {told}vocabulary {data.meta['vocab_size']:,}\n"
+            f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}\n"
             f"model: {total:,} parameters, {body:,} without embeddings, "
             f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training\n"
             f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"

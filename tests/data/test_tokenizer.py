@@ -156,6 +156,7 @@ def test_tokenizer_from_a_file(tmp_path):
         (lambda c: c["pre_tokenizer"].update(add_prefix_space=True), "adds a space"),
         (lambda c: c.update(added_tokens=[]), "no <|endoftext|> token"),
         (lambda c: c["model"].update(vocab={"a": 0}, merges=[]), "255 of the 256 bytes"),
+        (lambda c: c["model"]["vocab"].pop("\u0106"), "two of its tokens share a number"),
         (lambda c: c.update(model={"type": "WordLevel", "vocab": {}, "unk_token": "?"}), "WordLevel"),
     ],
 )
@@ -165,6 +166,23 @@ def test_foreign_tokenizers_that_lose_text_are_refused(change, message):
     with pytest.raises(DataError, match="not a lossless") as caught:
         BpeTokenizer(json.dumps(content))
     assert message in str(caught.value)
+
+
+def test_a_foreign_tokenizer_may_lack_rare_bytes():
+    """As SmolLM2's does: no text loses anything, and those with such a byte are refused."""
+    content = json.loads(BpeTokenizer.train(TEXT, 300).text)
+    lacking = [letter for letter, byte in gpt2.byte_letters().items() if byte in (0x06, 0xC0, 0xF1)]
+    kept = [token for token in content["model"]["vocab"] if token not in lacking]
+    content["model"]["vocab"] = {token: i for i, token in enumerate(kept)}
+    tokenizer = BpeTokenizer(json.dumps(content))
+    for text in [*TEXT, *TRICKY, "\x05 \U000e0041"]:
+        check_lossless(tokenizer, text)
+    for text in ("a text \x06b", "\U00040000"):
+        with pytest.raises(DataError, match=r"the byte 0x(06 of '\\x06' \(after 'a text '|f1)"):
+            tokenizer.encode_batch(["fine", text])
+    rebuilt = from_json(tokenizer.to_json())
+    with pytest.raises(DataError, match="take the character out of the text"):
+        rebuilt.encode("\x06")
 
 
 def test_gpt2_table_is_cached_and_checked(gpt2_tokenizer, tmp_path, monkeypatch):

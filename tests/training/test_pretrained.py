@@ -1,6 +1,5 @@
-"""Weights in and out: parity with transformers both ways, surgery, cropping, refusals. No hub."""
+"""Models in and out: parity with transformers both ways, refusals, export.py. No hub."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,52 +9,10 @@ import transformers
 
 import export
 import sample
-from configurator import ConfigError, resolve
 from data.tokenizer import BpeTokenizer, BytesTokenizer
-from layers import ATTENTION, FFN, POSITION
-from model import GPT, ModelConfig
-from train import TrainConfig, main, saved_config
-from training import checkpoint, pretrained
+from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
+from training import pretrained
 from training.checkpoint import CheckpointError
-
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
-}  # fmt: skip
-
-
-def gpt2(**keys):
-    sizes = {"n_layer": 2, "n_head": 3, "n_embd": 24, "n_positions": 128, "vocab_size": 101}
-    return transformers.GPT2Config(**{**sizes, "bos_token_id": None, "eos_token_id": None, **keys})
-
-
-def llama(**keys):
-    sizes = {
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32,
-        "intermediate_size": 40, "max_position_embeddings": 128, "vocab_size": 101,
-    }  # fmt: skip
-    return transformers.LlamaConfig(**{**sizes, "bos_token_id": None, "eos_token_id": None, **keys})
-
-
-def drawn(config, seed=0):
-    """A transformers model whose every weight matters: biases and norms too."""
-    kind = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.LlamaForCausalLM}[config.model_type]
-    torch.manual_seed(seed)
-    model = kind(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):  # larger ones would add up to one and the same token
-                parameter.normal_(std=0.1 / config.num_hidden_layers)
-            elif parameter.dim() == 1:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-            elif "wte" in name or "embed_tokens" in name:
-                parameter.normal_(std=0.1)  # a tied head would repeat a token that stands out
-            elif "wpe" in name:
-                parameter.normal_(std=0.5)
-            else:
-                parameter.normal_(std=2 / (config.num_hidden_layers * parameter.shape[-1]) ** 0.5)
-    return model
-
 
 MODELS = {
     "gpt2": gpt2(),
@@ -214,179 +171,75 @@ def test_refuses_what_is_no_model(tmp_path):
 
 
 def test_without_network_the_hub_is_named(monkeypatch):
+    """Asked once, then the cache: the library's own way is half a minute of warnings."""
     import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    def fails(*_):
-        raise ConnectionError("no route")
+    asked = []
 
+    def fails(*_, **keys):
+        asked.append(keys)
+        raise ConnectionError("no route") if "timeout" in keys else LocalEntryNotFoundError("not there")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", fails)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
-    with pytest.raises(CheckpointError, match=r"gpt2-medium: config\.json could not be had .*no route"):
+    with pytest.raises(CheckpointError) as error:
         pretrained.open_source("gpt2-medium")
-
-
-def test_every_key_has_its_place():
-    """A key of ModelConfig is the trunk's, one or more parts', or free."""
-    names = [*ATTENTION, *FFN, *POSITION]
-    assert pretrained.READS.keys() == set(names)
-    prefixes = tuple(prefix for name in names for prefix in pretrained.READS[name])
-    free = {"block_size", "dropout", "attention", "ffn", "position"}
-    for field in dataclasses.fields(ModelConfig):
-        places = [field.name in pretrained.TRUNK, field.name in free, field.name.startswith(prefixes)]
-        assert sum(places) == 1, field.name
-
-
-# --- crop_block_size ---
+    assert "gpt2-medium: config.json could not be had from the Hugging Face hub" in str(error.value)
+    assert "(no route)" in str(error.value)
+    assert "hf download openai-community/gpt2-medium" in str(error.value)
+    assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("attention", ATTENTION)
-def test_crop_block_size(build, attention):
-    position = "learned" if attention in ("cattn_m", "cattn_u", "synthesizer") else "expe"
-    for place in {position, "learned"}:
-        model = build(attention=attention, position=place, bias=True).eval()
-        weights = pretrained.crop_block_size(model.state_dict(), model.config, 9)
-        small = dataclasses.replace(model.config, block_size=9, expe_theta=1 / (4 * 17))
-        small = GPT(small).init_weights().eval()
-        small.load_state_dict(weights)
-        given = torch.arange(18).reshape(2, 9)
-        torch.testing.assert_close(small(given), model(given), atol=1e-6, rtol=0)
+def test_the_cache_of_the_hub_and_a_folder_of_its_name(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def offline(*_, **__):
+        raise ConnectionError("no route")
+
+    def cached(repository, file, local_files_only):
+        assert (repository, local_files_only) == ("openai-community/gpt2", True)
+        return str(tmp_path / "cache" / file)
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", offline)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", cached)
+    theirs = drawn(gpt2())
+    theirs.save_pretrained(tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    source = pretrained.open_source("gpt2")
+    torch.testing.assert_close(pretrained.build(source).eval()(tokens()), theirs(tokens()).logits)
+    assert source.tokenizer["kind"] == "gpt2"
+    drawn(gpt2(), seed=1).save_pretrained(tmp_path / "gpt2")
+    mine = pretrained.open_source("gpt2")
+    assert mine.tokenizer is None
+    assert not torch.equal(mine.read()["norm.weight"], source.read()["norm.weight"])
 
 
-# --- init_from ---
+@pytest.mark.parametrize("kind", [gpt2, llama])
+def test_a_head_that_should_be_the_embedding_and_is_not(kind, tmp_path):
+    drawn(kind(tie_word_embeddings=False)).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": True}))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is not .* though tie_word_emb"):
+        pretrained.build(pretrained.open_source(str(tmp_path)))
 
 
-def config_from(source, *overrides):
-    return resolve(TrainConfig, [f"--init_from={source}", *overrides], saved=saved_config)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path / "hf")
-    return tmp_path / "hf"
-
-
-def test_starts_from_a_folder_and_goes_on(folder, arguments, tmp_path, capsys):
-    model_keys = ("n_layer", "n_head", "n_embd", "cf_", "bigbird_")
-    rest = [a for a in arguments if not a.startswith(tuple(f"--{key}" for key in model_keys))]
-    rest += [f"--out_dir={tmp_path / 'run'}", f"--init_from={folder}"]
-    main([*rest, "--max_iters=2", "--learning_rate=1e-9", "--min_lr=0", "--warmup_iters=0"])
-    said = capsys.readouterr().out
-    assert f"starting from {folder}" in said
-    assert "block_size 128 -> 32" in said
-    content = checkpoint.load(checkpoint.find(tmp_path / "run"))
-    assert content["config"]["bias"]
-    assert content["config"]["gelu_approximation"] == "tanh"
-    source = pretrained.open_source(str(folder))
-    weights = pretrained.crop_block_size(source.read(), source.config, 32)
-    for key, weight in content["model"].items():
-        torch.testing.assert_close(weight, weights[key], atol=1e-6, rtol=0)
-    # the source is needed no more
-    (folder / "config.json").unlink()
-    main(
-        [
-            *rest[:-1],
-            "--resume=True",
-            "--max_iters=3",
-            "--learning_rate=1e-9",
-            "--min_lr=0",
-            "--warmup_iters=0",
-        ]
-    )
-    assert checkpoint.load(checkpoint.find(tmp_path / "run", "last"))["step"] == 3
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (["--n_layer=3"], "n_layer is 2 there, not 3"),
-        (["--n_embd=48"], "n_embd is 24 there, not 48"),
-        (["--n_head=2"], "n_head is 3 there, not 2"),
-        (["--bias=False"], "bias is True there, not False"),
-        (["--norm=rmsnorm"], "norm is 'layernorm' there"),
-        (["--ffn_hidden=95"], "ffn_hidden is None there, not 95"),
-        (["--gelu_approximation=none"], "gelu_approximation is 'tanh' there"),
-        (["--vocab_size=301"], "vocab_size is 300 there, not 301"),
-        (
-            ["--block_size=129"],
-            "block_size=129 is beyond the 128 positions that position=learned has there",
-        ),
-        (["--ffn=cffn_gated", "--n_embd=48"], "n_embd is 24 there, not 48"),
-        (["--ffn=cffn_gatd"], "did you mean cffn_gated"),
-    ],
-)
-def test_refuses_contradictions(folder, keys, said):
-    with pytest.raises(ConfigError) as error:
-        config_from(folder, *keys)
-    assert said in str(error.value)
-
-
-def test_what_may_be_given(folder):
-    same = ["--n_layer=2", "--ffn_hidden=96", "--n_kv_head=3", "--block_size=64", "--dropout=0.1"]
-    config = config_from(folder, *same)
-    assert (config.n_embd, config.block_size, config.dropout) == (24, 64, 0.1)
-    # what belongs to a new part is free, and what no part reads does not matter
-    config = config_from(
-        folder, "--ffn=cffn_gated", "--cf_ladders=5", "--position=none", "--block_size=500"
-    )
-    assert (config.cf_ladders, config.bias, config.block_size) == (5, True, 500)
-
-
-def test_refuses_a_vocabulary_that_is_too_small(tmp_path, arguments, capsys):
-    drawn(gpt2()).save_pretrained(tmp_path / "hf")
-    keys = [a for a in arguments if a.startswith(("--dataset", "--device", "--dtype", "--compile"))]
-    with pytest.raises(SystemExit) as stop:
-        main([*keys, f"--init_from={tmp_path / 'hf'}", f"--out_dir={tmp_path / 'run'}"])
-    assert "257 tokens, the model's only 101" in str(stop.value)
-
-
-# --- surgery ---
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        ["--ffn=cffn_gated"],
-        ["--ffn=cffn_product", "--attention=cattn_m"],
-        ["--attention=cattn_u"],
-        ["--attention=bigbird"],
-        ["--ffn=swiglu", "--position=none"],
-    ],
-)
-def test_surgery_keeps_what_both_share(run, keys, capsys):
-    dense, _ = run("dense", "--bias=True")
-    capsys.readouterr()
-    still = ["--learning_rate=1e-12", "--min_lr=0", "--weight_decay=0"]
-    folder, _ = run("new", f"--init_from={dense}", *keys, *still, "--max_iters=2", "--bias=True")
-    said = capsys.readouterr().out
-    source = pretrained.open_source(str(dense))
-    before = checkpoint.load(source.path)["model"]
-    config = pretrained.open_source(str(folder)).config
-    model = GPT(config).init_weights()
-    pretrained.initialise(model, source)
-    shared = 0
-    for key, weight in model.state_dict().items():
-        part = pretrained._part(key)
-        named = part and f"--{part}={getattr(config, part)}" in keys
-        if not named or "bigbird" in keys[0]:
-            assert torch.equal(weight, before[key]), key
-            shared += 1
-        elif part:
-            assert f"new: {part}={getattr(config, part)}" in said
-            assert f"dropped: {part}=" in said
-    assert shared
-    trained = checkpoint.load(checkpoint.find(folder))["model"]
-    torch.testing.assert_close(trained["embedding.weight"], before["embedding.weight"], atol=1e-6, rtol=0)
-    folder, log = run("trains", f"--init_from={dense}", *keys, "--max_iters=20")
-    losses = [record["loss"] for record in log if "loss" in record]
-    assert losses[-1] < losses[0]
-
-
-def test_surgery_refuses_other_widths(run, arguments, tmp_path, capsys):
-    dense, _ = run("dense", "--max_iters=2")
-    with pytest.raises(SystemExit):
-        main([*arguments, f"--init_from={dense}", f"--out_dir={tmp_path / 'new'}", "--n_embd=48"])
-    assert "n_embd is 32 there, not 48: the weights do not fit" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
+def test_files_of_two_models_in_one_folder(tmp_path):
+    drawn(llama()).save_pretrained(tmp_path, max_shard_size="5KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    first, second = sorted(set(index["weight_map"].values()))[:2]
+    source = pretrained.open_source(str(tmp_path))
+    whole = (tmp_path / second).read_bytes()
+    (tmp_path / second).write_bytes((tmp_path / first).read_bytes())
+    with pytest.raises(CheckpointError, match="and so does another file that"):
+        source.read()
+    (tmp_path / second).write_bytes(whole)
+    source.read()
+    (tmp_path / "model.safetensors").write_bytes(whole)
+    with pytest.raises(CheckpointError, match="may be of two models: remove one of them"):
+        source.read()
 
 
 def test_refuses_another_vocabulary(build):
@@ -399,6 +252,22 @@ def test_refuses_another_vocabulary(build):
     pretrained.check_tokenizer(
         source, BpeTokenizer(json.dumps(other, indent=1))
     )  # another file, same tokens
+
+
+def test_the_vocabulary_of_a_folder(tmp_path):
+    """What tokenizer.json tells of a folder from elsewhere counts, where it can be read."""
+    trained, other = BpeTokenizer.train(["abc abd " * 9], 260), BpeTokenizer.train(["xyz xyw " * 9], 260)
+    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path)
+    source = pretrained.open_source(str(tmp_path))
+    pretrained.check_tokenizer(source, trained)  # nothing is known
+    (tmp_path / "tokenizer.json").write_text(trained.text)
+    pretrained.check_tokenizer(source, trained)
+    with pytest.raises(CheckpointError, match="another vocabulary"):
+        pretrained.check_tokenizer(source, other)
+    assert pretrained.export(source, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == trained.text
+    (tmp_path / "tokenizer.json").write_text("{}")
+    pretrained.check_tokenizer(source, other)
 
 
 # --- export.py, sample.py ---
@@ -421,8 +290,49 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
 
     assert text(folder) == text(tmp_path / "out")
     run("again", f"--init_from={tmp_path / 'out'}", "--max_iters=2", *keys)
-    with pytest.raises(SystemExit, match="exists already, and nothing is overwritten"):
+    with pytest.raises(SystemExit, match="is not empty, and nothing is overwritten"):
         export.main([str(folder), str(tmp_path / "out")])
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match="is a file, and nothing is overwritten"):
+        export.main([str(folder), str(tmp_path / "file")])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    export.main([str(folder), str(tmp_path / "link")])
+    capsys.readouterr()
+    assert text(folder) == text(tmp_path / "empty")
+
+
+def test_refuses_other_versions_of_our_format(build, tmp_path):
+    model = build(ffn="cffn_gated")
+    source = pretrained.Source(tmp_path / "model", model.config, model.state_dict)
+    assert not pretrained.export(source, tmp_path / "out")
+    path = tmp_path / "out" / "config.json"
+    content = json.loads(path.read_text())
+    keys = content["model"]
+    less = {key: value for key, value in keys.items() if key != "cf_floor"}
+    for change, said in (
+        ({"model": {**keys, "cf_new": 1}}, r"that this version knows \(cf_new\)"),
+        ({"model": less}, r"that this version knows \(cf_floor\)"),
+        ({"model": {**keys, "norm": "rms"}}, "norm must be one of"),
+        ({"model": {**keys, "n_head": "3"}}, "config.json"),
+        ({"format": "cofrgenet model 2"}, "its format is"),
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(CheckpointError, match=said):
+            pretrained.open_source(str(tmp_path / "out"))
+
+
+def test_samples_from_a_folder_whose_tokenizer_lacks_bytes(tmp_path, capsys):
+    drawn(gpt2(vocab_size=300)).save_pretrained(tmp_path)
+    content = json.loads(BpeTokenizer.train(["abc abd " * 9], 260).text)
+    kept = [token for token in content["model"]["vocab"] if token != chr(256 + 6)]  # the letter of byte 6
+    content["model"]["vocab"] = {token: i for i, token in enumerate(kept)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    sample.main([str(tmp_path), "--start=abc", "--max_new_tokens=5"])
+    assert capsys.readouterr().out.startswith("--- sample 1 of 1 ---\nabc")
+    with pytest.raises(SystemExit, match=r"sample\.py: the tokenizer has no token for the byte 0x06"):
+        sample.main([str(tmp_path), "--start=abc\x06"])
 
 
 def test_export_whole_or_not_at_all(run, tmp_path, monkeypatch):

