@@ -58,6 +58,9 @@ def test_figures_in_its_head_are_true(name):
     head = (ROOT / name).read_text()
     for claimed in re.findall(r"expect: ([\d,]+) parameters", head):
         assert int(claimed.replace(",", "")) == sum(parameter_counts(config).values())
+    for claimed in re.findall(r"([\d,]+) without the embedding", head):
+        counts = parameter_counts(config)
+        assert int(claimed.replace(",", "")) == sum(counts.values()) - counts["embedding"]
     dense = model("config/llama_3b.py" if "llama" in name else "config/gpt2_xl.py")
     for claimed in re.findall(r"([\d.]+) of the dense FLOPs", head):
         assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
@@ -74,6 +77,18 @@ def test_an_ablation_changes_what_it_names_and_nothing_else(name):
     assert changed <= assigned
     assert len(assigned) == 1
     assert changed or name.endswith("_7.py")  # the paper's recipes here have seven
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("expe_half", "paper/expe/medium_expe"),
+        ("ladder_form", "paper/cofrgenet"),
+        ("expe_one", "paper/expe/35m_expe"),
+    ],
+)
+def test_an_ablation_stands_on_the_model_of_its_table(name, base):
+    assert f"train.py config/{base}.py" in (ROOT / f"config/ablate/{name}.py").read_text()
 
 
 @pytest.mark.parametrize("name", [*MODELS, *ABLATIONS])
@@ -135,6 +150,7 @@ def test_recipes_of_the_expe_paper(name):
     assert (config.position, config.block_size) == (position, 512)
     tokens = config.batch_size * config.gradient_accumulation_steps * 512 * config.max_iters
     assert tokens == pytest.approx(600e6 if size == "35m" else 10e9, rel=1e-3)
+    assert config.dataset == f"data/{'fineweb/bpe32000' if size == '35m' else 'fineweb_edu/bpe32768'}"
     llama = (config.norm, config.ffn) == ("rmsnorm", "swiglu")
     assert llama == (size != "35m")
     assert config.tie_embeddings == (size != "small")
