@@ -351,11 +351,14 @@ def cache_bytes_per_token(config: ModelConfig) -> int:
     return 2 * config.n_layer * ATTENTION[config.attention].cached_values(config)
 
 
-def published(files: list[str]) -> str:
-    """The paper's figure, where the head of one of these config files has it as `Published: 985M`."""
-    texts = [Path(name).read_text() for name in files if name.endswith(".py")]
-    found = [match[1] for text in texts if (match := re.search(r"Published: ([\d.]+[MB])", text))]
-    return found[-1] if found else ""
+def published(arguments: list[str]) -> str:
+    """The paper's figure, where the head of a config file has it as `Published: 985M`; none for what more
+    files or overrides make of it, which is another model.
+    """
+    if len(arguments) != 1 or not arguments[0].endswith(".py"):
+        return ""
+    found = re.search(r"Published: ([\d.]+[MB])", Path(arguments[0]).read_text())
+    return found[1] if found else ""
 
 
 def print_accounts(arguments):
@@ -388,7 +391,8 @@ def print_accounts(arguments):
         numbers = [body, *(counts[part] for part in ["embedding", "position", "attention", "ffn", "norm"])]
         flops = (f"{forward:,.1f}", f"{3 * forward:,.1f}")
         cache = f"{cache_bytes_per_token(config):,}"
-        print(row(name, f"{total:,}", published(stack), *(f"{n:,}" for n in numbers), *flops, cache))
+        paper = published([*stack, *overrides])
+        print(row(name, f"{total:,}", paper, *(f"{n:,}" for n in numbers), *flops, cache))
     print(
         "\nforward, training: model MFLOPs per token at block_size, causal attention counted in full; "
         "cache: bytes per token of the past in bfloat16"

@@ -55,10 +55,9 @@ class BigBird(SoftmaxAttention):
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped)
 
     def attend_by_tiles(self, q, k, v):
-        """FlexAttention needs one dtype, where SDPA follows autocast."""
         block_mask = self.tile_mask(q.shape[-2])
         grouped = self.n_kv_head != self.n_head
-        return flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=block_mask, enable_gqa=grouped)
+        return flex_attention(q, k, v, block_mask=block_mask, enable_gqa=grouped)
 
     def mask(self, batch, head, query, key):
         """Does this query see this key? Indices are int tensors that broadcast; `batch` plays no part."""

@@ -58,6 +58,9 @@ def test_figures_in_its_head_are_true(name):
     head = (ROOT / name).read_text()
     for claimed in re.findall(r"expect: ([\d,]+) parameters", head):
         assert int(claimed.replace(",", "")) == sum(parameter_counts(config).values())
+    for claimed in re.findall(r"([\d,]+) without the embedding", head):
+        counts = parameter_counts(config)
+        assert int(claimed.replace(",", "")) == sum(counts.values()) - counts["embedding"]
     dense = model("config/llama_3b.py" if "llama" in name else "config/gpt2_xl.py")
     for claimed in re.findall(r"([\d.]+) of the dense FLOPs", head):
         assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
@@ -74,6 +77,37 @@ def test_an_ablation_changes_what_it_names_and_nothing_else(name):
     assert changed <= assigned
     assert len(assigned) == 1
     assert changed or name.endswith("_7.py")  # the paper's recipes here have seven
+
+
+def test_ablations_are_what_their_names_say():
+    values = {
+        **{f"depth_{n}": ("cf_depth", n) for n in (1, 3, 5, 7)},
+        **{f"ladders_{n}": ("cf_ladders", n) for n in (1, 3, 5, 7)},
+        "no_dyadic": ("dyadic", False),
+        "ladder_form": ("cf_impl", "ladder"),
+        "expe_half": ("expe_inference_scale", 0.5),
+        "expe_learned": ("expe_learned", "random"),
+        "expe_learned_standard": ("expe_learned", "standard"),
+        "expe_on_v": ("expe_on_v", True),
+        "expe_once": ("expe_once", True),
+        "expe_one": ("expe_width", 1),
+        "expe_stable": ("expe_stable", True),
+    }
+    assert {Path(name).stem for name in ABLATIONS} == set(values)
+    for name, (key, value) in values.items():
+        assert getattr(resolve(TrainConfig, [f"config/ablate/{name}.py"]), key) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("expe_half", "paper/expe/medium_expe"),
+        ("ladder_form", "paper/cofrgenet"),
+        ("expe_one", "paper/expe/35m_expe"),
+    ],
+)
+def test_an_ablation_stands_on_the_model_of_its_table(name, base):
+    assert f"train.py config/{base}.py" in (ROOT / f"config/ablate/{name}.py").read_text()
 
 
 @pytest.mark.parametrize("name", [*MODELS, *ABLATIONS])
@@ -115,11 +149,21 @@ def test_the_papers_recipes_are_to_the_letter(name):
         assert config.cf_depth in (1, 3, 5, 7)
 
 
+def test_the_papers_sparse_attention():
+    config = resolve(TrainConfig, ["config/paper/sparse.py"])
+    pattern = (config.bigbird_global, config.bigbird_window, config.bigbird_random, config.bigbird_block)
+    assert (config.attention, pattern) == ("bigbird", (1, 3, 3, 64))
+
+
 @pytest.mark.parametrize("name", LLAMA)
 def test_the_papers_llamas_are_to_the_letter(name):
     config = resolve(TrainConfig, [name])
     assert (config.n_layer, config.n_head, config.n_embd, config.norm) == (28, 24, 3072, "rmsnorm")
     assert (config.learning_rate, config.max_iters, config.dropout) == (3e-4, 2_000_000, 0.0)
+    assert (config.min_lr, config.lr_schedule) == (3e-5, "cosine")
+    if config.attention == "softmax":
+        rope = (config.position, config.rope_base, config.rope_scaling)
+        assert (rope, config.n_kv_head) == (("rope", 500_000, "llama3"), 8)
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
     assert tokens == pytest.approx(2e12, rel=0.05)
     assert mixture.parse(config.dataset)[1].weights[0] == Fraction(24, 100)
@@ -137,6 +181,9 @@ def test_recipes_of_the_expe_paper(name):
     assert (config.position, config.block_size) == (position, 512)
     tokens = config.batch_size * config.gradient_accumulation_steps * 512 * config.max_iters
     assert tokens == pytest.approx(600e6 if size == "35m" else 10e9, rel=1e-3)
+    assert config.learning_rate == (3e-4 if size == "medium" else 6e-4)
+    assert config.min_lr == pytest.approx(config.learning_rate / 10)
+    assert config.dataset == f"data/{'fineweb/bpe32000' if size == '35m' else 'fineweb_edu/bpe32768'}"
     llama = (config.norm, config.ffn) == ("rmsnorm", "swiglu")
     assert llama == (size != "35m")
     assert config.tie_embeddings == (size != "small")

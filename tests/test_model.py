@@ -222,6 +222,19 @@ def test_residual_outputs_start_smaller(tiny):
         assert module.weight.std().item() == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("ffn", ["mlp", "swiglu"])
+def test_residual_outputs_of_the_transformer_start_smaller(tiny, ffn):
+    block = GPT(tiny(n_layer=8, n_embd=96, ffn=ffn)).init_weights().blocks[0]
+    attention, feedforward = block.attention, block.ffn
+    for module, std in [
+        (attention.qkv, 0.02),
+        (attention.proj, 0.005),
+        (feedforward.up, 0.02),
+        (feedforward.down, 0.005),
+    ]:
+        assert module.weight.std().item() == pytest.approx(std, rel=0.1)
+
+
 @pytest.mark.parametrize("keys", LADDERS)
 @pytest.mark.parametrize("attention", ["cattn_m", "cattn_u"])
 def test_ways_to_compute_a_ladder(build, attention, keys):
@@ -280,6 +293,8 @@ def test_padding_rows_of_the_vocabulary_play_no_part(build):
         ("cattn_m", "none", "attention=cattn_m"),
         ("cattn_u", "sinusoidal", "attention=cattn_u"),
         ("cattn_u", "learned", "attention=cattn_u and position=learned"),
+        ("synthesizer", "none", "attention=synthesizer"),
+        ("bigbird", "rope", "attention=bigbird"),
     ],
 )
 def test_too_many_tokens_are_refused(build, attention, position, limits):
@@ -479,6 +494,16 @@ def test_accounts_of_several_models(capsys, monkeypatch):
     forward, training = (float(f[key].replace(",", "")) for key in ("forward", "training"))
     assert training == pytest.approx(3 * forward, rel=1e-4)
     assert middle[1:3] == ["124,373,760", "84,953,856"]  # nothing is published under this name
+    # nor of what is put on top of a model of the paper
+    f = "config/paper/cofrgenet_f.py"
+    print_accounts([f"{f}+config/size/small.py"])
+    print_accounts([f, "--cf_depth=1"])
+    print_accounts(["--n_layer=1"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f)]
+    assert [line.split()[1:3] for line in lines] == [
+        ["82,422,528", "43,002,624"],
+        ["820,635,200", "738,510,400"],
+    ]
     # k and v of 8 heads of 128 in 28 layers, two bytes each
     assert llama["cache"] == f"{2 * 2 * 8 * 128 * 28:,}"
 

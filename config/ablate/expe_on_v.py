@@ -1,3 +1,3 @@
-# ExPE paper's ablation (Table 2): before W_v too.
+# ExPE before W_v too, which the ExPE paper calls optional (section 2.1); it is in none of its tables.
 #   python train.py config/paper/expe/35m_expe.py config/ablate/expe_on_v.py --out_dir=out/expe_on_v
 expe_on_v = True

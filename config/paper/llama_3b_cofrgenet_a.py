@@ -2,7 +2,7 @@
 #   python data/docling_mix/prepare.py --max_tokens=100_000_000_000 --stack_edu_files=PATH
 #   torchrun --nproc_per_node=8 train.py config/paper/llama_3b_cofrgenet_a.py
 # Given: 2T tokens of the docling data mix, 2M steps, Adam, a rate of 3e-4 that is annealed, no dropout.
-# Weights of the mix, batch, context and warmup are ours, and the tokens are GPT-2's.
+# Weights of the mix, batch, context, warmup, last rate and weight decay are ours, the tokens GPT-2's.
 # Without any attention 2,508M remain: the published size fits only if it was cut off from almost 2.6B, to
 # which values as narrow as grouped-query attention's come to (config/llama_3b_cofrgenet_a.py).
 # What to expect: 2,777,566,208 parameters. Published: 2.5B. Nobody has run it to the end here.

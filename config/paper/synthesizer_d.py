@@ -3,8 +3,9 @@
 #   torchrun --nproc_per_node=8 train.py config/paper/synthesizer_d.py        (two nodes: launch/slurm.sh)
 #   python train.py config/paper/synthesizer_d.py --dry_run=True              (what it takes, without a GPU)
 # The paper gives a size and the mask, nothing else. Its size has no room for a linear map after the heads,
-# and with 25 heads as in the dense model it leaves the embedding out: 1,190,939,200 parameters then.
-# What to expect: 1,273,064,000 parameters. Published: 1.2B. Nobody has run it to the end here.
+# and with 25 heads as in the dense model it leaves the embedding out.
+# What to expect: 1,273,064,000 parameters, 1,192,577,600 without the embedding. Published: 1.2B.
+# Nobody has run it to the end here.
 out_dir = "out/paper_synthesizer_d"
 dataset = "data/openwebtext/gpt2"
 

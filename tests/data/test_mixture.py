@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import shutil
 from fractions import Fraction
 
@@ -88,6 +89,7 @@ def test_counting_agrees_with_reading(weights, first):
 
 def test_the_order_is_the_one_that_checkpoints_count_on():
     assert Shares([Fraction(w) for w in (5, 2, 3)]).table.tolist() == [0, 2, 0, 1, 0, 2, 0, 1, 0, 2]
+    assert Shares([Fraction(w) for w in (3, 2, 4)]).table.tolist() == [0, 2, 1, 2, 0, 2, 0, 1, 2]
 
 
 def test_each_source_is_read_in_its_own_order(folders):
@@ -178,8 +180,20 @@ def test_a_source_without_validation_is_refused(folders):
     mixture = open_three(folders, ("90", "1", "9"), "val")
     with pytest.raises(
         DataError, match=r"of 7 validation windows none would be from .*b.set.*eval_tokens="
-    ):
+    ) as caught:
         mixture.validation_windows(7)
+    least = int(re.search(r"at least (\d+) are needed", str(caught.value))[1])
+    assert 0 in mixture.shares.before(least - 1)
+    assert 0 not in mixture.shares.before(least)
+    assert f"--eval_tokens={least * BLOCK} " in str(caught.value)
+
+
+def test_what_is_said_of_the_sources(folders):
+    assert open_three(folders).describe(240) == [
+        f"0.5 {folders[0]}, 101 training tokens (10.00 epochs)",
+        f"0.2 {folders[1]}, 44 training tokens (9.60 epochs)",
+        f"0.3 {folders[2]}, 247 training tokens (2.40 epochs)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +230,8 @@ def test_other_refusals(folders, tmp_path):
         DataError, match=r"a/set has 101 tokens: 12 windows .*, fewer than the 13 of one step"
     ):
         open_dataset(named(folders), "train", BLOCK, batch_size=25)
+    with pytest.raises(DataError, match=r"a/set has 3,000 tokens, the model's only 2,999"):
+        open_dataset(named(folders), "train", BLOCK, vocab_size=2999)
     change_meta(folders[1], tokenizer={"name": "bpe:300", "kind": "bpe", "hash": "other"})
     with pytest.raises(
         DataError, match=r"a/set and .*b/set have different tokenizers \(bytes and bpe:300\)"

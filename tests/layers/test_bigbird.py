@@ -126,6 +126,16 @@ def test_flops_are_those_of_going_by_blocks(tiny, pattern):
 
 
 @ignore_slow
+def test_grouped_queries_share_keys_and_values(tiny):
+    """As with copies of the heads of k and v."""
+    made = layer(tiny(**keys((16, 1, 3, 2), n_head=4, n_embd=32, n_kv_head=2, block_size=200)))
+    (q, *_), (k, v, _) = heads(200, 4), heads(200, 2)
+    expected = by_blocks(made, q, *(y.repeat_interleave(2, dim=1) for y in (k, v)))
+    for attend in (made.attend, made.attend_by_tiles):
+        torch.testing.assert_close(attend(q, k, v), expected, rtol=0, atol=2e-6)
+
+
+@ignore_slow
 @pytest.mark.parametrize(
     ("pattern", "block_size"),
     [((16, 1, 3, 2), 400), ((64, 1, 3, 0), 700), ((128, 1, 1, 1), 700), ((48, 0, 3, 1), 500)],
@@ -238,6 +248,16 @@ def test_random_blocks_differ_by_layer_head_and_seed_only():
     assert not torch.equal(first, pattern(bigbird_seed=1))
     assert torch.equal(first[:, :20, :20], pattern(block_size=320))
     assert torch.equal(first[:2], pattern(n_head=2))
+
+
+def test_the_pattern_is_the_one_that_checkpoints_count_on():
+    """The random block of each row of two heads: a checkpoint holds the seed alone."""
+    config = ModelConfig(
+        n_head=2, n_embd=4, block_size=8, bigbird_block=1, bigbird_random=1, bigbird_seed=1
+    )
+    blocks = attended_blocks(config, 2)
+    drawn = [[int(blocks[head, i, 1 : i - 1].argmax()) + 1 for i in range(3, 8)] for head in range(2)]
+    assert drawn == [[1, 1, 2, 2, 2], [1, 1, 3, 4, 1]]
 
 
 def test_random_blocks_are_drawn_evenly():

@@ -206,7 +206,9 @@ def test_learned_constants(build, tiny, kind):
     pos = torch.arange(17)
     assert torch.equal(standard.columns(pos), fixed.columns(pos))
     assert [p.item() for p in standard.learned] == pytest.approx(fixed.standard)
+    torch.manual_seed(0)
     random = built(kind, tiny(n_embd=48, expe_learned="random"))
+    assert all(0 < p.abs() < 0.08 for p in random.learned)
     assert not torch.equal(random.columns(pos), fixed.columns(pos))
     assert len(standard.learned) == (2 if kind == "expe" else 3)
     # one set for all blocks, and it learns

@@ -240,6 +240,13 @@ def test_cattn_m_refuses_more_tokens_than_columns(tiny):
         CAttnM(tiny())(torch.zeros(1, 18, 24))
 
 
+@pytest.mark.parametrize("ffn", FFN)
+def test_dropout_acts_on_the_output(tiny, ffn):
+    layer, x = drawn(FFN[ffn](tiny(dropout=0.5))), torch.randn(2, 13, 24)
+    assert 0.4 < (layer(x) == 0).float().mean() < 0.6
+    assert (layer.eval()(x) != 0).all()
+
+
 @pytest.mark.parametrize(("registry", "name"), [(r, n) for r in (ATTENTION, FFN) for n in r])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

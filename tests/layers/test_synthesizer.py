@@ -105,6 +105,16 @@ def test_refuses_more_tokens_than_columns(tiny):
         layer(tiny())(torch.zeros(1, 18, 24))
 
 
+def test_cropped_to_a_smaller_block(tiny):
+    """Each head loses the last positions' rows, in its matrix and in its biases."""
+    made, small = layer(tiny()), Synthesizer(tiny(block_size=9))
+    small.load_state_dict({
+        name: Synthesizer.cropped(name, weight, tiny(), 9) for name, weight in made.state_dict().items()
+    })  # fmt: skip
+    x = torch.randn(2, 9, 24)
+    torch.testing.assert_close(small(x), made(x))
+
+
 def test_counts(tiny):
     """Per head d_k^2 + d_k in the first map, l d_k + l in the second; V and the projection p^2 each."""
     for keys, expected in [({}, 2 * 24**2), ({"synthesizer_proj": False, "bias": True}, 24**2 + 24)]:

@@ -1,13 +1,15 @@
 # The ExPE paper's 35M model with RoPE.
 #   python data/fineweb_edu/prepare.py --tokenizer=bpe:32000 --out=data/fineweb_edu/bpe32000
+#   python data/fineweb/prepare.py --tokenizer=data/fineweb_edu/bpe32000/tokenizer.json \
+#     --out=data/fineweb/bpe32000
 #   torchrun --nproc_per_node=8 train.py config/paper/expe/35m_rope.py
 # Given: 35M parameters, a standard decoder, 512 tokens, a vocabulary of 32,000, 600M tokens of training.
-# The shape is a guess that gives 35M, the step and the learning rate are ours. Its data are FineWeb's
-# documents of at least 4000 tokens by Llama's tokenizer; these here are FineWeb-Edu's by one trained on
-# them. The base is not given: 10000.
+# The shape is a guess that gives 35M, the step and the learning rate are ours. The data are FineWeb's
+# documents of at least 4000 tokens, as given; Llama's tokenizer gives way to one trained on FineWeb-Edu.
+# The base is not given: 10000.
 # What to expect: 35,265,024 parameters. Table 3, RoPe: loss 3.88 at 512 tokens, 4.37 at 1024, 5.05 at 2048.
 out_dir = "out/paper_expe_35m_rope"
-dataset = "data/fineweb_edu/bpe32000"
+dataset = "data/fineweb/bpe32000"
 
 n_layer = 6
 n_head = 8

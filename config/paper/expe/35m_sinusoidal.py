@@ -1,14 +1,15 @@
 # The ExPE paper's 35M model with sinusoidal positions.
 #   python data/fineweb_edu/prepare.py --tokenizer=bpe:32000 --out=data/fineweb_edu/bpe32000
+#   python data/fineweb/prepare.py --tokenizer=data/fineweb_edu/bpe32000/tokenizer.json \
+#     --out=data/fineweb/bpe32000
 #   torchrun --nproc_per_node=8 train.py config/paper/expe/35m_sinusoidal.py
 # Given: 35M parameters, a standard decoder, 512 tokens, a vocabulary of 32,000, 600M tokens of training.
-# The shape is a guess that gives 35M, the step and the learning rate are ours. Its data are FineWeb's
-# documents of at least 4000 tokens by Llama's tokenizer; these here are FineWeb-Edu's by one trained on
-# them.
+# The shape is a guess that gives 35M, the step and the learning rate are ours. The data are FineWeb's
+# documents of at least 4000 tokens, as given; Llama's tokenizer gives way to one trained on FineWeb-Edu.
 # What to expect: 35,265,024 parameters. Table 3, Sinusoidal: loss 4.0 at 512 tokens, 4.75 at 1024, 5.64 at
 # 2048.
 out_dir = "out/paper_expe_35m_sinusoidal"
-dataset = "data/fineweb_edu/bpe32000"
+dataset = "data/fineweb/bpe32000"
 
 n_layer = 6
 n_head = 8
