@@ -91,6 +91,9 @@ class ExPE(NoPosition):
         wrong = []
         if width(config) >= config.n_embd:
             wrong.append(f"expe_width={width(config)} leaves nothing of n_embd={config.n_embd}")
+        if config.expe_learned == "no" and cls.constants(config)[-1] == 0:
+            key = "exqpe_theta_2" if config.exqpe_theta_2 == 0 else "expe_theta"
+            wrong.append(f"{key}=0 gives all positions the same numbers")
         if config.expe_once and config.expe_on_v:
             wrong.append("expe_on_v has no meaning with expe_once: there W_v sees the columns anyway")
         return wrong

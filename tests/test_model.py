@@ -431,6 +431,9 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ),
         ({"position": "sinusoidal", "n_embd": 27}, "n_embd=27 is odd"),
         ({"position": "expe", "expe_width": 24}, "expe_width=24 leaves nothing of n_embd=24"),
+        ({"position": "expe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
+        ({"position": "exqpe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
+        ({"position": "exqpe", "exqpe_theta_2": 0.0}, "exqpe_theta_2=0 gives all positions the same"),
         (
             {"position": "expe", "expe_once": True, "expe_on_v": True},
             "expe_on_v has no meaning with expe_once",
