@@ -9,6 +9,7 @@ its own and they take turns; the first repetition (compilation) does not count. 
 the first one. What computes wrong numbers is not timed.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -20,9 +21,9 @@ import torch
 from tqdm import tqdm
 
 import configurator
-from benchmarks import report, training_step
+from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
-from model import ModelConfig, flops_per_token, parameter_counts
+from model import ModelConfig, cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import (
     DeviceError,
     choose_device,
@@ -70,7 +71,7 @@ def main(argv: list[str]):
     facts = report.circumstances(device)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     try:
-        result = train(config, models, device)
+        result = MODES[config.mode](config, models, device)
     except BenchError as error:
         sys.exit(f"bench.py: {error}")
     if config.json is not None:
@@ -126,19 +127,9 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )
-    for name, model in models.items():
-        check(Worker(name, device, threads(device), training_step.gate, model, options, device))
     chosen = training_step.SECTIONS if config.parts else ("whole",)
-    make = training_step.sections
-    workers = [
-        Worker(name, device, threads(device), make, model, options, device)
-        for name, model in models.items()
-    ]
-    try:
-        seconds, memory = measure(workers, chosen, config)
-    finally:
-        for worker in workers:
-            worker.close()
+    gate, make = training_step.gate, training_step.sections
+    seconds, memory = compare(models, gate, make, options, chosen, config, device)
     for name, model in models.items():
         for part in chosen:
             scale = training_step.layers_in_part(model, part)
@@ -146,22 +137,121 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     return show_training(config, models, seconds, memory, tokens, device)
 
 
+def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device) -> dict:
+    """Prints the table of one-token steps and prompts; -> all numbers."""
+    options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
+    lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
+    print(
+        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, weights in {config.dtype}, "
+        f"{'compiled' if config.compile else 'eager'}",
+        flush=True,
+    )
+    seconds, memory = compare(
+        models, decoding.gate, decoding.sections, options, decoding.SECTIONS, config, device
+    )
+    rows, numbers, first = [], {}, None
+    for name, model in models.items():
+        low, median, high = quartiles(seconds[name]["step"])
+        prompt = quartiles(seconds[name]["prefill"])[1]
+        flops = flops_per_token(model)
+        first = first or (median, prompt)
+        found = {
+            "parameters": sum(parameter_counts(model).values()),
+            "flops_per_token": flops,
+            "cache_bytes_per_token": cache_bytes_per_token(model),
+            "microseconds_per_token": 1e6 * median / config.batch_size,
+            "speed_up": first[0] / median,
+            "prompt_speed_up": first[1] / prompt,
+            "seconds": seconds[name],
+            "peak_bytes": memory[name],
+        }
+        numbers[name] = found
+        rows.append(
+            {
+                "model": name,
+                "parameters": f"{found['parameters']:,}",
+                "MFLOPs/token": f"{flops / 1e6:,.1f}",
+                "cache bytes/token": f"{found['cache_bytes_per_token']:,}",
+                "us/step": f"{1e6 * median:,.0f}",
+                "quartiles": f"{1e6 * low:,.0f} .. {1e6 * high:,.0f}",
+                "us/token": f"{found['microseconds_per_token']:,.0f}",
+                "speed-up": f"{found['speed_up']:.2f}",
+                "prompt ms": f"{1e3 * prompt:,.1f}",
+                "its speed-up": f"{found['prompt_speed_up']:.2f}",
+                "peak MB": "" if memory[name] is None else f"{memory[name] / 1e6:,.0f}",
+            }
+        )
+    print(report.table(rows))
+    return {"models": numbers}
+
+
+def ops(config: BenchConfig, models, device: torch.device) -> dict:
+    """Prints one table for each kernel; -> all numbers."""
+    with Worker("ceilings", device, threads(device), operators.ceilings, config.dtype, device) as one:
+        found, _ = measure([one], ("copy", "matrix product"), config)
+    copy, product = (quartiles(seconds)[1] for seconds in found["ceilings"].values())
+    bandwidth, flop_rate = operators.COPY_BYTES / copy, operators.GEMM_FLOPS / product
+    print(
+        f"forward and backward, {config.dtype}; a copy moves {bandwidth / 1e9:,.0f} GB/s, "
+        f"a matrix product of {operators.GEMM} makes {flop_rate / 1e12:.3g} TFLOP/s",
+        flush=True,
+    )
+    numbers = {"copy_bytes_per_second": bandwidth, "matrix_product_flops_per_second": flop_rate}
+    for name in operators.cases(device, config.batch_size):
+        arguments = (name, config.batch_size, config.dtype, config.compile, device)
+        with Worker(name, device, threads(device), operators.sections, *arguments) as one:
+            seconds = measure([one], None, config)[0][name]
+            memory = {form: one.ask("memory", form) for form in seconds}
+        case = operators.describe(name, config.batch_size)
+        rows = []
+        naive = quartiles(next(iter(seconds.values())))[1]
+        for form, measured in seconds.items():
+            low, median, high = quartiles(measured)
+            rate, ceiling = (case.flops, flop_rate) if case.flops else (case.bytes, bandwidth)
+            unit = "GFLOP/s" if case.flops else "GB/s"
+            rows.append(
+                {
+                    name: form,
+                    "ms": f"{1e3 * median:,.2f}",
+                    "quartiles": f"{1e3 * low:,.2f} .. {1e3 * high:,.2f}",
+                    unit: f"{rate / median / 1e9:,.1f}",
+                    "of the ceiling": report.share(rate / median, ceiling),
+                    "peak MB": "" if memory[form] is None else f"{memory[form] / 1e6:,.0f}",
+                    "speed-up": f"{naive / median:.2f}",
+                }
+            )
+        print(f"\n{name}: {case.what}\n{report.table(rows)}", flush=True)
+        numbers[name] = {"seconds": seconds, "peak_bytes": memory}
+    return numbers
+
+
+MODES = {"train": train, "infer": infer, "ops": ops}
+
+
 def threads(device: torch.device) -> int | None:
     return torch.get_num_threads() if device.type == "cpu" else None
 
 
-def check(worker: Worker):
-    """The gate: raises BenchError where a model computes other numbers than it should."""
-    try:
-        worker.ask("sections")
-    finally:
-        worker.close()
+def compare(models: dict[str, ModelConfig], gate, make, options, sections, config: BenchConfig, device):
+    """Every model through the gate, then all of them in turns; -> as `measure`. Raises BenchError."""
+
+    def worker(function, name, model):
+        return Worker(name, device, threads(device), function, model, options, device)
+
+    for name, model in tqdm(models.items(), desc="checking", unit="model", leave=False):
+        with worker(gate, name, model) as one:
+            one.ask("sections")
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(worker(make, *item)) for item in models.items()]
+        return measure(workers, sections, config)
 
 
 def measure(workers: list[Worker], sections, config: BenchConfig):
-    """-> ({model: {section: [seconds]}}, {model: peak bytes of the first section})"""
-    for worker in workers:
-        worker.ask("sections")
+    """Time the named sections of each worker, None for all that the first one has;
+    -> ({worker: {section: [seconds]}}, {worker: peak bytes of the first section}).
+    """
+    made = [worker.ask("sections") for worker in workers]
+    sections = sections or made[0]
     seconds = {worker.name: {section: [] for section in sections} for worker in workers}
     memory = {}
     bar = tqdm(
@@ -170,7 +260,7 @@ def measure(workers: list[Worker], sections, config: BenchConfig):
     for repetition in range(config.repetitions + 1):
         for section in sections:
             for worker in workers:
-                bar.set_postfix_str(f"{worker.name} {section}")
+                bar.set_postfix_str(f"{section} of {worker.name}", refresh=False)
                 # the first one compiles
                 duration = worker.ask("time", section, config.seconds if repetition else 0.0)
                 if repetition:

@@ -47,7 +47,10 @@ class Worker:
             raise BenchError(f"{self.name}: {answer}")
         return answer
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
         self.pipe.close()
         self.process.join(5)
         if self.process.is_alive():
