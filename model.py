@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.embedding import embedding
 from layers import ATTENTION, FFN, POSITION
+from layers.cache import in_use
 
 
 @dataclass
@@ -169,7 +170,7 @@ class Block(nn.Module):
         self.ffn = FFN[config.ffn](config)
 
     def forward(self, x, position, pos, cache=None):
-        """cache: one of the attention's new_cache, where x follows the tokens in it"""
+        """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
         hooks = {"position": position, "layer": self.layer} if _has_queries_and_keys(self.attention) else {}
         x = x + self.attention(self.norm1(x), pos=pos, cache=cache, **hooks)
         return x + self.ffn(self.norm2(x))
@@ -181,6 +182,17 @@ class Cache:
 
     blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
     filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
+
+    def in_use(self, new):
+        """`blocks`, narrowed unless compiled to what they hold with `new` more tokens. Raises ValueError
+        where there is no room.
+        """
+        if torch.compiler.is_compiling():
+            return self.blocks
+        end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
+        if end > length:
+            raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
+        return [in_use(held, end) for held in self.blocks]
 
     def clear(self):
         self.filled.zero_()
@@ -237,12 +249,15 @@ class GPT(nn.Module):
         """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size].
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
-        join them: a prompt at once or in pieces, then one token at a time. Positions are tensors, so that
-        `torch.compile(model.decode, fullgraph=True, dynamic=False)` is one graph for all steps of a token.
-        A step looks at all rows of the cache: it costs `flops_per_token(config, length of the cache)`.
+        join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
+        `flops_per_token(config, tokens so far)`.
 
-        Raises ValueError as `forward` does. Tokens that a cache has no room for are an IndexError (on CUDA
-        an assertion on the device; a step that counted them would wait for it): the caller counts.
+        Compiled, `torch.compile(model.decode, fullgraph=True, dynamic=False)`, all steps of one token are
+        one graph, which never waits for the device and looks at all rows of the cache: its length counts
+        in place of the tokens so far.
+
+        Raises ValueError as `forward` does, and for tokens that the cache has no room for; compiled, the
+        caller counts them, and an assertion in the graph may fail.
         """
         x = self._residual_stream(tokens, cache)
         return self._logits(x[:, -1])
@@ -264,15 +279,16 @@ class GPT(nn.Module):
         length = tokens.shape[1]
         self.check_length(length)
         pos = torch.arange(length, device=tokens.device)
+        held = [None] * len(self.blocks)
         if cache is not None:
-            pos = cache.filled + pos
+            pos, held = cache.filled + pos, cache.in_use(length)
         x = self.position.embed(embedding(self.embedding.weight, tokens), pos)
         x = self.dropout(x)
-        for number, block in enumerate(self.blocks):
+        for block, of_block in zip(self.blocks, held, strict=True):
             if self.activation_checkpointing and self.training and cache is None:
                 x = checkpoint(block, x, self.position, pos, use_reentrant=False)
             else:
-                x = block(x, self.position, pos, None if cache is None else cache.blocks[number])
+                x = block(x, self.position, pos, of_block)
         if cache is not None:
             cache.filled.add_(length)
         return x
@@ -293,13 +309,14 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
-        window=None,
+        window=None, step=None,
     ):  # fmt: skip
         """Yields one token id after the other; of a batch, one int64 [B] after the other.
 
         tokens: list of ids, not empty, or [B, T] int64: equally long prompts. temperature 0 takes the
         likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p; only
-        ids below `below` are drawn.
+        ids below `below` are drawn. step: decodes one token with a cache in place of `decode`, which it is
+        when compiled.
 
         Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
         window slides: the model sees the last tokens, at positions counted from the window's start, and
@@ -320,7 +337,8 @@ class GPT(nn.Module):
         for count in range(max_new_tokens):
             if length + count > window:
                 unread, cache = context, None
-            logits = self.decode(unread, cache)[:, :below].float()
+            decode = step if step and count and cache is not None else self.decode
+            logits = decode(unread, cache)[:, :below].float()
             token = sample_token(logits, temperature, top_k, top_p, generator)
             yield int(token) if single else token
             unread = token[:, None]

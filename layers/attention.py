@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import past, written
+from layers.cache import past, products, weighted_sum, written
 
 
 class SoftmaxAttention(nn.Module):
@@ -83,7 +83,12 @@ class SoftmaxAttention(nn.Module):
         mask = self.visible(pos, k.shape[-2]).expand(self.n_head, -1, -1)
         q, mask = q.unflatten(1, groups).flatten(2, 3), mask.unflatten(0, groups).flatten(1, 2)
         dropout = self.dropout_rate if self.training else 0.0
-        out = F.scaled_dot_product_attention(q, k, v, mask[None], dropout)
+        if torch.compiler.is_compiling() and pos.shape[0] == 1:
+            scores = products(q, k) * q.shape[-1] ** -0.5
+            weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+            out = weighted_sum(F.dropout(weights, dropout), v)
+        else:
+            out = F.scaled_dot_product_attention(q, k, v, mask[None], dropout)
         return out.unflatten(2, (groups[1], -1)).flatten(1, 2)
 
     def visible(self, pos, length):

@@ -12,7 +12,7 @@ is at most L. Only the values are needed from the past.
 import torch
 from torch import nn
 
-from layers.cache import written
+from layers.cache import weighted_sum, written
 from layers.ladder import LadderEnsemble
 
 
@@ -66,10 +66,10 @@ class CAttnM(nn.Module):
             out = weights @ v
         else:
             v_all = written(*cache, v, pos)
-            weights = self.weight_dropout(self._causal_softmax(scores, pos).to(v_all.dtype))
+            weights = self.weight_dropout(self._causal_softmax(scores, pos))
             # heads that share v as further rows: a copy of the cache for each head would cost more
             rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
-            out = (rows @ v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2).to(v.dtype)
+            out = weighted_sum(rows, v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2).to(v.dtype)
         out = out.transpose(1, 2).flatten(-2)
         if self.heads == 1:
             out = out.repeat(1, 1, self.repeats)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kernels.triangular import causal_linear, lower_rows, packed_size, unpack_lower
-from layers.cache import written
+from layers.cache import weighted_sum, written
 from layers.ladder import Ladders
 
 
@@ -75,7 +75,7 @@ class CAttnU(Ladders):
             first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
             return self.dropout((first * second).mT)
         y = written(*cache, y.permute(0, 2, 3, 1), pos)
-        first, second = (lower_rows(self.M, pos, length).to(y.dtype) @ y).to(self.M.dtype).unbind(1)
+        first, second = weighted_sum(lower_rows(self.M, pos, length), y).to(self.M.dtype).unbind(1)
         return self.dropout(first * second)
 
     @staticmethod

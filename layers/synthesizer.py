@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import past, written
+from layers.cache import past, weighted_sum, written
 
 
 class Synthesizer(nn.Module):
@@ -82,7 +82,7 @@ class Synthesizer(nn.Module):
         scores = hidden @ self.W2[:, :length].mT + self.b2.view(self.n_head, 1, -1)[..., :length]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = scores.masked_fill(~past(pos, length), float("-inf")).softmax(-1)
-        return F.dropout(weights, self.dropout_rate, self.training).to(v.dtype) @ v
+        return weighted_sum(F.dropout(weights, self.dropout_rate, self.training), v)
 
     @staticmethod
     def cropped(name, weight, config, block_size):

@@ -7,8 +7,9 @@ import torch
 from torch.nn.functional import layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
-from layers import ATTENTION, POSITION
-from model import GPT, ModelConfig, cache_bytes_per_token, flops_per_token, sample_token
+from layers import ATTENTION, FFN, POSITION
+from layers.cache import in_use
+from model import GPT, ModelConfig, cache_bytes_per_token, sample_token
 from training.hardware import missing_for_compile
 
 NAN = float("nan")
@@ -127,7 +128,7 @@ def test_a_mixer_gives_each_row_of_the_forward_pass(build, keys):
         parts, taken = x.split(pieces if sum(pieces) == 17 else [*pieces, 17 - sum(pieces)], dim=1), 0
         for part in parts:
             now = slice(taken, taken + part.shape[1])
-            out = block.attention(part, pos=pos[now], cache=cache, **hooks)
+            out = block.attention(part, pos=pos[now], cache=in_use(cache, now.stop), **hooks)
             # ExPE's own columns are float32 numbers
             torch.testing.assert_close(out, whole[:, now], rtol=0, atol=1e-11)
             taken = now.stop
@@ -145,7 +146,7 @@ def test_a_shorter_cache_and_one_used_again(build, keys):
             logits = model.decode(piece, cache)
         torch.testing.assert_close(logits, model(tokens)[:, -1], rtol=1e-5, atol=1e-5)
         tokens = torch.randint(0, 100, (2, 9))
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="10 tokens do not fit into a cache of length 9"):
         model.decode(tokens[:, :1], cache)
 
 
@@ -187,17 +188,15 @@ def test_bytes_of_the_cache_are_those_of_the_accounts(tiny, keys):
 
 @legal
 def test_flops_of_a_step_are_those_of_the_accounts(tiny, keys):
-    """At the length of the cache, on the meta device; BigBird masks what it does not attend to."""
+    """Of one block on the meta device; BigBird masks what it does not attend to."""
     config = tiny(**keys)
-    expected = flops_per_token(config, 11)
-    if config.attention == "bigbird":
-        attention = (ATTENTION[name].flops_per_token(config, 11) for name in ("softmax", "bigbird"))
-        expected += config.n_layer * (next(attention) - next(attention))
+    attention = ATTENTION["softmax" if config.attention == "bigbird" else config.attention]
+    expected = attention.flops_per_token(config, 11) + FFN[config.ffn].flops_per_token(config, 11)
     with torch.device("meta"):
-        model, tokens = GPT(config), torch.zeros(1, 1, dtype=torch.int64)
-        cache = model.new_cache(1, 11)
-    with FlopCounterMode(display=False) as counter:
-        model.decode(tokens, cache)
+        model, x, pos = GPT(config), torch.zeros(1, 1, 24), torch.zeros(1, dtype=torch.int64)
+        cache = model.new_cache(1, 11).blocks[0]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.blocks[0](x, model.position, pos, cache)
     assert counter.get_total_flops() == expected
 
 
@@ -219,7 +218,8 @@ def test_one_graph_for_all_steps(build, keys):
     model = recorded(build(block_size=210, **keys))
     tokens = torch.randint(0, 100, (2, 205))
     cache, compiler = with_garbage(model.new_cache(2)), Counter()
-    model.decode(tokens[:, :5], cache)
+    prefill = torch.compile(model.decode, fullgraph=True, dynamic=False, backend="eager")
+    prefill(tokens[:, :5], cache)
     step = torch.compile(model.decode, fullgraph=True, dynamic=False, backend=compiler)
     for token in tokens[:, 5:].split(1, dim=1):
         logits = step(token, cache)
@@ -323,6 +323,18 @@ def test_each_token_is_read_once(build, monkeypatch):
     assert len(list(model.generate([1] * 20, 2))) == 2
     assert read == [17, 17]
     assert list(model.generate([1], 0)) == []
+
+
+@mixers
+def test_generates_with_compiled_steps(build, attention):
+    """One graph for several texts; the prompt and a window that slides are not its business."""
+    torch._dynamo.reset()
+    model, compiler = build(attention=attention).eval(), Counter()
+    step = torch.compile(model.decode, fullgraph=True, dynamic=False, backend=compiler)
+    for prompt in ([3, 1, 4], [1, 5, 9]):
+        expected = list(model.generate(prompt, 20, temperature=0))
+        assert list(model.generate(prompt, 20, temperature=0, step=step)) == expected
+    assert compiler.graphs == 1
 
 
 def test_sampling_filters_row_by_row():

@@ -3,27 +3,47 @@
 import pytest
 import torch
 
-from layers.cache import past, written
+from layers.cache import MOST_ROWS, in_use, past, products, weighted_sum, written
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "compiled"])
+def call(request):
+    """call(function, *arguments), compiled or not; a cache is narrowed by the caller unless it is."""
+    torch._dynamo.reset()
+
+    def run(function, *arguments):
+        if request.param:
+            function = torch.compile(function, fullgraph=True, dynamic=False, backend="eager")
+        return function(*arguments)
+
+    run.compiled = request.param
+    return run
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_after_the_newest_are_zeros_whatever_they_held(dtype):
+def test_rows_after_the_newest_are_not_seen_whatever_they_hold(call, dtype):
     held = torch.full((2, 3, 7, 4), float("nan"), dtype=dtype)
-    first, second = torch.randn(2, 3, 3, 4), torch.randn(2, 3, 1, 4)
-    found = written(held, first, torch.arange(3))
-    assert found.dtype == dtype
-    assert torch.equal(found[..., :3, :], first.to(dtype))
-    assert (found[..., 3:, :] == 0).all()
-    found = written(held, second, torch.tensor([3]))
-    assert torch.equal(found[..., :4, :], torch.cat((first, second), dim=-2).to(dtype))
-    assert (found[..., 4:, :] == 0).all()
-    assert torch.equal(held[..., :4, :], found[..., :4, :])
+    rows = torch.randn(2, 3, 4, 4)
+    for new in (slice(0, 3), slice(3, 4)):
+        (narrowed,) = (held,) if call.compiled else in_use((held,), new.stop)
+        found = call(written, narrowed, rows[..., new, :], torch.arange(new.start, new.stop))
+        assert found.dtype == dtype
+        assert torch.equal(found[..., : new.stop, :], rows[..., : new.stop, :].to(dtype))
+        assert (found[..., new.stop :, :] == 0).all()
+        assert found.shape[-2] == (7 if call.compiled else new.stop)
+    assert torch.equal(held[..., :4, :], rows.to(dtype))
     assert held[..., 4:, :].isnan().all()  # nothing is spent on rows that come later
 
 
-def test_what_was_there_before_a_second_text_is_not_seen():
-    held = torch.randn(1, 5, 2)
-    assert (written(held, torch.ones(1, 2, 2), torch.arange(2))[:, 2:] == 0).all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 3, MOST_ROWS + 1])
+def test_products(call, dtype, count):
+    q, k = torch.randn(2, 3, count, 8).to(dtype), torch.randn(2, 3, 7, 8).to(dtype)
+    keys = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 5e-2}
+    torch.testing.assert_close(call(products, q, k).double(), q.double() @ k.double().mT, **keys)
+    weights = torch.randn(2, 3, count, 7)
+    expected = weights.double() @ k.double()
+    torch.testing.assert_close(call(weighted_sum, weights, k).double(), expected, **keys)
 
 
 def test_a_row_that_is_not_there_is_refused():
