@@ -230,6 +230,22 @@ def test_one_graph_for_all_steps(build, keys):
     assert compiler.graphs == 1
 
 
+@legal
+@torch.no_grad()
+def test_compiled_steps_in_bfloat16(build, keys):
+    """They multiply and add in float32 where the matrix products of eager steps round."""
+    torch._dynamo.reset()
+    model = recorded(build(scale=1.0, **keys)).bfloat16()
+    tokens = torch.randint(0, 100, (2, 9))
+    cache, expected = with_garbage(model.new_cache(2)), model(tokens).float()
+    step = torch.compile(model.decode, fullgraph=True, dynamic=False, backend="eager")
+    for t in range(9):
+        logits = step(tokens[:, t : t + 1], cache)
+        assert logits.dtype == torch.bfloat16
+        tolerance = 3e-2 * expected.abs().max().item()
+        torch.testing.assert_close(logits.float(), expected[:, t], rtol=0, atol=tolerance)
+
+
 @pytest.mark.skipif(bool(missing_for_compile()), reason="needs a C++ compiler")
 @mixers
 @torch.no_grad()
