@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
+from layers.cache import in_use
 
 
 @dataclass
@@ -203,10 +204,33 @@ class Block(nn.Module):
         self.norm2 = _norm(config)
         self.ffn = FFN[config.ffn](config)
 
-    def forward(self, x, position, pos):
-        hooks = (position, pos, self.layer) if _has_queries_and_keys(self.attention) else ()
-        x = x + self.attention(self.norm1(x), *hooks)
+    def forward(self, x, position, pos, cache=None):
+        """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
+        hooks = {"position": position, "layer": self.layer} if _has_queries_and_keys(self.attention) else {}
+        x = x + self.attention(self.norm1(x), pos=pos, cache=cache, **hooks)
         return x + self.ffn(self.norm2(x))
+
+
+@dataclass
+class Cache:
+    """What decoding keeps of a batch of equally long sequences: see `GPT.new_cache` and `GPT.decode`."""
+
+    blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
+    filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
+
+    def in_use(self, new):
+        """`blocks`, narrowed unless compiled to what they hold with `new` more tokens. Raises ValueError
+        where there is no room.
+        """
+        if torch.compiler.is_compiling():
+            return self.blocks
+        end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
+        if end > length:
+            raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
+        return [in_use(held, end) for held in self.blocks]
+
+    def clear(self):
+        self.filled.zero_()
 
 
 class GPT(nn.Module):
@@ -250,20 +274,67 @@ class GPT(nn.Module):
         cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
         probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
-        self.check_length(tokens.shape[1])
-        pos = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self._residual_stream(tokens)
+        if targets is None:
+            return self._logits(x)
+        return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
+
+    @torch.no_grad()
+    def decode(self, tokens, cache=None):
+        """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size].
+
+        With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
+        join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
+        `flops_per_token(config, tokens so far)`.
+
+        Compiled, `torch.compile(model.decode, fullgraph=True, dynamic=False)`, all steps of one token are
+        one graph, which never waits for the device and looks at all rows of the cache: its length counts
+        in place of the tokens so far.
+
+        Raises ValueError as `forward` does, and for tokens that the cache has no room for; compiled, the
+        caller counts them, and an assertion in the graph may fail.
+        """
+        x = self._residual_stream(tokens, cache)
+        return self._logits(x[:, -1])
+
+    def new_cache(self, batch, length=None, dtype=None):
+        """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
+        model's device; dtype: of what is kept, None for that of the weights. Raises ValueError for a
+        length that `forward` would refuse.
+        """
+        length = self.config.block_size if length is None else length
+        self.check_length(length)
+        weight = self.embedding.weight
+        keys = (batch, length, weight.device, dtype or weight.dtype)
+        filled = torch.zeros((), dtype=torch.int64, device=weight.device)
+        return Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
+
+    def _residual_stream(self, tokens, cache=None):
+        """[B, T] int64 -> [B, T, C], what the last block leaves behind"""
+        length = tokens.shape[1]
+        self.check_length(length)
+        pos = torch.arange(length, device=tokens.device)
+        held = [None] * len(self.blocks)
+        if cache is not None:
+            pos, held = cache.filled + pos, cache.in_use(length)
         x = self.position.embed(embedding(self.embedding.weight, tokens), pos)
         x = self.dropout(x)
-        for block in self.blocks:
-            if self.activation_checkpointing and self.training:
+        for block, of_block in zip(self.blocks, held, strict=True):
+            if self.activation_checkpointing and self.training and cache is None:
                 x = checkpoint(block, x, self.position, pos, use_reentrant=False)
             else:
-                x = block(x, self.position, pos)
-        head = self.embedding.weight if self.config.tie_embeddings else self.head.weight
-        x = self.norm(x)
-        if targets is None:
-            return F.linear(x, head)[..., : self.config.vocab_size]
-        return linear_cross_entropy(x, head, targets, self.config.vocab_size)
+                x = block(x, self.position, pos, of_block)
+        if cache is not None:
+            cache.filled.add_(length)
+        return x
+
+    def _logits(self, x):
+        """[..., C] -> [..., vocab_size]"""
+        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
+
+    def _head(self):
+        """[padded_vocab_size, C]"""
+        return self.embedding.weight if self.config.tie_embeddings else self.head.weight
 
     def check_length(self, length: int):
         """Raises ValueError, naming the parts at fault, where the model cannot see so many tokens."""
@@ -276,24 +347,40 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
-        window=None,
+        window=None, step=None,
     ):  # fmt: skip
-        """Yields one token id after the other.
+        """Yields one token id after the other; of a batch, one int64 [B] after the other.
 
-        tokens: list of ids, not empty. temperature 0 takes the likeliest token; top_k keeps the k
-        likeliest, top_p the fewest whose probabilities reach p; only ids below `below` are drawn. Past
-        `window` tokens (None: block_size) the window slides: the model sees the last ones, at positions
-        counted from the window's start. Raises ValueError for a window that `forward` would refuse.
+        tokens: list of ids, not empty, or [B, T] int64: equally long prompts. temperature 0 takes the
+        likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p; only
+        ids below `below` are drawn. step: decodes one token with a cache in place of `decode`, which it is
+        when compiled.
+
+        Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
+        window slides: the model sees the last tokens, at positions counted from the window's start, and
+        each step computes all of the window. With absolute positions (learned, sinusoidal, ExPE; columns
+        and blocks of all attentions but softmax) every token's part moves by one at a slide. RoPE and no
+        position do not notice it, but from the second block on the cache has seen tokens that left.
+        Raises ValueError for a window that `forward` would refuse.
         """
         window = window or self.config.block_size
         self.check_length(window)
-        device = self.embedding.weight.device
-        context = list(tokens)
-        for _ in range(max_new_tokens):
-            seen = torch.tensor([context[-window:]], device=device)
-            logits = self(seen)[0, -1, :below].float()
-            context.append(int(sample_token(logits, temperature, top_k, top_p, generator)))
-            yield context[-1]
+        context = torch.as_tensor(tokens, device=self.embedding.weight.device)
+        single = context.dim() == 1
+        context = (context[None] if single else context)[:, -window:]
+        batch, length = context.shape
+        # the last token that is drawn is never read
+        cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
+        unread = context
+        for count in range(max_new_tokens):
+            if length + count > window:
+                unread, cache = context, None
+            decode = step if step and count and cache is not None else self.decode
+            logits = decode(unread, cache)[:, :below].float()
+            token = sample_token(logits, temperature, top_k, top_p, generator)
+            yield int(token) if single else token
+            unread = token[:, None]
+            context = torch.cat((context, unread), dim=1)[:, -window:]
 
     def parameter_count(self) -> int:
         """Parameters as stored, every padding row included."""
@@ -301,19 +388,19 @@ class GPT(nn.Module):
 
 
 def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
-    """logits: [vocab_size] float32 -> token id, int64 scalar."""
+    """logits: [vocab_size] or [B, vocab_size] float32 -> token ids, int64 scalar or [B]."""
     if temperature == 0:
-        return logits.argmax()
+        return logits.argmax(-1)
     logits = logits / temperature
-    if top_k is not None and top_k < logits.numel():
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], float("-inf"))
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], float("-inf"))
     probabilities = logits.softmax(-1)
     if top_p is not None and top_p < 1:
         ordered, order = probabilities.sort(descending=True)
         # a token stays if the likelier ones before it do not reach p: the likeliest always does
-        cut = order[ordered.cumsum(0) - ordered >= top_p]
-        probabilities = probabilities.index_fill(0, cut, 0.0)
-    return torch.multinomial(probabilities, 1, generator=generator)[0]
+        kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+        probabilities = torch.zeros_like(kept).scatter(-1, order, kept)
+    return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
 
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:

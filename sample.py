@@ -17,6 +17,7 @@ from data import DataError
 from data.tokenizer import valid_unicode
 from training import pretrained
 from training.checkpoint import CheckpointError
+from training.hardware import missing_for_compile
 
 
 @dataclass
@@ -32,6 +33,7 @@ class SampleConfig:
     top_k: int | None = 200  # only among the k likeliest tokens
     top_p: float | None = None  # only among the likeliest tokens that make up this probability
     window: int | None = None  # tokens of the past that the model sees; None: its block_size
+    compile: bool = False  # compile the step of one token, which pays when very much is written
     seed: int = 1337  # same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
@@ -47,6 +49,8 @@ class SampleConfig:
             wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
+        if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
+            wrong.append(f"compile=True, but torch.compile lacks {' and '.join(lacks)}")
         if self.device == "cuda" and not torch.cuda.is_available():
             wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
         return wrong
@@ -68,11 +72,12 @@ def main(argv: list[str]):
         sys.exit(f"sample.py: window={config.window}: {error}")
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    step = torch.compile(model.decode, fullgraph=True, dynamic=False) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal that knows only ASCII
     try:
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
-            text = write_one(model, tokenizer, prompt, start, config, generator)
+            text = write_one(model, tokenizer, prompt, start, config, generator, step)
             keep(Path(config.out_dir), source.path, config, text)
     except KeyboardInterrupt:
         sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
@@ -81,7 +86,7 @@ def main(argv: list[str]):
         sys.exit(1)
 
 
-def write_one(model, tokenizer, prompt, start, config, generator) -> str:
+def write_one(model, tokenizer, prompt, start, config, generator, step=None) -> str:
     """Generate one text, printing each piece as soon as its bytes are whole characters."""
     pieces = tokenizer.token_bytes()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -96,6 +101,7 @@ def write_one(model, tokenizer, prompt, start, config, generator) -> str:
         generator,
         below=tokenizer.vocab_size,  # the model's vocabulary may be larger
         window=config.window,
+        step=step,
     )
     for token in stream:
         if token == tokenizer.end_of_text:

@@ -26,6 +26,17 @@ def unpack_lower(packed: torch.Tensor, size: int) -> torch.Tensor:
     return _UnpackLower.apply(packed, size)
 
 
+def lower_rows(packed: torch.Tensor, pos: torch.Tensor, size: int) -> torch.Tensor:
+    """Rows `pos` of the leading block, with zeros above the diagonal.
+
+    packed: [..., n (n + 1) / 2], pos: [T] int64 below size <= n -> [..., T, size], in packed's type.
+    """
+    column = torch.arange(size, device=packed.device)
+    pos = pos[:, None]
+    # above the diagonal this reads some later entry
+    return torch.where(column <= pos, packed[..., pos * (pos + 1) // 2 + column], 0)
+
+
 class _UnpackLower(torch.autograd.Function):
     @staticmethod
     def forward(ctx, packed, size):

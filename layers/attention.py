@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from layers.cache import past, products, weighted_sum, written
+
 
 class SoftmaxAttention(nn.Module):
     """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
@@ -27,15 +29,25 @@ class SoftmaxAttention(nn.Module):
         self.proj.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, position=None, pos=None, layer=0):
+    def new_cache(self, batch, length, device, dtype):
+        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each"""
+        shape = (batch, self.n_kv_head, length, self.widths[0] // self.n_head)
+        return tuple(torch.empty(shape, device=device, dtype=dtype) for _ in range(2))
+
+    def forward(self, x, position=None, pos=None, layer=0, cache=None):
         """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
 
-        Without a position the hooks of layers/position.py are left out.
+        Without a position the hooks of layers/position.py are left out. With a cache x is what follows
+        the tokens in it, at pos; attention runs in the cache's type.
         """
         q, k, v = self.project(x, position, pos, layer)
         if position is not None:
             q, k = position.rotate(q, k, pos)
-        out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
+        if cache is None:
+            out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
+        else:
+            k_all, v_all = (written(held, new, pos) for held, new in zip(cache, (k, v), strict=True))
+            out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)
         return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
 
     def project(self, x, position=None, pos=None, layer=0):
@@ -61,6 +73,27 @@ class SoftmaxAttention(nn.Module):
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped
         )
+
+    def attend_cached(self, q, k, v, pos):
+        """q: [B, n_head, T, D] at pos: [T], k and v: [B, n_kv_head, length, D] -> [B, n_head, T, D]
+
+        Heads that share k and v stand below each other as further rows of q, so that nothing is copied.
+        """
+        groups = (self.n_kv_head, self.n_head // self.n_kv_head)
+        mask = self.visible(pos, k.shape[-2]).expand(self.n_head, -1, -1)
+        q, mask = q.unflatten(1, groups).flatten(2, 3), mask.unflatten(0, groups).flatten(1, 2)
+        dropout = self.dropout_rate if self.training else 0.0
+        if torch.compiler.is_compiling() and pos.shape[0] == 1:
+            scores = products(q, k) * q.shape[-1] ** -0.5
+            weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+            out = weighted_sum(F.dropout(weights, dropout), v)
+        else:
+            out = F.scaled_dot_product_attention(q, k, v, mask[None], dropout)
+        return out.unflatten(2, (groups[1], -1)).flatten(1, 2)
+
+    def visible(self, pos, length):
+        """[n_head or 1, T, length] bool: does the token at pos see this row of the cache?"""
+        return past(pos, length)[None]
 
     @staticmethod
     def cropped(name, weight, config, block_size):

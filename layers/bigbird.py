@@ -54,6 +54,11 @@ class BigBird(SoftmaxAttention):
         mask = self.dense_mask(length)
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped)
 
+    def visible(self, pos, length):
+        """[n_head, T, length]. The cache holds all of the past: a later row may draw any of its blocks."""
+        head = torch.arange(self.n_head, device=pos.device)[:, None, None]
+        return self.mask(None, head, pos[:, None], torch.arange(length, device=pos.device))
+
     def attend_by_tiles(self, q, k, v):
         block_mask = self.tile_mask(q.shape[-2])
         grouped = self.n_kv_head != self.n_head
@@ -65,9 +70,7 @@ class BigBird(SoftmaxAttention):
 
     def dense_mask(self, length):
         """[n_head, T, T] bool"""
-        position = torch.arange(length, device=self.blocks.device)
-        head = torch.arange(self.n_head, device=self.blocks.device)
-        return self.mask(None, head[:, None, None], position[:, None], position)
+        return self.visible(torch.arange(length, device=self.blocks.device), length)
 
     def tile_mask(self, length):
         """FlexAttention's BlockMask. All its kernels take tiles of 128 (Hopper's backward pass takes no

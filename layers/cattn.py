@@ -12,6 +12,7 @@ is at most L. Only the values are needed from the past.
 import torch
 from torch import nn
 
+from layers.cache import weighted_sum, written
 from layers.ladder import LadderEnsemble
 
 
@@ -44,33 +45,50 @@ class CAttnM(nn.Module):
     def init_weights(self):
         nn.init.normal_(self.F, std=0.02)
 
-    def forward(self, x):
-        length, block_size = x.shape[1], self.F.shape[-1]
+    def new_cache(self, batch, length, device, dtype):
+        """v: [B, heads that differ in v, length, their width]. Scores need nothing of the past."""
+        groups = max(1, self.heads // self.repeats)
+        shape = (batch, groups, length, self.value.out_features // groups)
+        return (torch.empty(shape, device=device, dtype=dtype),)
+
+    def forward(self, x, pos=None, cache=None):
+        """With a cache x is what follows the tokens in it, at pos: [T] int64."""
+        length, block_size = x.shape[1] if cache is None else cache[0].shape[-2], self.F.shape[-1]
         if length > block_size:
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
         y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
-        if self.heads > 1:
-            v = v.repeat_interleave(self.repeats, dim=1)
-        scores = y @ self.F[..., :length]
-        weights = self.weight_dropout(self._causal_softmax(scores).to(v.dtype))
-        out = (weights @ v).transpose(1, 2).flatten(-2)
+        scores = y @ self.F[..., :length].to(y.dtype)
+        if cache is None:
+            if self.heads > 1:
+                v = v.repeat_interleave(self.repeats, dim=1)
+            weights = self.weight_dropout(self._causal_softmax(scores).to(v.dtype))
+            out = weights @ v
+        else:
+            v_all = written(*cache, v, pos)
+            weights = self.weight_dropout(self._causal_softmax(scores, pos))
+            # heads that share v as further rows: a copy of the cache for each head would cost more
+            rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
+            out = weighted_sum(rows, v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2).to(v.dtype)
+        out = out.transpose(1, 2).flatten(-2)
         if self.heads == 1:
             out = out.repeat(1, 1, self.repeats)
         return self.dropout(out if self.proj is None else self.proj(out))
 
-    def _causal_softmax(self, scores):
-        """[B, H, T, T] scores -> weights, at least float32, zero above the diagonal (strict: on it too)."""
-        length = scores.shape[-1]
-        past = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril(
-            -1 if self.strict else 0
-        )
+    def _causal_softmax(self, scores, pos=None):
+        """scores: [B, H, T, length] -> weights, at least float32, zero after pos (strict: at pos too).
+
+        pos: [T] int64, the positions of the rows; None: 0 .. T - 1.
+        """
+        column = torch.arange(scores.shape[-1], device=scores.device)
+        row = (column if pos is None else pos)[:, None]
+        past = column < row if self.strict else column <= row
         # the first row of the strict mask is empty: its softmax would be 0/0
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = scores.masked_fill(~past, float("-inf"))
         if not self.strict:
             return weights.softmax(-1)
-        first = torch.arange(length, device=scores.device)[:, None] == 0
+        first = row == 0
         return weights.masked_fill(first, 0.0).softmax(-1).masked_fill(first, 0.0)
 
     @staticmethod

@@ -13,7 +13,8 @@ only; its prose wants the past. M is lower triangular here, rows are outputs, th
 import torch
 from torch import nn
 
-from kernels.triangular import causal_linear, packed_size, unpack_lower
+from kernels.triangular import causal_linear, lower_rows, packed_size, unpack_lower
+from layers.cache import weighted_sum, written
 from layers.ladder import Ladders
 
 
@@ -29,7 +30,7 @@ class CAttnU(Ladders):
 
     def __init__(self, config, layer=0):
         super().__init__()
-        self.block_size = config.block_size
+        self.block_size, self.width = config.block_size, config.n_embd
         self.residual_scale = (2 * config.n_layer) ** -0.5
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
@@ -48,21 +49,34 @@ class CAttnU(Ladders):
             self.M.normal_(std=0.02).mul_(row.rsqrt()).add_(1 / row)
             self.M[0].mul_(self.residual_scale)
 
-    def forward(self, x):
-        length = x.shape[1]
+    def new_cache(self, batch, length, device, dtype):
+        """y^1 and y^2: [B, 2, length, C]. From x, half as wide, each step would have to compute the
+        ladders of all the past anew, far more than the two products that remain.
+        """
+        return (torch.empty(batch, 2, length, self.width, device=device, dtype=dtype),)
+
+    def forward(self, x, pos=None, cache=None):
+        """With a cache x is what follows the tokens in it, at pos: [T] int64."""
+        length = x.shape[1] if cache is None else cache[0].shape[-2]
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into CAttnU's block_size of {self.block_size} positions"
             )
         # float32 up to the matrix products, and no operation before them that autocast would round
         x = x.mT.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-2)  # [B, C, 1, T]
-        a = x.unsqueeze(-3) * torch.stack(list(self.W))[..., :length]  # [B, C, d, 2, T]
+        own = slice(length) if cache is None else pos  # the ladders of these tokens
+        a = x.unsqueeze(-3) * torch.stack(list(self.W))[..., own]  # [B, C, d, 2, T]
         if self.b:
-            a = a + torch.stack(list(self.b))[..., :length]
-        y = self.w0[:, :length] * x + self.fraction(a)
-        M = unpack_lower(self.M, length)
-        first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
-        return self.dropout((first * second).mT)
+            a = a + torch.stack(list(self.b))[..., own]
+        y = self.w0[:, own] * x + self.fraction(a, None if cache is None else pos)
+        y = y.to(self.M.dtype)
+        if cache is None:
+            M = unpack_lower(self.M, length)
+            first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
+            return self.dropout((first * second).mT)
+        y = written(*cache, y.permute(0, 2, 3, 1), pos)
+        first, second = weighted_sum(lower_rows(self.M, pos, length), y).to(self.M.dtype).unbind(1)
+        return self.dropout(first * second)
 
     @staticmethod
     def cropped(name, weight, config, block_size):
@@ -77,8 +91,8 @@ class CAttnU(Ladders):
 
     @staticmethod
     def cached_values(config):
-        """Per token of the past: x, of which y^1 and y^2 are made anew."""
-        return config.n_embd
+        """Per token of the past: y^1 and y^2."""
+        return 2 * config.n_embd
 
     @staticmethod
     def flops_per_token(config, context):

@@ -56,7 +56,7 @@ class CffnGated(nn.Module):
             y = self.U(x) + self.ladders(torch.sigmoid(self.gate(x)) * x)
         else:
             y = self.ladders(F.silu(self.gate(x)) * self.up(x))
-            y = y if self.V is None else self.V(y)
+            y = y if self.V is None else self.V(y.to(self.V.weight.dtype))
         return self.dropout(y if self.proj is None else self.proj(y))
 
     @staticmethod

@@ -50,17 +50,22 @@ class Fraction(nn.Module):
             self.z_min.fill_(float("inf"))
             self.z_max.fill_(float("-inf"))
 
-    def forward(self, a):
-        """a: [..., d, *shape] -> z: [..., *shape] in a's type, computed in at least float32."""
+    def forward(self, a, pos=None):
+        """a: [..., d, *shape] -> z: [..., *shape] in a's type, computed in at least float32.
+
+        pos: [T] int64, where the last dimension means the ladders of these positions and not the first
+        ones, as in decoding. Then nothing is recorded.
+        """
         ladders, shape = a.flatten(-len(self.shape)), a.shape[-len(self.shape) :]
         if self.impl == "ladder":
             z = continued_fraction_ladder(ladders, self.pole, self.eps, self.floor)
         else:
             z = continued_fraction(ladders, self.pole, self.eps, self.floor, self.pole_grad)
         z = z.unflatten(-1, shape)
-        if not self.has_range:
+        if not self.has_range or (self.training and pos is not None):
             return z
-        low, high = self.z_min[..., : shape[-1]], self.z_max[..., : shape[-1]]
+        own = slice(shape[-1]) if pos is None else pos
+        low, high = self.z_min[..., own], self.z_max[..., own]
         if not self.training:
             # tensor-valued: whether a range was ever recorded must not be a branch in Python
             return torch.where(low <= high, z.clamp(low, high), z) if self.clip else z
@@ -139,7 +144,7 @@ class LadderEnsemble(Ladders):
         if self.elementwise:
             z = (z * self.V.weight.T).sum(-2).to(x.dtype)
         elif self.V is not None:
-            z = self.V(z)
+            z = self.V(z.to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
 
     def fractions(self, x):

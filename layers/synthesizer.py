@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from layers.cache import past, weighted_sum, written
+
 
 class Synthesizer(nn.Module):
     """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the C x C map that joins the heads."""
@@ -39,15 +41,24 @@ class Synthesizer(nn.Module):
             nn.init.normal_(matrix, std=0.02)
             nn.init.zeros_(bias)
 
-    def forward(self, x):
-        length = x.shape[1]
+    def new_cache(self, batch, length, device, dtype):
+        """v: [B, n_head, length, C / n_head]. Scores need nothing of the past."""
+        shape = (batch, self.n_head, length, self.W1.shape[-1])
+        return (torch.empty(shape, device=device, dtype=dtype),)
+
+    def forward(self, x, pos=None, cache=None):
+        """With a cache x is what follows the tokens in it, at pos: [T] int64."""
+        length = x.shape[1] if cache is None else cache[0].shape[-2]
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into Synthesizer's block_size of {self.block_size} columns"
             )
         h, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in (x, self.value(x)))
         hidden = F.relu(h @ self.W1.mT + self.b1.view(self.n_head, 1, -1))
-        out = self._attend(hidden, v, length)
+        if cache is None:
+            out = self._attend(hidden, v, length)
+        else:
+            out = self._attend_cached(hidden, written(*cache, v, pos), pos).to(v.dtype)
         out = out.transpose(1, 2).flatten(-2)
         return self.dropout(out if self.proj is None else self.proj(out))
 
@@ -64,6 +75,14 @@ class Synthesizer(nn.Module):
         dropout = self.dropout_rate if self.training else 0.0
         out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=1.0)
         return out[..., :width]
+
+    def _attend_cached(self, hidden, v, pos):
+        """As the equation stands: with few rows the scores are small, and W_2 is read without a copy."""
+        length = v.shape[-2]
+        scores = hidden @ self.W2[:, :length].mT + self.b2.view(self.n_head, 1, -1)[..., :length]
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        weights = scores.masked_fill(~past(pos, length), float("-inf")).softmax(-1)
+        return weighted_sum(F.dropout(weights, self.dropout_rate, self.training), v)
 
     @staticmethod
     def cropped(name, weight, config, block_size):

@@ -519,7 +519,7 @@ def test_accounts_of_several_models(capsys, monkeypatch):
         ({"attention": "bigbird"}, 48),
         ({"attention": "cattn_m"}, 24),
         ({"attention": "cattn_m", "cattn_value_width": 8, "cattn_heads": 3}, 8),
-        ({"attention": "cattn_u"}, 24),
+        ({"attention": "cattn_u"}, 48),
         ({"attention": "synthesizer"}, 24),
     ],
 )

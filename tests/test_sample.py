@@ -63,6 +63,19 @@ def test_the_window(run, capsys):
     assert "33 tokens do not fit into block_size=32, which is the end for position=learned" in said
 
 
+def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
+    keys = (trained, "--start=abc", "--max_new_tokens=20", "--num_samples=2")
+    expected = sample(capsys, *keys)
+    monkeypatch.setattr("sample.missing_for_compile", lambda: ["a C++ compiler"])
+    keys += ("--compile=True",)
+    assert "compile=True, but torch.compile lacks a C++ compiler" in refused(capsys, *keys)
+    monkeypatch.setattr("sample.missing_for_compile", lambda: [])
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda step, **keys: compiled.append(keys) or step)
+    assert sample(capsys, *keys) == expected
+    assert compiled == [{"fullgraph": True, "dynamic": False}]
+
+
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("déjà vu", encoding="utf-8")

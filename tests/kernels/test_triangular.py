@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from kernels.triangular import causal_linear, packed_size, unpack_lower, unpack_lower_naive
+from kernels.triangular import (
+    causal_linear,
+    lower_rows,
+    packed_size,
+    unpack_lower,
+    unpack_lower_naive,
+)
 
 INF, NAN = float("inf"), float("nan")
 
@@ -24,6 +30,21 @@ def test_unpacks_like_the_loop(rows, size, batch, dtype):
 
 def test_order_of_the_entries():
     assert unpack_lower(torch.arange(1.0, 7.0), 3).tolist() == [[1, 0, 0], [2, 3, 0], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (17, 1), (17, 13), (17, 17)])
+def test_rows_are_those_of_the_loop(rows, size, dtype):
+    packed = torch.randn(2, packed_size(rows)).to(dtype)
+    dense = unpack_lower_naive(packed, size)
+    for pos in ([0], [size - 1], list(range(size)), list(range(size // 2, size))):
+        assert torch.equal(lower_rows(packed, torch.tensor(pos), size), dense[:, pos])
+
+
+def test_rows_select_what_is_not_finite():
+    packed = torch.full((packed_size(5),), NAN)
+    packed[packed_size(2) : packed_size(3)] = 1.0
+    assert lower_rows(packed, torch.tensor([2]), 5).tolist() == [[1, 1, 1, 0, 0]]
 
 
 def test_an_entry_that_is_not_finite_stays_in_its_place():

@@ -1,0 +1,58 @@
+"""What decoding keeps of the past: preallocated tensors that are written in place.
+
+A token mixer's `new_cache(batch, length, device, dtype)` is a tuple of tensors [B, .., length, width] with
+a row for each position from 0 on, the same for all sequences of a batch. The mixer's forward takes it back
+
+- as it runs, without a compiler: narrowed to the rows in use, so that a step costs what it looks at;
+- compiled: whole. Positions are tensors and shapes never change, so that one graph serves every step.
+"""
+
+import torch
+
+
+def in_use(cache, end):
+    """Views of the first `end` rows of each tensor of a mixer's cache."""
+    return tuple(held.narrow(-2, 0, end) for held in cache)
+
+
+def written(held, new, pos):
+    """Writes the rows of new tokens, and returns all that the newest of them may see.
+
+    held: [.., rows, width], changed in place, its last row that of the newest token unless compiled;
+    new: [.., T, width]; pos: [T] int64, ascending
+    -> [.., rows, width] in held's type: zeros, whatever was there before, in rows after the last of pos.
+    Raises IndexError (on CUDA: an assertion on the device) where a position is not below rows.
+    """
+    held.index_copy_(-2, pos, new.to(held.dtype))
+    if not torch.compiler.is_compiling():
+        return held
+    # selected, not multiplied: 0 * NaN would let through what an allocation happened to hold
+    return torch.where(past(pos[-1:], held.shape[-2]).mT, held, 0)
+
+
+def past(pos, rows):
+    """pos: [T] int64 -> [T, rows] bool: is a row of the cache at or before this position?"""
+    return torch.arange(rows, device=pos.device) <= pos[:, None]
+
+
+def products(q, k):
+    """q: [.., T, D], k: [.., rows, D] -> q k^T: [.., T, rows]; for few rows of q, in at least float32
+    where compiled.
+
+    There the compiler fuses product, sum and the selection in `written`, and reads the cache once; before
+    a matrix product it would write the selection to memory.
+    """
+    if not torch.compiler.is_compiling() or q.shape[-2] > MOST_ROWS:
+        return q @ k.mT
+    return (q.unsqueeze(-2).to(torch.promote_types(q.dtype, torch.float32)) * k.unsqueeze(-3)).sum(-1)
+
+
+def weighted_sum(weights, v):
+    """weights: [.., T, rows], v: [.., rows, width] -> weights v: [.., T, width]; see `products`."""
+    if not torch.compiler.is_compiling() or weights.shape[-2] > MOST_ROWS:
+        return weights.to(v.dtype) @ v
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    return (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
+
+
+MOST_ROWS = 16  # of a step: the heads that share k and v; more are better off with matrix units

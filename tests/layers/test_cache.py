@@ -1,0 +1,55 @@
+"""Rows of a cache: written in place, read up to the newest."""
+
+import pytest
+import torch
+
+from layers.cache import MOST_ROWS, in_use, past, products, weighted_sum, written
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "compiled"])
+def call(request):
+    """call(function, *arguments), compiled or not; a cache is narrowed by the caller unless it is."""
+    torch._dynamo.reset()
+
+    def run(function, *arguments):
+        if request.param:
+            function = torch.compile(function, fullgraph=True, dynamic=False, backend="eager")
+        return function(*arguments)
+
+    run.compiled = request.param
+    return run
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_after_the_newest_are_not_seen_whatever_they_hold(call, dtype):
+    held = torch.full((2, 3, 7, 4), float("nan"), dtype=dtype)
+    rows = torch.randn(2, 3, 4, 4)
+    for new in (slice(0, 3), slice(3, 4)):
+        (narrowed,) = (held,) if call.compiled else in_use((held,), new.stop)
+        found = call(written, narrowed, rows[..., new, :], torch.arange(new.start, new.stop))
+        assert found.dtype == dtype
+        assert torch.equal(found[..., : new.stop, :], rows[..., : new.stop, :].to(dtype))
+        assert (found[..., new.stop :, :] == 0).all()
+        assert found.shape[-2] == (7 if call.compiled else new.stop)
+    assert torch.equal(held[..., :4, :], rows.to(dtype))
+    assert held[..., 4:, :].isnan().all()  # nothing is spent on rows that come later
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 3, MOST_ROWS + 1])
+def test_products(call, dtype, count):
+    q, k = torch.randn(2, 3, count, 8).to(dtype), torch.randn(2, 3, 7, 8).to(dtype)
+    keys = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 5e-2}
+    torch.testing.assert_close(call(products, q, k).double(), q.double() @ k.double().mT, **keys)
+    weights = torch.randn(2, 3, count, 7)
+    expected = weights.double() @ k.double()
+    torch.testing.assert_close(call(weighted_sum, weights, k).double(), expected, **keys)
+
+
+def test_a_row_that_is_not_there_is_refused():
+    with pytest.raises(IndexError):
+        written(torch.zeros(1, 5, 2), torch.ones(1, 1, 2), torch.tensor([5]))
+
+
+def test_a_token_sees_itself_and_what_stands_before():
+    assert past(torch.tensor([0, 2]), 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
