@@ -73,13 +73,13 @@ def _backward_kernel(
     raw, partial = (), ()
     for k in tl.static_range(D):
         a_k = tl.load(a_ptr + first + k * ladders, mask, other=1.0).to(tl.float32)
-        raw = raw + (a_k,)
+        raw += (a_k,)
         if POSITIVE:
             a_k = _softplus(a_k) + constant
-        partial = partial + (a_k,)
+        partial += (a_k,)
     tails = (one, partial[D - 1])  # K_0, K_1, ...
     for k in tl.static_range(2, D + 1):
-        tails = tails + (partial[D - k] * tails[k - 1] + tails[k - 2],)
+        tails += (partial[D - k] * tails[k - 1] + tails[k - 2],)
     K_d = tails[D]
     reciprocal = 1.0 / K_d if POSITIVE else _clamped_reciprocal(K_d, constant)
     clamped = tl.abs(K_d) < constant  # a NaN is not, and stays

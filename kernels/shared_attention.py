@@ -80,7 +80,9 @@ def _strips_backward(
     batch, heads, length, _ = v.shape
     types = y.dtype, F.dtype
     dtype = torch.promote_types(torch.promote_types(*types), torch.float32)
-    grad_y, grad_v = (x.new_zeros((batch * heads, *x.shape[2:]), dtype=t) for x, t in ((y, dtype), (v, v.dtype)))
+    grad_y, grad_v = (
+        x.new_zeros((batch * heads, *x.shape[2:]), dtype=t) for x, t in ((y, dtype), (v, v.dtype))
+    )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
     with _no_autocast(v):
         (y, F, v, rows), shifted = _sequences(y, F, v, grad_y, strict=strict), length - strict

@@ -179,15 +179,21 @@ def _values_backward_kernel(
     tl.store(v_ptrs, out.to(grad_v_ptr.dtype.element_ty), mask)
 
 
-def _blocks(dtype, width):
+def _blocks(v):
     """(rows, columns, chunk of the values) of a tile, its warps, and the side of a square tile of dS.
 
-    The widest chunk computes each exponential least often. Chosen to fit into registers and shared
-    memory from compute capability 8.0 on, not tuned.
+    The widest chunk computes each exponential least often. Chosen so that registers hardly spill and
+    shared memory suffices (227 KiB on Hopper and on data centres' Blackwell, else 99), not tuned.
     """
-    half = dtype.itemsize == 2
-    chunk = max(16, min(triton.next_power_of_2(width), 256 if half else 64))
-    rows, columns, side = (128, 64, 128) if half else (64, 32, 64)
+    half = v.dtype.itemsize == 2
+    roomy = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] in (9, 10)
+    return _sizes(half, roomy, triton.next_power_of_2(v.shape[-1]))
+
+
+def _sizes(half, roomy, width):
+    chunk = max(16, min(width, (256 if roomy else 128) if half else 64))
+    rows, columns = (128, 64 if roomy else 32) if half else (64, 32)
+    side = (128 if half else 64) if roomy else 64
     return (rows, columns, chunk), 8 if chunk > 64 else 4, side
 
 
@@ -213,7 +219,7 @@ def _forward(
     out = _empty(v, zeros=strict)
     length -= shift
     lse = v.new_empty((batch * heads, length), dtype=torch.float32)
-    (rows, columns, chunk), warps, _ = _blocks(v.dtype, width)
+    (rows, columns, chunk), warps, _ = _blocks(v)
     programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
     if programs * batch * heads:
         wrap_triton(_forward_kernel)[(programs, batch * heads)](
@@ -235,8 +241,12 @@ def _backward(
     y, F, v, grad, out = _dense(y), _dense(F), _dense(v), _dense(grad), _dense(out)
     grad_v = _empty(v, zeros=strict)
     length -= shift
-    (rows, columns, chunk), warps, side = _blocks(v.dtype, width)
-    tiles, sequences, ranks = triton.cdiv(length, side), batch * heads, max(16, triton.next_power_of_2(rank))
+    (rows, columns, chunk), warps, side = _blocks(v)
+    tiles, sequences, ranks = (
+        triton.cdiv(length, side),
+        batch * heads,
+        max(16, triton.next_power_of_2(rank)),
+    )
     partial_y, partial_f = (
         y.new_zeros((max(tiles, 1), batch, heads, length, rank), dtype=torch.float32) for _ in range(2)
     )
@@ -252,7 +262,8 @@ def _backward(
             R=rank, RANK=ranks, TILE=side, CHUNK=min(chunk, side // 2), SHIFT=shift, WIDE=INTERPRETED,
             num_warps=8 if side > 64 else 4,
         )  # fmt: skip
-        wrap_triton(_values_backward_kernel)[(triton.cdiv(length, rows) * triton.cdiv(width, chunk), sequences)](
+        programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
+        wrap_triton(_values_backward_kernel)[(programs, sequences)](
             y, F, grad, lse, grad_v, heads, length, width,
             *y.stride()[:3], *F.stride()[:2], *grad.stride()[:3], *grad_v.stride()[:3],
             R=rank, RANK=ranks, ROWS=rows, COLUMNS=columns, CHUNK=chunk, SHIFT=shift, WIDE=INTERPRETED,
