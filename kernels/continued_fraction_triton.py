@@ -102,7 +102,7 @@ def _backward_kernel(
 def _tile(depth, ladders):
     """Rows x ladders of a program: fewer where more continuants of each must stay in registers."""
     size = 1024 if depth <= 4 else 512 if depth <= 8 else 256
-    wide = min(triton.next_power_of_2(ladders), 32)
+    wide = min(triton.next_power_of_2(max(ladders, 1)), 32)
     return size // wide, wide
 
 
@@ -116,7 +116,7 @@ def _forward(
     z = a.new_empty((*shape, ladders))
     rows, (tall, wide) = z.numel() // max(ladders, 1), _tile(depth, ladders)
     tiles = triton.cdiv(rows, tall)
-    # one row for each tile, reduced below: atomics would be as exact, and unset where there are no rows
+    # one row for each tile of rows, reduced below; at least one, so that there is something to reduce
     low = a.new_full((max(tiles, 1), ladders if ranged else 0), float("inf"), dtype=torch.float32)
     high = torch.full_like(low, float("-inf"))
     if z.numel():

@@ -14,7 +14,6 @@ the oracle, `shared_attention_sdpa` what PyTorch's own attention makes of it. On
 
 import torch
 from torch.nn import functional
-from torch.utils.flop_counter import register_flop_formula
 
 from kernels import backend as backends
 
@@ -32,10 +31,10 @@ def shared_attention(
 
     Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
     autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
-    backend: "torch" goes through the scores in strips of 128 rows and skips what lies above the diagonal
-    of strips, outside the compiler's view, which makes code as fast and compiles for a minute. "triton"
-    (no float64) keeps tiles of them on the chip, but for gradients of y and F partial sums of
-    B H (T / 128) T R float32 each. "auto" is Triton on a GPU. Differentiable once.
+    backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
+    It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
+    "triton" (no float64) keeps tiles of them on the chip; its gradients of y and F need partial sums,
+    B H (T / 128) T R float32 numbers for each. "auto" is Triton on a GPU. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """
@@ -137,21 +136,22 @@ def _weights(y, F, start, end):
     return scores.softmax(-1)
 
 
-def _flops(y_shape, F_shape, v_shape, *_, out_shape=None, **__):
-    """Model FLOPs: the causal mask is not subtracted."""
-    batch, heads, length, width = v_shape
-    return 2 * batch * heads * length * length * (y_shape[-1] + width)
+def register_flop_formulas():
+    """Tells torch.utils.flop_counter what `shared_attention` costs: model FLOPs, 2 (R + P) T^2 for each
+    head, the causal mask not subtracted. Not done on import, because that module imports Triton.
+    """
+    from torch.utils.flop_counter import register_flop_formula
 
+    def forward(y_shape, F_shape, v_shape, *_, **__):
+        batch, heads, length, width = v_shape
+        return 2 * batch * heads * length * length * (y_shape[-1] + width)
 
-def _flops_backward(*shapes, **_):
-    return 2 * _flops(*shapes)
+    def backward(*shapes, **_):
+        return 2 * forward(*shapes)
 
-
-register_flop_formula(torch.ops.cofrgenet.shared_attention)(_flops)
-register_flop_formula(torch.ops.cofrgenet.shared_attention_backward)(_flops_backward)
-if backends.AVAILABLE:
-    register_flop_formula(torch.ops.cofrgenet.shared_attention_triton)(_flops)
-    register_flop_formula(torch.ops.cofrgenet.shared_attention_triton_backward)(_flops_backward)
+    for name in ("shared_attention", "shared_attention_triton")[: 1 + backends.AVAILABLE]:
+        register_flop_formula(getattr(torch.ops.cofrgenet, name))(forward)
+        register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
 
 
 def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

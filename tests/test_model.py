@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
 from model import (
@@ -120,6 +121,7 @@ def test_widths_inside_a_feed_forward_layer(tiny):
 @every_option
 def test_flops_in_closed_form(tiny, attention, ffn, options):
     """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
+    register_flop_formulas()
     config = tiny(attention=attention, ffn=ffn, **options)
     # ExPE's own product is one for a whole batch
     batch = 1 if config.position in ("expe", "exqpe") else 3
