@@ -22,6 +22,8 @@ if backends.AVAILABLE:
 
 # rows of the scores that exist at a time; measured on a CPU, 64 to 256 are alike and 1024 is half as fast
 STRIP = 128
+# the Triton kernels keep all of y's and F's columns of a tile in registers
+LARGEST_RANK = 64
 
 
 def shared_attention(
@@ -33,15 +35,21 @@ def shared_attention(
     autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
     backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
     It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
-    "triton" (no float64) keeps tiles of them on the chip; its gradients of y and F need partial sums,
-    B H (T / 128) T R float32 numbers for each. "auto" is Triton on a GPU. Differentiable once.
+    "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y and F it adds
+    up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32 where R > 32). "auto" is
+    Triton on a GPU that can. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """
     _check(y, F, v)
     F = F[..., : y.shape[2]]
     if backends.use_triton(backend, y, F, v):
-        return shared_attention_triton(y, F, v, strict)
+        if y.shape[3] <= LARGEST_RANK:
+            return shared_attention_triton(y, F, v, strict)
+        if backend == "triton":
+            raise ValueError(
+                f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
+            )
     return _strips(y, F, v, strict)
 
 

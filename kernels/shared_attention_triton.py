@@ -179,22 +179,30 @@ def _values_backward_kernel(
     tl.store(v_ptrs, out.to(grad_v_ptr.dtype.element_ty), mask)
 
 
-def _blocks(v):
-    """(rows, columns, chunk of the values) of a tile, its warps, and the side of a square tile of dS.
+def _blocks(y, v):
+    """(rows, columns, chunk of the values) of a tile, its warps, the side of a tile of dS, its warps.
 
     The widest chunk computes each exponential least often. Chosen so that registers hardly spill and
     shared memory suffices (227 KiB on Hopper and on data centres' Blackwell, else 99), not tuned.
     """
-    half = v.dtype.itemsize == 2
     roomy = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] in (9, 10)
-    return _sizes(half, roomy, triton.next_power_of_2(v.shape[-1]))
+    return _sizes(v.dtype.itemsize == 2, roomy, v.shape[-1], _padded(y.shape[-1]))
 
 
-def _sizes(half, roomy, width):
-    chunk = max(16, min(width, (256 if roomy else 128) if half else 64))
-    rows, columns = (128, 64 if roomy else 32) if half else (64, 32)
-    side = (128 if half else 64) if roomy else 64
-    return (rows, columns, chunk), 8 if chunk > 64 else 4, side
+def _sizes(half, roomy, width, rank):
+    width = max(16, triton.next_power_of_2(width))
+    if rank > 32:
+        return (64, 32, min(width, 64)), 4, 32, 4
+    if not half:
+        return (64, 32, min(width, 64)), 4, 64, 4
+    chunk = min(width, 256 if roomy else 128)
+    warps = 8 if chunk > 64 else 4
+    return ((128, 64, chunk), warps, 128, 8) if roomy else ((128, 32, chunk), warps, 64, 4)
+
+
+def _padded(rank):
+    """The fewest ranks that a product on tensor cores takes."""
+    return max(16, triton.next_power_of_2(rank))
 
 
 def _dense(x):
@@ -219,13 +227,13 @@ def _forward(
     out = _empty(v, zeros=strict)
     length -= shift
     lse = v.new_empty((batch * heads, length), dtype=torch.float32)
-    (rows, columns, chunk), warps, _ = _blocks(v)
+    (rows, columns, chunk), warps, *_ = _blocks(y, v)
     programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
     if programs * batch * heads:
         wrap_triton(_forward_kernel)[(programs, batch * heads)](
             y, F, v, out, lse, heads, length, width,
             *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *out.stride()[:3],
-            R=rank, RANK=max(16, triton.next_power_of_2(rank)), ROWS=rows, COLUMNS=columns, CHUNK=chunk,
+            R=rank, RANK=_padded(rank), ROWS=rows, COLUMNS=columns, CHUNK=chunk,
             SHIFT=shift, WIDE=INTERPRETED, num_warps=warps,
         )  # fmt: skip
     return out, lse
@@ -241,12 +249,8 @@ def _backward(
     y, F, v, grad, out = _dense(y), _dense(F), _dense(v), _dense(grad), _dense(out)
     grad_v = _empty(v, zeros=strict)
     length -= shift
-    (rows, columns, chunk), warps, side = _blocks(v)
-    tiles, sequences, ranks = (
-        triton.cdiv(length, side),
-        batch * heads,
-        max(16, triton.next_power_of_2(rank)),
-    )
+    (rows, columns, chunk), warps, side, side_warps = _blocks(y, v)
+    tiles, sequences, ranks = triton.cdiv(length, side), batch * heads, _padded(rank)
     partial_y, partial_f = (
         y.new_zeros((max(tiles, 1), batch, heads, length, rank), dtype=torch.float32) for _ in range(2)
     )
@@ -260,7 +264,7 @@ def _backward(
             y, F, v, grad, lse, delta, partial_y, partial_f, heads, length, width,
             *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *grad.stride()[:3],
             R=rank, RANK=ranks, TILE=side, CHUNK=min(chunk, side // 2), SHIFT=shift, WIDE=INTERPRETED,
-            num_warps=8 if side > 64 else 4,
+            num_warps=side_warps,
         )  # fmt: skip
         programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
         wrap_triton(_values_backward_kernel)[(programs, sequences)](
@@ -290,7 +294,7 @@ _forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
 def shared_attention_triton(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], bfloat16, float16 or float32 each, R from 1 on ->
+    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], bfloat16, float16 or float32 each, R <= 64 ->
     [B, H, T, P] in v's type. Differentiable once.
     """
     return _forward(y, F, v, strict)[0]

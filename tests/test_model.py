@@ -1,5 +1,6 @@
 """The whole model: accounts, causality, loss, generation; every attention with every ffn."""
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -18,6 +19,7 @@ from model import (
     ModelConfig,
     cache_bytes_per_token,
     flops_per_token,
+    model_config,
     parameter_counts,
     print_accounts,
     sample_token,
@@ -116,6 +118,15 @@ def test_widths_inside_a_feed_forward_layer(tiny):
         layer = FFN[ffn](tiny(n_embd=n_embd))
         assert layer.down.weight.shape == (n_embd, hidden)
         assert FFN[ffn](tiny(n_embd=n_embd, ffn_hidden=40)).down.weight.shape == (n_embd, 40)
+
+
+def test_a_saved_choice_of_code_binds_no_other_machine():
+    """Nor need a run have one that was saved before there was the key."""
+    saved = dataclasses.asdict(ModelConfig(vocab_size=100)) | {"cf_backend": "triton"}
+    assert model_config(saved) == ModelConfig(vocab_size=100)
+    del saved["cf_backend"]
+    assert model_config(saved) == ModelConfig(vocab_size=100)
+    assert model_config(ModelConfig(cf_backend="torch")).cf_backend == "torch"
 
 
 @every_option

@@ -123,8 +123,16 @@ def test_large_scores_do_not_overflow(triton_device, strict):
 
 def test_several_chunks_and_tiles_of_every_kind(triton_device):
     for dtype in (torch.float32, torch.bfloat16):
-        inputs = tensors((1, 1, 261, 7, 261), (torch.float32, torch.float32, dtype), triton_device)
-        check(lambda *x: shared_attention(*x, True, "triton"), inputs, True, TOLERANCES[dtype])
+        for shape in ((1, 1, 261, 7, 261), (1, 2, 67, 40, 70)):
+            inputs = tensors(shape, (torch.float32, torch.float32, dtype), triton_device)
+            check(lambda *x: shared_attention(*x, True, "triton"), inputs, True, TOLERANCES[dtype])
+
+
+def test_a_rank_beyond_the_kernels(triton_device):
+    inputs = tensors((1, 1, 5, 65, 3), [torch.float32] * 3, triton_device)
+    check(shared_attention, inputs, False, 1e-5)
+    with pytest.raises(ValueError, match="cf_backend=triton takes scores of rank 64 at most, not 65"):
+        shared_attention(*inputs, backend="triton")
 
 
 def test_no_scores_of_all_tokens_are_kept():
