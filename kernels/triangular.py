@@ -68,7 +68,7 @@ def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     poison = torch.where(position >= first, float("nan"), 0.0).to(y.dtype)
     # added, not filled in: a NaN in the gradient must reach M and y
     y = _ZeroUnlessFinite.apply(y)
-    if y.shape[-1] < _LONG.get(kind, 2048):
+    if y.shape[-1] < _LONG.get(kind, float("inf")):
         return F.linear(y, matrix) + poison
     return _Strips.apply(y, matrix.to(y.dtype)) + poison
 
@@ -91,7 +91,7 @@ class _Strips(torch.autograd.Function):
 
 
 # from which length on strips are faster: measured on a CPU; on a GPU, where joining them costs a pass
-# over memory, an estimate
+# over memory, an estimate; the meta device counts FLOPs, and those of the whole square
 _LONG = {"cpu": 256, "cuda": 2048}
 
 
