@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from kernels.backend import why_not_triton
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
@@ -71,6 +72,7 @@ class ModelConfig:
     cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
     cf_init: Literal["bias1", "nanogpt"] = "bias1"  # a near 1, or weights N(0, 0.02) and no biases
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or as written: d clamped ones
+    cf_backend: Literal["auto", "torch", "triton"] = "auto"  # the code; auto: Triton's kernels on a GPU
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
@@ -108,6 +110,8 @@ class ModelConfig:
             wrong.append(
                 f"cf_pole_grad={self.cf_pole_grad} acts with cf_pole=clamp and cf_impl=continuant only"
             )
+        if self.cf_backend == "triton" and (reason := why_not_triton()):
+            wrong.append(f"cf_backend=triton {reason}")
         for key, registry in (("attention", ATTENTION), ("ffn", FFN), ("position", POSITION)):
             name = getattr(self, key)
             if name not in registry:
@@ -428,8 +432,10 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
 
 
 def model_config(config) -> ModelConfig:
-    """The model's share of a script's config (or of a saved dict)."""
-    values = config if isinstance(config, dict) else dataclasses.asdict(config)
+    """The model's share of a script's config (or of a saved dict, whose cf_backend is the choice of the
+    machine it was saved on and becomes auto).
+    """
+    values = {**config, "cf_backend": "auto"} if isinstance(config, dict) else dataclasses.asdict(config)
     return ModelConfig(**{f.name: values[f.name] for f in dataclasses.fields(ModelConfig)})
 
 

@@ -11,13 +11,19 @@ where K_k belongs to the last k partial denominators. One division whatever the 
 
     df/da_k = (-1)^k (K_{d-k} / K_d)^2.
 
-`continued_fraction` is the function to call, `continued_fraction_ladder` the same with d divisions, and
-`denominator` gives K_d alone. `continued_fraction_naive` is the oracle.
+`continued_fraction` is the function to call, `continued_fraction_and_range` also gives the extremes of each
+ladder, `continued_fraction_ladder` is the same with d divisions, and `denominator` gives K_d alone.
+`continued_fraction_naive` is the oracle. On a GPU `kernels.continued_fraction_triton` does the work.
 """
 
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
+
+from kernels import backend as backends
+
+if backends.AVAILABLE:
+    from kernels.continued_fraction_triton import continued_fraction_triton
 
 POLES = ("clamp", "positive")
 POLE_GRADS = ("formula", "exact", "zero")
@@ -29,6 +35,7 @@ def continued_fraction(
     eps: float = 0.01,
     floor: float = 0.1,
     pole_grad: str = "formula",
+    backend: str = "auto",
 ) -> torch.Tensor:
     """f(a_1..a_d) along the last but one dimension.
 
@@ -46,15 +53,46 @@ def continued_fraction(
     - "exact": the derivative of the clamped function K_{d-1} / (s eps), which is 0 for k=1.
     - "zero": none.
 
+    backend: "torch", "triton" (no float64), or "auto", which is Triton on a GPU.
+
     A NaN in a stays a NaN in z and in the gradient. Products of d partial denominators must fit the
     floating type: in float32, |a| < 3e5 at d=7. The result is differentiable once.
-    Raises ValueError for an unknown pole or pole_grad and where a has no depth.
+    Raises ValueError for an unknown pole, pole_grad or backend, where Triton is asked for and cannot run,
+    and where a has no depth.
     """
-    _check(a, pole)
-    if pole_grad not in POLE_GRADS:
-        raise ValueError(f"cf_pole_grad must be one of {', '.join(POLE_GRADS)}, not {pole_grad!r}")
-    positive = pole == "positive"
-    return _ContinuedFraction.apply(a, positive, floor if positive else eps, pole_grad)
+    options = _checked(a, pole, eps, floor, pole_grad)
+    if backends.use_triton(backend, a):
+        return continued_fraction_triton(a, *options)[0]
+    return _ContinuedFraction.apply(a, *options)
+
+
+def continued_fraction_and_range(
+    a: torch.Tensor,
+    pole: str = "clamp",
+    eps: float = 0.01,
+    floor: float = 0.1,
+    pole_grad: str = "formula",
+    backend: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`continued_fraction`, and `finite_range` of its result in the same pass over it."""
+    options = _checked(a, pole, eps, floor, pole_grad)
+    if backends.use_triton(backend, a):
+        return continued_fraction_triton(a, *options, ranged=True)
+    z = _ContinuedFraction.apply(a, *options)
+    return z, *finite_range(z)
+
+
+@torch.no_grad()
+def finite_range(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """z: [..., L] -> low, high: [L] float32, the smallest and largest finite z of each ladder, inf and -inf
+    where there is none. They have no gradient.
+    """
+    rows = z.detach().reshape(-1, z.shape[-1]).float()
+    if not rows.shape[0]:
+        rows = rows.new_full((1, z.shape[-1]), float("nan"))
+    finite = rows.isfinite()
+    low = rows.where(finite, float("inf")).amin(0)
+    return low, rows.where(finite, float("-inf")).amax(0)
 
 
 def continued_fraction_ladder(
@@ -113,6 +151,15 @@ class _ContinuedFraction(torch.autograd.Function):
         if ctx.positive:
             grad = grad * torch.sigmoid(a.to(partial.dtype))
         return grad.to(a.dtype), None, None, None
+
+
+def _checked(a, pole, eps, floor, pole_grad):
+    """-> positive, constant, pole_grad"""
+    _check(a, pole)
+    if pole_grad not in POLE_GRADS:
+        raise ValueError(f"cf_pole_grad must be one of {', '.join(POLE_GRADS)}, not {pole_grad!r}")
+    positive = pole == "positive"
+    return positive, floor if positive else eps, pole_grad
 
 
 def _check(a, pole):

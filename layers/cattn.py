@@ -12,6 +12,7 @@ is at most L. Only the values are needed from the past.
 import torch
 from torch import nn
 
+from kernels.shared_attention import shared_attention
 from layers.cache import weighted_sum, written
 from layers.ladder import LadderEnsemble
 
@@ -24,6 +25,7 @@ class CAttnM(nn.Module):
     columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
+    dropout: where weights are dropped, in training, all T x T of them are in memory.
     """
 
     has_ladders = True
@@ -31,6 +33,7 @@ class CAttnM(nn.Module):
     def __init__(self, config, layer=0):
         super().__init__()
         self.heads, self.strict = config.cattn_heads, config.cattn_strict
+        self.backend = config.cf_backend
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
         self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
@@ -58,18 +61,20 @@ class CAttnM(nn.Module):
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
         y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
-        scores = y @ self.F[..., :length].to(y.dtype)
-        if cache is None:
-            if self.heads > 1:
-                v = v.repeat_interleave(self.repeats, dim=1)
-            weights = self.weight_dropout(self._causal_softmax(scores).to(v.dtype))
-            out = weights @ v
-        else:
+        if cache is not None:
             v_all = written(*cache, v, pos)
-            weights = self.weight_dropout(self._causal_softmax(scores, pos))
+            weights = self._causal_softmax(y @ self.F[..., :length].to(y.dtype), pos)
             # heads that share v as further rows: a copy of the cache for each head would cost more
             rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
             out = weighted_sum(rows, v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2).to(v.dtype)
+        else:
+            if self.heads > 1 < self.repeats:
+                v = v.repeat_interleave(self.repeats, dim=1)
+            if self.training and self.weight_dropout.p:
+                scores = y @ self.F[..., :length].to(y.dtype)
+                out = self.weight_dropout(self._causal_softmax(scores).to(v.dtype)) @ v
+            else:
+                out = shared_attention(y, self.F, v, self.strict, self.backend)
         out = out.transpose(1, 2).flatten(-2)
         if self.heads == 1:
             out = out.repeat(1, 1, self.repeats)

@@ -14,13 +14,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels.continued_fraction import continued_fraction, continued_fraction_ladder, denominator
+from kernels.continued_fraction import (
+    continued_fraction,
+    continued_fraction_and_range,
+    continued_fraction_ladder,
+    denominator,
+    finite_range,
+)
 
 
 class Fraction(nn.Module):
     """z = f(a_1..a_d) for ladders of a given shape, as the config's cf_ keys say.
 
-    config: reads cf_pole, cf_eps, cf_floor, cf_pole_grad, cf_impl, cf_eval_clip.
+    config: reads cf_pole, cf_eps, cf_floor, cf_pole_grad, cf_impl, cf_backend, cf_eval_clip.
     shape: that of the ladders, e.g. (L,). Where ladders are indexed by position, the last dimension of
     a forward pass may be shorter and means the first ones.
 
@@ -33,7 +39,7 @@ class Fraction(nn.Module):
         super().__init__()
         self.shape = tuple(shape)
         self.pole, self.eps, self.floor = config.cf_pole, config.cf_eps, config.cf_floor
-        self.pole_grad, self.impl = config.cf_pole_grad, config.cf_impl
+        self.pole_grad, self.impl, self.backend = config.cf_pole_grad, config.cf_impl, config.cf_backend
         self.clip = True
         self.has_range = config.cf_eval_clip
         if self.has_range:
@@ -57,10 +63,16 @@ class Fraction(nn.Module):
         ones, as in decoding. Then nothing is recorded.
         """
         ladders, shape = a.flatten(-len(self.shape)), a.shape[-len(self.shape) :]
+        recording = self.has_range and self.training
         if self.impl == "ladder":
             z = continued_fraction_ladder(ladders, self.pole, self.eps, self.floor)
+            seen = finite_range(z) if recording else None
         else:
-            z = continued_fraction(ladders, self.pole, self.eps, self.floor, self.pole_grad)
+            options = (self.pole, self.eps, self.floor, self.pole_grad, self.backend)
+            if recording:
+                z, *seen = continued_fraction_and_range(ladders, *options)
+            else:
+                z = continued_fraction(ladders, *options)
         z = z.unflatten(-1, shape)
         if not self.has_range or (self.training and pos is not None):
             return z
@@ -70,10 +82,8 @@ class Fraction(nn.Module):
             # tensor-valued: whether a range was ever recorded must not be a branch in Python
             return torch.where(low <= high, z.clamp(low, high), z) if self.clip else z
         with torch.no_grad():
-            rows = z.detach().reshape(-1, *shape).float()
-            finite = rows.isfinite()
-            low.copy_(torch.minimum(low, rows.where(finite, float("inf")).amin(0)))
-            high.copy_(torch.maximum(high, rows.where(finite, float("-inf")).amax(0)))
+            low.copy_(torch.minimum(low, seen[0].view(shape)))
+            high.copy_(torch.maximum(high, seen[1].view(shape)))
         return z
 
     def denominator(self, a):

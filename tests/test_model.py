@@ -1,5 +1,6 @@
 """The whole model: accounts, causality, loss, generation; every attention with every ffn."""
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
 from model import (
@@ -17,6 +19,7 @@ from model import (
     ModelConfig,
     cache_bytes_per_token,
     flops_per_token,
+    model_config,
     parameter_counts,
     print_accounts,
     sample_token,
@@ -117,9 +120,19 @@ def test_widths_inside_a_feed_forward_layer(tiny):
         assert FFN[ffn](tiny(n_embd=n_embd, ffn_hidden=40)).down.weight.shape == (n_embd, 40)
 
 
+def test_a_saved_choice_of_code_binds_no_other_machine():
+    """Nor need a run have one that was saved before there was the key."""
+    saved = dataclasses.asdict(ModelConfig(vocab_size=100)) | {"cf_backend": "triton"}
+    assert model_config(saved) == ModelConfig(vocab_size=100)
+    del saved["cf_backend"]
+    assert model_config(saved) == ModelConfig(vocab_size=100)
+    assert model_config(ModelConfig(cf_backend="torch")).cf_backend == "torch"
+
+
 @every_option
 def test_flops_in_closed_form(tiny, attention, ffn, options):
     """Against the operations that PyTorch counts, on the meta device (it counts no SDPA on the CPU)."""
+    register_flop_formulas()
     config = tiny(attention=attention, ffn=ffn, **options)
     # ExPE's own product is one for a whole batch
     batch = 1 if config.position in ("expe", "exqpe") else 3

@@ -83,6 +83,55 @@ def test_product_by_a_loop(length):
     torch.testing.assert_close(causal_linear(y, M), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("length", [256, 257, 259])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 5)])
+def test_strips_equal_the_dense_product(any_device, batch, length, autocast, dtype):
+    torch.manual_seed(0)
+    y = torch.randn(*batch, length).to(any_device, dtype).requires_grad_()
+    M = torch.randn(length, length).tril().to(any_device, dtype).requires_grad_()
+    upstream = torch.randn_like(y)
+    with torch.autocast(any_device, torch.bfloat16, enabled=autocast):
+        out = causal_linear(y, M)
+    exact = [x.detach().double().requires_grad_() for x in (y, M)]
+    expected = exact[0] @ exact[1].mT
+    grads = torch.autograd.grad(out, (y, M), upstream.to(out.dtype))
+    expected_grads = torch.autograd.grad(expected, exact, upstream.double())
+    assert out.dtype == (torch.bfloat16 if autocast else dtype)
+    tolerance = 3e-2 if autocast or dtype == torch.bfloat16 else 1e-5
+    for found, wanted in zip(
+        (out, *grads), (expected, expected_grads[0], expected_grads[1].tril()), strict=True
+    ):
+        lower = found.tril() if found.shape == M.shape else found
+        torch.testing.assert_close(
+            lower.double(), wanted, rtol=0, atol=tolerance * wanted.abs().max().item()
+        )
+    if any_device == "cpu":
+        step = -(-length // 4)
+        assert (grads[1][:step, step:] == 0).all()
+        assert (grads[1][step : 2 * step, 2 * step :] == 0).all()
+
+
+def test_strips_keep_what_is_not_finite_in_its_own_future_and_compile():
+    torch.manual_seed(0)
+    packed = torch.randn(packed_size(300), requires_grad=True)
+    y = torch.randn(4, 300)
+    before = causal_linear(y, unpack_lower(packed, 300))
+    y[2, 140] = INF
+    torch._dynamo.reset()
+    run = torch.compile(
+        lambda y, p: causal_linear(y, unpack_lower(p, 300)), fullgraph=True, backend="aot_eager"
+    )
+    for function in (run, run._torchdynamo_orig_callable):
+        after = function(y, packed)
+        assert torch.equal(before[:, :140], after[:, :140])
+        assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
+        assert after[2, 140:].isnan().all()
+        (grad,) = torch.autograd.grad(after[:, :140].sum(), packed)
+        assert grad.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 3.4e38, 1e30])
 def test_a_number_beyond_all_bounds_stays_in_its_own_future(value, dtype):

@@ -1,0 +1,197 @@
+"""Each kernel beside its naive oracle and what PyTorch has, forward and backward.
+
+A case has one input and several implementations of the same function. The first is the naive one, to
+which the others are compared; what a kernel could reach is the bandwidth of a copy or the FLOP rate of a
+large matrix product, measured in the same run.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from kernels.continued_fraction import (
+    continued_fraction,
+    continued_fraction_ladder,
+    continued_fraction_naive,
+)
+from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
+from kernels.shared_attention import shared_attention, shared_attention_naive
+from kernels.triangular import causal_linear
+from training.hardware import autocast
+
+WIDTH, LADDERS, VOCABULARY, COLUMNS = 768, 7, 50304, 50257
+HEADS = 12
+
+
+@dataclasses.dataclass
+class Case:
+    """inputs: tensors, the floating ones with gradients. implementations: {name: function of the inputs};
+    `exact` names those that compute the same, the others are there for comparison only. bytes, flops: of
+    forward and backward, what must be moved or multiplied at least; the larger kernel's limit counts.
+    """
+
+    what: str
+    inputs: list[torch.Tensor]
+    implementations: dict[str, Callable]
+    others: dict[str, Callable] = dataclasses.field(default_factory=dict)
+    bytes: int = 0
+    flops: int = 0
+
+
+def cases(device: torch.device, batch_size: int, length: int = 1024) -> dict[str, Callable[[], Case]]:
+    """{name: function that makes the case}; `batch_size` sequences of `length` tokens."""
+    depths = {
+        f"continued fraction, d={depth}": functools.partial(_fraction, device, batch_size * length, depth)
+        for depth in (3, 7)
+    }
+    return {
+        **depths,
+        "attention of CAttnM": functools.partial(_attention, device, batch_size, length),
+        "triangular product of CAttnU": functools.partial(_triangular, device, batch_size, length),
+        "head and loss": functools.partial(_loss, device, batch_size, length),
+    }
+
+
+def _random(device, *shape):
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+    return drawn.to(device).requires_grad_()
+
+
+def _fraction(device, tokens, depth):
+    """At least as many fractions as twelve layers of a small model have, so that time is not overhead."""
+    a = (_random(device, 12 * tokens, depth, LADDERS).detach() + 1).requires_grad_()
+    forms = {
+        "naive ladder": continued_fraction_naive,
+        "ladder, d clamped divisions": continued_fraction_ladder,
+        "continuants": continued_fraction,
+    }
+    functions = {name: functools.partial(function, pole="positive") for name, function in forms.items()}
+    words = (3 * depth + 2) * LADDERS * 12 * tokens
+    return Case(f"{12 * tokens:,} tokens, L = {LADDERS}", [a], functions, bytes=4 * words)
+
+
+def _attention(device, batch_size, length):
+    y, columns = _random(device, batch_size, 1, length, LADDERS), _random(device, 1, LADDERS, length)
+    v = _random(device, batch_size, 1, length, WIDTH)
+
+    def softmax(y, columns, v):
+        """Dense attention of as many columns; the same tensor serves as queries, keys and values."""
+        heads = v.view(batch_size, length, HEADS, -1).transpose(1, 2).to(_precision(v.device))
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+    def naive(y, columns, v):
+        return shared_attention_naive(y, columns, v.to(_precision(v.device)))
+
+    def shared(y, columns, v):
+        return shared_attention(y, columns, v.to(_precision(v.device)))
+
+    flops = 3 * 2 * (LADDERS + WIDTH) * length**2 * batch_size
+    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {LADDERS}"
+    return Case(
+        what,
+        [y, columns, v],
+        {"naive": naive, "shared_attention": shared},
+        {f"softmax attention, {HEADS} heads": softmax},
+        flops=flops,
+    )
+
+
+def _triangular(device, batch_size, length):
+    y = _random(device, batch_size, WIDTH, length)
+    matrix = _random(device, length, length).detach().tril().requires_grad_()
+    flops = 3 * 2 * WIDTH * length**2 * batch_size
+    what = f"{batch_size} x {length} tokens, {WIDTH} features"
+    return Case(what, [y, matrix], {"dense product": F.linear, "causal_linear": causal_linear}, flops=flops)
+
+
+def _loss(device, batch_size, length):
+    h = _random(device, batch_size, length, WIDTH)
+    weight = (0.02 * _random(device, VOCABULARY, WIDTH)).detach().requires_grad_()
+    targets = torch.randint(COLUMNS, (batch_size, length), generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
+    functions = {"naive": linear_cross_entropy_naive, "linear_cross_entropy": linear_cross_entropy}
+    whole = {
+        name: functools.partial(function, targets=targets, columns=COLUMNS)
+        for name, function in functions.items()
+    }
+    flops = 3 * 2 * WIDTH * VOCABULARY * batch_size * length
+    return Case(f"{batch_size} x {length} tokens, {VOCABULARY:,} columns", [h, weight], whole, flops=flops)
+
+
+def _precision(device):
+    """What autocast casts to: attention follows the type of its values."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else torch.float32
+
+
+# largest distance of outputs and gradients from the naive ones in float32, relative
+GATE = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.05}
+
+
+def sections(name: str, batch_size: int, dtype: str, compile: bool, device: torch.device):
+    """{implementation: function of one iteration}, behind the gate: raises ValueError where an
+    implementation computes something else than the naive one."""
+    case = cases(device, batch_size)[name]()
+    upstream = None
+
+    def iteration(function, precision):
+        nonlocal upstream
+        for tensor in case.inputs:
+            tensor.grad = None
+        with autocast(device, precision):
+            out = function(*case.inputs)
+        if upstream is None or upstream.shape != out.shape:
+            drawn = torch.Generator().manual_seed(3)
+            upstream = torch.randn(out.shape, generator=drawn).to(device)
+        out.backward(upstream.to(out.dtype))
+        return out
+
+    def tensors(function, precision):
+        out = iteration(function, precision)
+        return [t.detach().float().clone() for t in (out, *(t.grad for t in case.inputs))]
+
+    exact = tensors(next(iter(case.implementations.values())), "float32")
+    timed = {}
+    for label, function in {**case.implementations, **case.others}.items():
+        forms = {f"{label}, eager": function}
+        if compile:
+            forms[f"{label}, compiled"] = torch.compile(function, fullgraph=True, dynamic=False)
+        for form, chosen in forms.items():
+            if label in case.implementations:
+                _check(form, tensors(chosen, dtype), exact, dtype)
+            timed[form] = functools.partial(iteration, chosen, dtype)
+    return timed
+
+
+def _check(form, found, exact, dtype):
+    for number, (a, b) in enumerate(zip(found, exact, strict=True)):
+        distance = float((a - b).norm() / b.norm())
+        if not distance <= GATE[dtype]:
+            what = "output" if number == 0 else f"gradient of input {number}"
+            raise ValueError(
+                f"{form}: wrong {what}, {distance:.2g} away from the naive one (relative; at most "
+                f"{GATE[dtype]} in {dtype})"
+            )
+
+
+def describe(name: str, batch_size: int) -> Case:
+    """The case without its data, for the table."""
+    with torch.device("meta"):
+        return cases(torch.device("meta"), batch_size)[name]()
+
+
+def ceilings(dtype: str, device: torch.device) -> dict[str, Callable]:
+    """{ceiling: function of one iteration}; COPY_BYTES and GEMM_FLOPS belong to one of each."""
+    source = torch.empty(COPY_BYTES // 8, device=device).fill_(1.0)
+    target = torch.empty_like(source)
+    a, b = (torch.randn(GEMM, GEMM, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    return {"copy": lambda: target.copy_(source), "matrix product": lambda: a @ b}
+
+
+COPY_BYTES = 2**29  # read and written
+GEMM = 4096
+GEMM_FLOPS = 2 * GEMM**3

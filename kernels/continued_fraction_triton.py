@@ -1,0 +1,170 @@
+"""The continued fraction on a GPU: one kernel each for value and gradient, a read once in each.
+
+`kernels.continued_fraction` states the equations and picks this code for CUDA tensors. A program takes a
+tile of rows x ladders. The loops over the d partial denominators are unrolled, so that all d + 1
+continuants of a ladder stay in registers.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+
+@triton.jit
+def _softplus(a):
+    """log(1 + exp(a)); with u = exp(-|a|) small, log(1 + u) would be 0 where it should be u."""
+    u = tl.exp(-tl.abs(a))
+    w = 1.0 + u
+    lost = w == 1.0
+    return tl.maximum(a, 0.0) + tl.where(lost, u, tl.log(w) * (u / tl.where(lost, 1.0, w - 1.0)))
+
+
+@triton.jit
+def _clamped_reciprocal(K_d, eps):
+    # not tl.maximum: that hides a NaN
+    size = tl.where(tl.abs(K_d) < eps, eps, tl.abs(K_d))
+    return tl.where(K_d < 0, -1.0, 1.0) / size
+
+
+@triton.jit
+def _forward_kernel(
+    a_ptr, z_ptr, low_ptr, high_ptr, rows, ladders, constant,
+    D: tl.constexpr, POSITIVE: tl.constexpr, RANGE: tl.constexpr, ROWS: tl.constexpr, LADDERS: tl.constexpr,
+):  # fmt: skip
+    """a: [rows, D, ladders] -> z: [rows, ladders]; low, high: [tiles of rows, ladders]"""
+    tile = tl.program_id(0).to(tl.int64)
+    row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+    ladder = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)[None, :]
+    mask = (row < rows) & (ladder < ladders)
+    a_1 = a_ptr + row * D * ladders + ladder
+    previous, current = tl.zeros((ROWS, LADDERS), tl.float32), tl.full((ROWS, LADDERS), 1.0, tl.float32)
+    for k in tl.static_range(D):
+        a_k = tl.load(a_1 + (D - 1 - k) * ladders, mask, other=1.0).to(tl.float32)
+        if POSITIVE:
+            a_k = _softplus(a_k) + constant
+        following = a_k * current + previous
+        previous, current = current, following
+    reciprocal = 1.0 / current if POSITIVE else _clamped_reciprocal(current, constant)
+    z = (previous * reciprocal).to(z_ptr.dtype.element_ty)
+    tl.store(z_ptr + row * ladders + ladder, z, mask)
+    if RANGE:
+        z = z.to(tl.float32)
+        seen = mask & (tl.abs(z) < float("inf"))  # neither infinite nor NaN
+        last = tile * ladders + tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)
+        inside = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS) < ladders
+        tl.store(low_ptr + last, tl.min(tl.where(seen, z, float("inf")), 0), inside)
+        tl.store(high_ptr + last, tl.max(tl.where(seen, z, float("-inf")), 0), inside)
+
+
+@triton.jit
+def _backward_kernel(
+    a_ptr, grad_z_ptr, grad_ptr, rows, ladders, constant,
+    D: tl.constexpr, POSITIVE: tl.constexpr, POLE_GRAD: tl.constexpr,
+    ROWS: tl.constexpr, LADDERS: tl.constexpr,
+):  # fmt: skip
+    """a: [rows, D, ladders], grad_z: [rows, ladders] -> grad: [rows, D, ladders]"""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    ladder = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)[None, :]
+    mask = (row < rows) & (ladder < ladders)
+    first = row * D * ladders + ladder
+    grad_z = tl.load(grad_z_ptr + row * ladders + ladder, mask, other=0.0).to(tl.float32)
+    one = tl.full((ROWS, LADDERS), 1.0, tl.float32)
+    raw, partial = (), ()
+    for k in tl.static_range(D):
+        a_k = tl.load(a_ptr + first + k * ladders, mask, other=1.0).to(tl.float32)
+        raw += (a_k,)
+        if POSITIVE:
+            a_k = _softplus(a_k) + constant
+        partial += (a_k,)
+    tails = (one, partial[D - 1])  # K_0, K_1, ...
+    for k in tl.static_range(2, D + 1):
+        tails += (partial[D - k] * tails[k - 1] + tails[k - 2],)
+    K_d = tails[D]
+    reciprocal = 1.0 / K_d if POSITIVE else _clamped_reciprocal(K_d, constant)
+    clamped = tl.abs(K_d) < constant  # a NaN is not, and stays
+    before, head = one, one * 0.0  # the continuants of (a_2..a_{k-1}), for k=1 none
+    for k in tl.static_range(D):
+        ratio = tails[D - 1 - k] * reciprocal
+        grad = ratio * ratio if k % 2 else -(ratio * ratio)
+        if not POSITIVE and POLE_GRAD == "zero":
+            grad = tl.where(clamped, 0.0, grad)
+        if not POSITIVE and POLE_GRAD == "exact":
+            grad = tl.where(clamped, head * ratio, grad)
+            following = one if k == 0 else partial[k] * head + before
+            before, head = head, following
+        grad = grad * grad_z
+        if POSITIVE:
+            grad = grad / (1.0 + tl.exp(-raw[k]))
+        tl.store(grad_ptr + first + k * ladders, grad.to(grad_ptr.dtype.element_ty), mask)
+
+
+def _tile(depth, ladders):
+    """Rows x ladders of a program: fewer where more continuants of each must stay in registers."""
+    size = 1024 if depth <= 4 else 512 if depth <= 8 else 256
+    wide = min(triton.next_power_of_2(max(ladders, 1)), 32)
+    return size // wide, wide
+
+
+@triton_op("cofrgenet::continued_fraction_triton", mutates_args=())
+def _forward(
+    a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """a: [..., d, L] -> z [..., L] in a's type; with `ranged` low and high [L] float32, else [0]."""
+    *shape, depth, ladders = a.shape
+    a = a.contiguous()
+    z = a.new_empty((*shape, ladders))
+    rows, (tall, wide) = z.numel() // max(ladders, 1), _tile(depth, ladders)
+    tiles = triton.cdiv(rows, tall)
+    # one row for each tile of rows, reduced below; at least one, so that there is something to reduce
+    low = a.new_full((max(tiles, 1), ladders if ranged else 0), float("inf"), dtype=torch.float32)
+    high = torch.full_like(low, float("-inf"))
+    if z.numel():
+        wrap_triton(_forward_kernel)[(tiles, triton.cdiv(ladders, wide))](
+            a, z, low, high, rows, ladders, constant,
+            D=depth, POSITIVE=positive, RANGE=ranged, ROWS=tall, LADDERS=wide,
+        )  # fmt: skip
+    return z, low.amin(0), high.amax(0)
+
+
+@triton_op("cofrgenet::continued_fraction_triton_backward", mutates_args=())
+def _backward(
+    a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: float, pole_grad: str
+) -> torch.Tensor:
+    """a: [..., d, L], grad_z: [..., L] -> [..., d, L] in a's type"""
+    *_, depth, ladders = a.shape
+    a, grad_z = a.contiguous(), grad_z.contiguous()
+    grad = torch.empty_like(a)
+    rows, (tall, wide) = grad_z.numel() // max(ladders, 1), _tile(depth, ladders)
+    if a.numel():
+        wrap_triton(_backward_kernel)[(triton.cdiv(rows, tall), triton.cdiv(ladders, wide))](
+            a, grad_z, grad, rows, ladders, constant,
+            D=depth, POSITIVE=positive, POLE_GRAD=pole_grad, ROWS=tall, LADDERS=wide,
+        )  # fmt: skip
+    return grad
+
+
+def _setup_context(ctx, inputs, output):
+    a, *ctx.options, _ = inputs
+    ctx.save_for_backward(a)
+
+
+def _backward_of_forward(ctx, grad_z, grad_low, grad_high):
+    (a,) = ctx.saved_tensors
+    return _backward(a, grad_z, *ctx.options), None, None, None, None
+
+
+_forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
+
+
+def continued_fraction_triton(
+    a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """a: [..., d, L] bfloat16, float16 or float32 -> z [..., L] in a's type, and with `ranged` low and high
+    [L] float32, the smallest and largest finite z of each ladder (inf and -inf where none is), which have
+    no gradient.
+
+    constant: floor where positive, else eps. Differentiable once.
+    """
+    z, low, high = _forward(a, positive, constant, pole_grad, ranged)
+    return z, low.detach(), high.detach()

@@ -1,0 +1,188 @@
+"""Causal attention whose scores have low rank and are shared by all columns of the values.
+
+    O_t = sum_{j <= t} A_tj v_j,    A_t = softmax over j <= t of S_tj = y_t F_j
+
+y_t in R^R comes from token t, the column F_j belongs to absolute position j and to every sequence of the
+batch (CoFrGeNet's CAttnM, section 4.1.1; a bias of each position is one more row of F, with ones in y).
+There is no scale. `strict` leaves out j = t, and the first token's output is 0.
+
+A product of scores costs 2 R T^2, small beside the 2 P T^2 of the values: the backward pass computes them
+anew and nothing of size T x T is kept. `shared_attention` is the function to call, `shared_attention_naive`
+the oracle, `shared_attention_sdpa` what PyTorch's own attention makes of it. On a GPU
+`kernels.shared_attention_triton` does the work.
+"""
+
+import torch
+from torch.nn import functional
+
+from kernels import backend as backends
+
+if backends.AVAILABLE:
+    from kernels.shared_attention_triton import shared_attention_triton
+
+# rows of the scores that exist at a time; measured on a CPU, 64 to 256 are alike and 1024 is half as fast
+STRIP = 128
+# the Triton kernels keep all of y's and F's columns of a tile in registers
+LARGEST_RANK = 64
+
+
+def shared_attention(
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False, backend: str = "auto"
+) -> torch.Tensor:
+    """y: [B, H, T, R], F: [H, R, >= T] (its first T columns count), v: [B, H, T, P] -> [B, H, T, P].
+
+    Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
+    autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
+    backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
+    It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
+    "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y and F it adds
+    up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32 where R > 32). "auto" is
+    Triton on a GPU that can. Differentiable once.
+    Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
+    and cannot run.
+    """
+    _check(y, F, v)
+    F = F[..., : y.shape[2]]
+    if backends.use_triton(backend, y, F, v):
+        if y.shape[3] <= LARGEST_RANK:
+            return shared_attention_triton(y, F, v, strict)
+        if backend == "triton":
+            raise ValueError(
+                f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
+            )
+    return _strips(y, F, v, strict)
+
+
+def _check(y, F, v):
+    fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
+    if not fits or y.shape[1] != F.shape[0] or y.shape[3] != F.shape[1] or F.shape[2] < y.shape[2]:
+        raise ValueError(
+            "shared attention needs y [B, H, T, R], F [H, R, >= T] and v [B, H, T, P], not "
+            f"{list(y.shape)}, {list(F.shape)} and {list(v.shape)}"
+        )
+
+
+@torch.library.custom_op("cofrgenet::shared_attention", mutates_args=())
+def _strips(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool) -> torch.Tensor:
+    batch, heads, length, width = v.shape
+    out = v.new_zeros((batch * heads, length, width))
+    with _no_autocast(v):
+        (y, F, v, rows), shifted = _sequences(y, F, v, out, strict=strict), length - strict
+        for start in range(0, shifted, STRIP):
+            end = min(start + STRIP, shifted)
+            weights = _weights(y, F, start, end).to(v.dtype)
+            torch.bmm(weights, v[:, :end], out=rows[:, start:end])
+    return out.view(batch, heads, length, width)
+
+
+@_strips.register_fake
+def _(y, F, v, strict):
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("cofrgenet::shared_attention_backward", mutates_args=())
+def _strips_backward(
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, strict: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    batch, heads, length, _ = v.shape
+    types = y.dtype, F.dtype
+    dtype = torch.promote_types(torch.promote_types(*types), torch.float32)
+    grad_y, grad_v = (
+        x.new_zeros((batch * heads, *x.shape[2:]), dtype=t) for x, t in ((y, dtype), (v, v.dtype))
+    )
+    grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
+    with _no_autocast(v):
+        (y, F, v, rows), shifted = _sequences(y, F, v, grad_y, strict=strict), length - strict
+        grad = grad.flatten(0, 1)[:, strict:]
+        # from the last strip on, whose columns are all there are
+        for start in reversed(range(0, shifted, STRIP)):
+            end = min(start + STRIP, shifted)
+            weights, upstream = _weights(y, F, start, end), grad[:, start:end]
+            through = torch.bmm(upstream, v[:, :end].mT).to(dtype)
+            through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
+            torch.bmm(through, F[..., :end].mT, out=rows[:, start:end])
+            grad_F[..., :end].baddbmm_(y[:, start:end].mT, through)
+            grad_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
+    grad_y, grad_F, grad_v = (g.unflatten(0, (batch, heads)) for g in (grad_y, grad_F, grad_v))
+    return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v
+
+
+@_strips_backward.register_fake
+def _(y, F, v, grad, strict):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, F, v))
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.strict = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx, grad):
+    return *_strips_backward(*ctx.saved_tensors, grad, ctx.strict), None
+
+
+_strips.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _no_autocast(x):
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def _sequences(y, F, v, out, strict):
+    """Each head of each sequence one matrix; strict is causal attention to the token before."""
+    F = F.expand(y.shape[0], *F.shape).flatten(0, 1)
+    y, v = y.flatten(0, 1)[:, strict:], v.flatten(0, 1)
+    dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
+    return y.to(dtype), F.to(dtype), v, out[:, strict:]
+
+
+def _weights(y, F, start, end):
+    """Rows start..end of the softmax, up to the last column that they see."""
+    scores = torch.bmm(y[:, start:end], F[..., :end])
+    future = torch.ones(end - start, end - start, dtype=torch.bool, device=y.device).triu(1)
+    scores[..., start:].masked_fill_(future, float("-inf"))
+    return scores.softmax(-1)
+
+
+def register_flop_formulas():
+    """Tells torch.utils.flop_counter what `shared_attention` costs: model FLOPs, 2 (R + P) T^2 for each
+    head, the causal mask not subtracted. Not done on import, because that module imports Triton.
+    """
+    from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+    if torch.ops.cofrgenet.shared_attention in flop_registry:
+        return
+
+    def forward(y_shape, F_shape, v_shape, *_, **__):
+        batch, heads, length, width = v_shape
+        return 2 * batch * heads * length * length * (y_shape[-1] + width)
+
+    def backward(*shapes, **_):
+        return 2 * forward(*shapes)
+
+    for name in ("shared_attention", "shared_attention_triton")[: 1 + backends.AVAILABLE]:
+        register_flop_formula(getattr(torch.ops.cofrgenet, name))(forward)
+        register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
+
+
+def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The same through PyTorch's attention, with y for queries, F for keys and zeros up to one width, a
+    multiple of 8. Products in v's type, no `strict`. Shapes as in `shared_attention`.
+    """
+    length, rank, width = *y.shape[2:], v.shape[-1]
+    common = -(-max(rank, width) // 8) * 8
+    q = functional.pad(y.to(v.dtype), (0, common - rank))
+    k = functional.pad(F[..., :length].mT.to(v.dtype), (0, common - rank)).expand_as(q)
+    v = functional.pad(v, (0, common - width))
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)[..., :width]
+
+
+def shared_attention_naive(
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False
+) -> torch.Tensor:
+    """The oracle: every score [B, H, T, T], differentiated by autograd. Shapes as in `shared_attention`."""
+    length = y.shape[2]
+    past = torch.ones(length, length, dtype=torch.bool, device=y.device).tril(-1 if strict else 0)
+    scores = (y @ F[..., :length]).masked_fill(~past, float("-inf"))
+    seen = past.any(-1, keepdim=True)  # not the first row of the strict mask
+    return torch.where(seen, scores, 0.0).softmax(-1).where(seen, 0.0).to(v.dtype) @ v

@@ -1,0 +1,193 @@
+"""Shared attention in strips, in Triton and in PyTorch's own, against the oracle in float64."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernels import shared_attention as module
+from kernels.shared_attention import shared_attention, shared_attention_naive, shared_attention_sdpa
+from layers.cattn import CAttnM
+
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+# batch, heads, tokens, rank, width
+SHAPES = [(2, 1, 1, 1, 1), (2, 3, 17, 7, 24), (1, 2, 130, 7, 40), (2, 1, 130, 17, 33), (1, 1, 67, 3, 300)]
+
+
+def tensors(shape, dtypes, device="cpu", spare=5):
+    """y, F with `spare` columns too many, and v as a layer has it: a view of [B, T, H P]."""
+    torch.manual_seed(0)
+    batch, heads, length, rank, width = shape
+    y = torch.randn(batch, length, heads, rank).to(device, dtypes[0]).transpose(1, 2)
+    F = torch.randn(heads, rank, length + spare).to(device, dtypes[1])
+    v = torch.randn(batch, length, heads, width).to(device, dtypes[2]).transpose(1, 2)
+    return [x.requires_grad_() for x in (y, F, v)]
+
+
+def result_and_gradients(function, inputs, upstream):
+    out = function(*inputs)
+    return [out.detach(), *torch.autograd.grad(out, inputs, upstream.to(out))]
+
+
+def check(function, inputs, strict, tolerance):
+    """Every result within the tolerance of the largest number in it."""
+    exact = [x.detach().cpu().double().requires_grad_() for x in inputs]
+    upstream = torch.randn(inputs[2].shape)
+    found = result_and_gradients(function, inputs, upstream)
+    expected = result_and_gradients(lambda *x: shared_attention_naive(*x, strict), exact, upstream)
+    types = [inputs[2].dtype, *(x.dtype for x in inputs)]
+    for name, f, e, dtype in zip(("out", "y", "F", "v"), found, expected, types, strict=True):
+        assert f.dtype == dtype
+        atol = tolerance * max(e.abs().max().item(), 1e-3)
+        torch.testing.assert_close(
+            f.cpu().double(), e, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", SHAPES)
+class TestAgainstTheOracle:
+    def test_in_strips(self, any_device, shape, dtype, strict):
+        inputs = tensors(shape, [dtype] * 3, any_device)
+        check(lambda *x: shared_attention(*x, strict, "torch"), inputs, strict, TOLERANCES[dtype])
+
+    def test_in_triton(self, triton_device, shape, dtype, strict):
+        inputs = tensors(shape, [dtype] * 3, triton_device)
+        check(lambda *x: shared_attention(*x, strict, "triton"), inputs, strict, TOLERANCES[dtype])
+
+    def test_mixed_types_in_strips(self, any_device, shape, dtype, strict):
+        """As under autocast: y and F float32, v as the linear map gives it."""
+        inputs = tensors(shape, (torch.float32, torch.float32, dtype), any_device)
+        check(lambda *x: shared_attention(*x, strict, "torch"), inputs, strict, TOLERANCES[dtype])
+
+    def test_mixed_types_in_triton(self, triton_device, shape, dtype, strict):
+        if dtype == torch.float32:
+            return  # not mixed
+        inputs = tensors(shape, (torch.float32, torch.float32, dtype), triton_device)
+        check(lambda *x: shared_attention(*x, strict, "triton"), inputs, strict, TOLERANCES[dtype])
+
+    def test_in_sdpa(self, any_device, shape, dtype, strict):
+        if strict:
+            return  # SDPA has no such mask
+        inputs = tensors(shape, [dtype] * 3, any_device)
+        check(shared_attention_sdpa, inputs, strict, 2 * TOLERANCES[dtype])
+
+
+def test_float64_is_float64():
+    for strict in (False, True):
+        inputs = tensors((2, 2, 13, 3, 5), [torch.float64] * 3)
+        check(lambda *x, s=strict: shared_attention(*x, s), inputs, strict, 1e-13)
+        assert torch.autograd.gradcheck(lambda *x, s=strict: shared_attention(*x, s), inputs)
+
+
+def test_the_oracle_token_by_token():
+    y, F, v = (x.detach() for x in tensors((2, 2, 13, 3, 5), [torch.float64] * 3))
+    for strict in (False, True):
+        found = shared_attention_naive(y, F, v, strict)
+        for t in range(13):
+            end = t + 1 - strict
+            scores = torch.einsum("bhr,hrj->bhj", y[:, :, t], F[..., :end])
+            weights = scores.softmax(-1)
+            expected = torch.einsum("bhj,bhjp->bhp", weights, v[:, :, :end]) if end else 0 * v[:, :, 0]
+            torch.testing.assert_close(found[:, :, t], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_round_the_scores(dtype):
+    inputs = tensors((1, 1, 130, 7, 16), [torch.float32] * 3)
+    plain = result_and_gradients(shared_attention, inputs, torch.ones(1, 1, 130, 16))
+    with torch.autocast("cpu", dtype):
+        rounded = result_and_gradients(shared_attention, inputs, torch.ones(1, 1, 130, 16))
+    assert all(map(torch.equal, plain, rounded))
+
+
+def test_the_future_has_no_influence():
+    """Not even to the bit, nor a NaN in another strip."""
+    y, F, v = (x.detach() for x in tensors((1, 2, 300, 7, 16), [torch.float32] * 3))
+    before = shared_attention(y, F, v)
+    v[:, :, 256:] = float("nan")
+    F[..., 256:] = 9.0
+    y[:, :, 256:] = -1.0
+    after = shared_attention(y, F, v)
+    assert torch.equal(before[:, :, :256], after[:, :, :256])
+    assert after[:, :, 256:].isnan().all()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_large_scores_do_not_overflow(triton_device, strict):
+    inputs = tensors((1, 1, 70, 3, 16), [torch.float32] * 3, triton_device)
+    with torch.no_grad():
+        inputs[0].mul_(1e3)
+    check(lambda *x: shared_attention(*x, strict, "triton"), inputs, strict, 1e-3)
+
+
+def test_several_chunks_and_tiles_of_every_kind(triton_device):
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in ((1, 1, 261, 7, 261), (1, 2, 67, 40, 70)):
+            inputs = tensors(shape, (torch.float32, torch.float32, dtype), triton_device)
+            check(lambda *x: shared_attention(*x, True, "triton"), inputs, True, TOLERANCES[dtype])
+
+
+def test_a_rank_beyond_the_kernels(triton_device):
+    inputs = tensors((1, 1, 5, 65, 3), [torch.float32] * 3, triton_device)
+    check(shared_attention, inputs, False, 1e-5)
+    with pytest.raises(ValueError, match="cf_backend=triton takes scores of rank 64 at most, not 65"):
+        shared_attention(*inputs, backend="triton")
+
+
+def test_no_scores_of_all_tokens_are_kept():
+    """The largest tensor that the passes over 1024 tokens allocate, in bytes."""
+    inputs = tensors((1, 1, 1024, 7, 16), [torch.float32] * 3)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        shared_attention(*inputs).sum().backward()
+    largest = max(e.self_cpu_memory_usage / max(e.count, 1) for e in profile.key_averages())
+    assert largest <= 2 * 4 * module.STRIP * 1024
+
+
+def test_model_flops_are_counted():
+    module.register_flop_formulas()
+    y, F, v = tensors((2, 3, 20, 7, 16), [torch.float32] * 3)
+    with FlopCounterMode(display=False) as counter:
+        shared_attention(y, F, v, True).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 2 * 3 * 20 * 20 * (7 + 16)
+
+
+def test_refuses_what_does_not_fit():
+    y, F, v = tensors((2, 3, 20, 7, 16), [torch.float32] * 3)
+    for wrong in ((y, F[..., :19], v), (y, F[:2], v), (y[..., :6], F, v), (y[:1], F, v), (y[0], F, v)):
+        with pytest.raises(ValueError, match=r"shared attention needs y \[B, H, T, R\]"):
+            shared_attention(*wrong)
+    with pytest.raises(ValueError, match="cf_backend must be one of auto, torch, triton, not 'cuda'"):
+        shared_attention(y, F, v, backend="cuda")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_layer(triton_device, tiny, strict):
+    results = []
+    x = torch.randn(2, 17, 24, device=triton_device)
+    for backend in ("torch", "triton"):
+        torch.manual_seed(0)
+        layer = CAttnM(tiny(cf_backend=backend, cattn_heads=3, cattn_strict=strict)).to(triton_device)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.copy_(torch.randn(parameter.shape) * 0.2)
+        out = layer(x)
+        results.append((out, *torch.autograd.grad(out.square().sum(), list(layer.parameters()))))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_on_a_gpu_compiled_and_repeated(triton_device, dtype):
+    if triton_device != "cuda":
+        pytest.skip("needs a GPU")
+    torch._dynamo.reset()
+    inputs = tensors((2, 2, 1000, 7, 400), (torch.float32, torch.float32, dtype), "cuda")
+    upstream = torch.randn(inputs[2].shape)
+    compiled = torch.compile(shared_attention, fullgraph=True)
+    runs = [
+        result_and_gradients(f, inputs, upstream) for f in (shared_attention, shared_attention, compiled)
+    ]
+    for one, two, three in zip(*runs, strict=True):
+        assert torch.equal(one, two)
+        torch.testing.assert_close(one, three)
+    check(shared_attention, inputs, False, TOLERANCES[dtype])
