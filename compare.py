@@ -18,7 +18,7 @@ from training.log import RunFolderError, draw_losses, read_log
 class CompareConfig:
     """One table and one picture of several runs."""
 
-    runs: list[str]  # run folders of train.py, separated by commas
+    runs: list[str]  # run folders of train.py, separated by spaces or commas
     plot: str = "out/compare.png"  # where the picture goes
 
     def check(self) -> list[str]:

@@ -90,7 +90,9 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 if key in hints or key not in foreign:
                     assign(argument, key, value, from_text=False)
         elif positional and hints[positional] == list[str]:
-            assign(argument, positional, [*values.get(positional, []), argument], from_text=False)
+            assign(
+                argument, positional, [*values.get(positional, []), *argument.split(",")], from_text=False
+            )
         elif positional and positional not in values:
             assign(argument, positional, argument, from_text=True)
         else:

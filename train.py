@@ -124,6 +124,10 @@ class TrainConfig(ModelConfig):
             )
         if self.dyadic and not self.has_ladders:
             wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
+        if self.decay_ladders and not self.has_ladders:
+            wrong.append(
+                f"decay_ladders=True, but attention={self.attention} and ffn={self.ffn} have no ladders"
+            )
         for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
             if getattr(self, key) and not self.dyadic:
                 wrong.append(f"{key} acts with dyadic=True only")
@@ -215,7 +219,8 @@ def plan(config: TrainConfig):
         config.vocab_size = 50257
         vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
     if config.dtype == "auto":
-        config.dtype = "float32" if peak_flops(config.dry_run_gpu, "bfloat16") is None else "bfloat16"
+        known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
+        config.dtype = "float32" if known and not native else "bfloat16"
     for line in dry_run.lines(config, model_config(config), vocabulary):
         print(line, flush=True)
 

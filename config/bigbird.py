@@ -5,7 +5,7 @@
 # The first block, its own and the one before, and three random ones: 29 % of all pairs of tokens, where
 # causal attention has 50 %. A GPU skips tiles of 128 x 128 tokens, and at this length few are empty: it
 # pays for longer sequences.
-# What to expect: 1,556,840,000 parameters, 0.94 of the dense FLOPs. Nobody has run it to the end here.
+# What to expect: 1,556,840,000 parameters, 0.96 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/bigbird"
 dataset = "data/openwebtext/gpt2"
 

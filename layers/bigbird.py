@@ -107,7 +107,8 @@ class BigBird(SoftmaxAttention):
     @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products, on average over the tokens. Attended blocks count in full,
-        the diagonal ones too; blocks above the diagonal do not, whereas dense attention counts them.
+        and once more mirrored above the diagonal: dense attention's future is counted too, though no good
+        kernel computes it, so that this is its number where every block is attended.
         """
         size, pairs = config.bigbird_block, 0
         for row in range(-(-context // size)):
@@ -115,7 +116,7 @@ class BigBird(SoftmaxAttention):
             before_window = max(0, row - config.bigbird_window // 2)
             free = max(0, before_window - config.bigbird_global)
             attended = row + 1 - free + min(config.bigbird_random, free)
-            pairs += tokens * (size * (attended - 1) + tokens)
+            pairs += tokens * (2 * size * (attended - 1) + tokens)
         projections = SoftmaxAttention.flops_per_token(config, 0)
         return projections + 4 * config.n_embd * pairs // context
 

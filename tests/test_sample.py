@@ -137,7 +137,7 @@ def test_a_model_with_a_larger_vocabulary_than_the_tokenizer(run, capsys):
 
 def test_what_it_refuses(trained, capsys, tmp_path):
     assert "nowhere does not exist" in refused(capsys, tmp_path / "nowhere")
-    assert "is no run folder" in refused(capsys, tmp_path)
+    assert "holds neither ckpt" in refused(capsys, tmp_path)
     assert "is required" in refused(capsys)
     for argument, message in [
         ("--temperature=-1", "temperature must be 0 or at least 0.001, not -1"),

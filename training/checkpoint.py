@@ -103,8 +103,16 @@ def find(run: Path, which: str = "last") -> Path:
         return run
     folder = run / "ckpt"
     if not folder.is_dir():
-        reason = "has no ckpt folder, so it is no run folder" if run.is_dir() else "does not exist"
-        raise CheckpointError(f"{run} {reason}; give the out_dir of a train.py run or a .pt file")
+        if (beside := run.parent).joinpath("config.json").is_file() and run.name == "ckpt":
+            raise CheckpointError(
+                f"{run} is a part of a run folder: give {beside}, or one of its .pt files"
+            )
+        reason = (
+            "holds neither ckpt/ of a run nor a model's config.json" if run.is_dir() else "does not exist"
+        )
+        raise CheckpointError(
+            f"{run} {reason}; give the out_dir of a train.py run, a .pt file, or a model's folder"
+        )
     found = numbered(folder)
     if which == "best" and (folder / "best.pt").is_file():
         return folder / "best.pt"
@@ -129,7 +137,11 @@ def load(path: Path, mmap: bool = False) -> dict:
         raise CheckpointError(
             f"{path} is not plain tensors and values: it is damaged, or holds code, which is never run"
         ) from None
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+    except RuntimeError as error:
+        # of other files PyTorch only says how it would have saved them
+        reason = str(error).splitlines()[0] if zipfile.is_zipfile(path) else "no archive of torch.save"
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
+    except (EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
     found = content.get("format") if isinstance(content, dict) else None
@@ -148,13 +160,13 @@ def load_weights(model, content: dict, path: Path):
 def check_weights(model, stored: dict, path: Path):
     """Raises CheckpointError where stored weights are not of `model`, by name and shape."""
     own = model.state_dict()
-    wrong = [f"lacks {key}" for key in own if key not in stored]
-    wrong += [f"has {key}, the model has not" for key in stored if key not in own]
+    wrong = [f"it lacks {key}" for key in own if key not in stored]
+    wrong += [f"it has {key}, the model has not" for key in stored if key not in own]
     wrong += [
-        f"{key} is {list(stored[key].shape)}, the model's {list(own[key].shape)}"
+        f"its {key} is {list(stored[key].shape)}, the model's {list(own[key].shape)}"
         for key in own
         if key in stored and stored[key].shape != own[key].shape
     ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise CheckpointError(f"{path} is of another model: it {'; '.join(wrong[:3])}{more}")
+        raise CheckpointError(f"{path} is of another model: {'; '.join(wrong[:3])}{more}")

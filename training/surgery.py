@@ -49,7 +49,7 @@ def architecture(source: Source, given: dict) -> dict:
     if "expe_theta" in fixed and old.expe_theta is None:
         fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
     wrong = {
-        key: f"{key} is {value!r} there, not {given[key]!r}: the weights do not fit"
+        key: f"{key} is {value!r} there, not {given[key]!r}: its weights were trained with that"
         for key, value in fixed.items()
         if key in given and _effective(old, key, given[key], parts) != _effective(old, key, value, parts)
     }

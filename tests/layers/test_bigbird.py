@@ -122,7 +122,17 @@ def test_flops_are_those_of_going_by_blocks(tiny, pattern):
         with FlopCounterMode(display=False) as counter:
             made.proj(by_blocks(made, *heads(length, batch=1)).transpose(1, 2).flatten(-2))
             made.qkv(torch.zeros(1, length, 24))
-        assert counter.get_total_flops() // length == BigBird.flops_per_token(config, length)
+        sizes = [min(made.block, length - start) for start in range(0, length, made.block)]
+        mirrored = counter.get_total_flops() - 2 * 24 * length * 4 * 24 - 4 * 24 * sum(n * n for n in sizes)
+        expected = (counter.get_total_flops() + mirrored) // length
+        assert expected == BigBird.flops_per_token(config, length)
+
+
+def test_flops_are_those_of_dense_attention_where_all_is_attended(tiny):
+    for block in (1, 4, 17, 40):
+        config = tiny(bigbird_block=block, bigbird_random=17, attention="bigbird")
+        dense = SoftmaxAttention.flops_per_token(config, 17)
+        assert BigBird.flops_per_token(config, 17) == dense
 
 
 @ignore_slow

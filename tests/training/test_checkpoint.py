@@ -110,11 +110,23 @@ def test_foreign_and_damaged_files(tmp_path):
 def test_what_find_says(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         checkpoint.find(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="is no run folder"):
+    with pytest.raises(
+        CheckpointError, match="holds neither ckpt/ of a run nor a model's config.json; give"
+    ):
         checkpoint.find(tmp_path)
     (tmp_path / "ckpt").mkdir()
     with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
         checkpoint.find(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(CheckpointError, match=f"is a part of a run folder: give {tmp_path}, or"):
+        checkpoint.find(tmp_path / "ckpt")
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("no checkpoint at all")
+    with pytest.raises(CheckpointError, match=r"not a checkpoint \(no archive of torch.save\)|not plain"):
+        checkpoint.load(path, mmap=True)
 
 
 def test_weights_of_another_model(build):
@@ -122,7 +134,7 @@ def test_weights_of_another_model(build):
     stored = {"model": build().state_dict()}
     checkpoint.load_weights(build(seed=1), stored, path)
     with pytest.raises(
-        CheckpointError, match=r"a\.pt is of another model: it embedding\.weight is \[128, 24\]"
+        CheckpointError, match=r"a\.pt is of another model: its embedding\.weight is \[128, 24\]"
     ):
         checkpoint.load_weights(build(n_embd=48), stored, path)
     with pytest.raises(CheckpointError, match=r"it lacks blocks\.0\.ffn\.gate\.weight"):

@@ -130,7 +130,7 @@ def test_files_of_the_hub_lack_the_prefix_and_hold_masks(tmp_path):
         ({"vocab_size": 99}, "embed_tokens.weight has 101 rows, vocab_size is 99"),
         ({"num_hidden_layers": 3}, "lacks layers.2"),
         ({"num_hidden_layers": 1}, "holds weights that its config.json does not tell of"),
-        ({"intermediate_size": 41}, "is of another model: it blocks.0.ffn.up.weight is [80, 32]"),
+        ({"intermediate_size": 41}, "is of another model: its blocks.0.ffn.up.weight is [80, 32]"),
     ],
 )
 def test_refuses_foreign_configs(change, said, tmp_path):

@@ -114,7 +114,7 @@ def test_no_other_mistake_is_made_up(folder):
     with pytest.raises(ConfigError) as error:
         config_from(folder, "--n_embd=100", "--learning_rate=-1", "--min_lr=-2")
     assert [mistake.split(": ")[-2:] for mistake in error.value.mistakes] == [
-        ["n_embd is 24 there, not 100", "the weights do not fit"],
+        ["n_embd is 24 there, not 100", "its weights were trained with that"],
         ["learning_rate must be above 0, not -1.0"],
         ["min_lr must not be below 0, not -2.0"],
     ]
@@ -189,5 +189,5 @@ def test_surgery_refuses_other_widths(run, arguments, tmp_path, capsys):
     dense, _ = run("dense", "--max_iters=2")
     with pytest.raises(SystemExit):
         main([*arguments, f"--init_from={dense}", f"--out_dir={tmp_path / 'new'}", "--n_embd=48"])
-    assert "n_embd is 32 there, not 48: the weights do not fit" in capsys.readouterr().err
+    assert "n_embd is 32 there, not 48: its weights were trained with that" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
