@@ -331,6 +331,26 @@ def test_waiting_for_the_device_would_be_seen(ask):
     assert waits
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("keys", [[], ["--optimizer=muon", "--dtype=bfloat16"], ["--dtype=float16"]])
+def test_no_step_synchronises_a_gpu(run, monkeypatch, keys):
+    """But for the first, which sets things up."""
+    real, made = trainer.Trainer.step, []
+
+    def step(self, stop):
+        torch.cuda.set_sync_debug_mode("error" if made else "default")
+        try:
+            return real(self, stop)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            made.append(self.progress.step)
+
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+    ladders = ("--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True")
+    run("a", *ladders, *keys, "--max_iters=12", "--log_interval=5", "--device=cuda")
+    assert len(made) == 12
+
+
 def poison(monkeypatch):
     """Step 6 alone meets a loss that is not finite, in its second micro-batch: samples 52 to 55.
 
