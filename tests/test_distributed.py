@@ -131,13 +131,12 @@ def test_gradients_travel_once_a_step_and_dropout_differs(runs):
 
 
 def test_muon_does_not_depend_on_the_number_of_ranks(runs):
-    """Orthogonalising makes the smallest singular values, and with them rounding, larger."""
     folder, _ = runs
     one, two = (records(folder / name / "log.jsonl") for name in ("muon_one", "muon_two"))
     assert len(one) == len(two) == 12 + 4
     for a, b in zip(one, two, strict=True):
         for key in {"loss", "grad_norm", "val_loss"} & a.keys():
-            assert b[key] == pytest.approx(a[key], rel=1e-3), (a["step"], key)
+            assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
     assert one != records(folder / "one" / "log.jsonl")
 
 
