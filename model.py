@@ -487,9 +487,9 @@ def print_accounts(arguments):
         paper = published([*stack, *overrides])
         print(row(name, f"{total:,}", paper, *(f"{n:,}" for n in numbers), *flops, cache))
     print(
-        "\npublished: by the paper, of a recipe in config/paper as it stands; forward, training: model MFLOPs "
-        "per token at block_size, causal attention counted in full; cache: bytes per token of the past in "
-        "bfloat16"
+        "\npublished: by the paper, of a recipe in config/paper as it stands; forward, training: model "
+        "MFLOPs per token at block_size, causal attention counted in full; cache: bytes per token of the "
+        "past in bfloat16"
     )
     for name, config in zip(models, configs, strict=True):
         if idle := config.without_effect():

@@ -56,7 +56,9 @@ class TrainConfig(ModelConfig):
     gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
     # optimisation
     max_iters: int = 600_000  # steps in all
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for matrices of the blocks, AdamW for the rest
     learning_rate: float = 6e-4  # peak, after the warmup
+    muon_learning_rate: float | None = None  # Muon: peak, of the same schedule; None: learning_rate
     lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # way down; wsd: warmup, stable, decay
     min_lr: float = 6e-5  # where the schedule ends, at max_iters
     warmup_iters: int = 2000  # steps of linear warmup
@@ -89,7 +91,8 @@ class TrainConfig(ModelConfig):
         wrong = super().check()
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
         positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
-        for key in (*positive.split(), "wsd_decay_iters", "dyadic_iters", "dry_run_mfu"):
+        optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu")
+        for key in (*positive.split(), *optional):
             if getattr(self, key) is not None and not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         for key in ("min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "dyadic_rewarmup"):
@@ -115,6 +118,8 @@ class TrainConfig(ModelConfig):
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
         if self.dry_run_mfu > 1:
             wrong.append(f"dry_run_mfu is a share, at most 1, not {self.dry_run_mfu}")
+        if self.optimizer != "muon" and self.muon_learning_rate is not None:
+            wrong.append(f"muon_learning_rate acts with optimizer=muon only, not with {self.optimizer}")
         if self.lr_schedule != "wsd" and self.wsd_decay_iters is not None:
             wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
         elif self.warmup_iters + (self.wsd_decay_iters or 0) > self.max_iters:

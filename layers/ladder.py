@@ -145,6 +145,8 @@ class LadderEnsemble(Ladders):
         self.n_in, self.ladders = n_in, ladders
         self.U = nn.Linear(n_in, n_out, bias=False) if linear else None
         self.V = nn.Linear(ladders, n_out, bias=False) if project else None
+        if self.elementwise:
+            self.V.elementwise = True  # a table of weights, though it is held as a map
         fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
         self.hold_ladders(config, depth, (ladders, n_in), (ladders,), fractions, fan_in)
 

@@ -109,7 +109,7 @@ def test_mistakes_on_the_command_line(argument, message):
         ("count = 1.0", "count must be of type int, not 1.0 (float)"),
         ("flag = 1", "flag must be of type bool, not 1 (int)"),
         ("name = None", "name must be of type str, not None (NoneType)"),
-        ("learning_rte = 1", "unknown key 'learning_rte'; did you mean learning_rate?"),
+        ("learning_rte = 1", "unknown key 'learning_rte'; did you mean learning_rate"),
         ("count = 1\n\ncount = 1 / 0", "line 3: ZeroDivisionError: division by zero"),
         ("count = = 1", "line 1: SyntaxError"),
         ("import sys\nsys.exit(3)", "line 2: SystemExit"),

@@ -61,7 +61,9 @@ def held(folder, name, ranks):
 
 @pytest.fixture(scope="module")
 def runs(dataset, tmp_path_factory):
-    """A short run on 1, 2 and 4 ranks; on 2 also 50 steps of everything at once, and two that fail."""
+    """A short run on 1, 2 and 4 ranks, with Muon on 1 and 2; on 2 also 50 steps of everything at once, and
+    some that fail.
+    """
     folder = tmp_path_factory.mktemp("runs")
     keys = {
         "dataset": dataset, "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3,
@@ -71,14 +73,18 @@ def runs(dataset, tmp_path_factory):
     }  # fmt: skip
     arguments = [*(f"--{key}={value}" for key, value in keys.items()), *PLAIN]
     everything = ["--max_iters=50", "--compile=True", "--activation_checkpointing=True", "--dropout=0.1"]
-    train_watched(1, folder, {"one": (arguments, {})})
+    muon = [*arguments, "--optimizer=muon"]
+    seldom = [*arguments, "--log_interval=100", "--eval_interval=100"]
+    train_watched(1, folder, {"one": (arguments, {}), "muon_one": (muon, {})})
     printed = train_watched(
         2,
         folder,
         {
             "two": (arguments, {}),
+            "muon_two": (muon, {}),
             "everything": ([*arguments, *everything, "--dyadic_rewarmup=2"], {}),
             "poisoned": (arguments, {"poison": 6}),
+            "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
             "full": (arguments, {"file_limit": 50_000}),
         },
     )
@@ -124,7 +130,17 @@ def test_gradients_travel_once_a_step_and_dropout_differs(runs):
         assert len(seeds) == 12 * ranks
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("two", 2), ("everything", 2), ("four", 4)])
+def test_muon_does_not_depend_on_the_number_of_ranks(runs):
+    folder, _ = runs
+    one, two = (records(folder / name / "log.jsonl") for name in ("muon_one", "muon_two"))
+    assert len(one) == len(two) == 12 + 4
+    for a, b in zip(one, two, strict=True):
+        for key in {"loss", "grad_norm", "val_loss"} & a.keys():
+            assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
+    assert one != records(folder / "one" / "log.jsonl")
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("two", 2), ("muon_two", 2), ("everything", 2), ("four", 4)])
 def test_weights_and_ranges_are_the_same_on_all_ranks(runs, name, ranks):
     """At each evaluation and checkpoint, the last one after all steps; the ranks read different batches."""
     folder, _ = runs
@@ -159,12 +175,26 @@ def test_not_finite_on_one_rank_ends_all(runs):
     assert "rank 1, samples 54 to 55" in message
     assert "rank 0" not in message
     assert "step_00000005.pt, from before" in message
-    assert printed.count("loss nan and gradient norm nan") == 1
+    assert printed.count("loss nan and gradient norm nan") == 2
     for found in held(folder, "poisoned", 2):
         assert found[-1]["step"] == 6
     weights = checkpoint.load(checkpoint.find(folder / "poisoned"))
     assert weights["step"] == 5
     assert all(tensor.isfinite().all() for n, tensor in weights["model"].items() if ".z_m" not in n)
+
+
+def test_not_finite_on_one_rank_ends_all_when_the_host_looks(runs):
+    """Three steps later, with the samples of the step that it was."""
+    folder, printed = runs
+    (message,) = re.findall(
+        r"at step 6, which was not made \(nor the 3 after it\).*?'positive'", printed, re.DOTALL
+    )
+    assert "rank 1, samples 50 to 51: loss nan, first not finite in the output of blocks.0.ffn" in message
+    assert "rank 0" not in message
+    assert "step_00000005.pt, from before" in message
+    for found in held(folder, "poisoned_unseen", 2):
+        assert found[-1]["step"] == 9
+    assert len(checkpoint.numbered(folder / "poisoned_unseen" / "ckpt")) == 1
 
 
 def test_a_full_disk_ends_all_ranks_and_keeps_the_checkpoint(runs):

@@ -109,6 +109,15 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(run):
             "--max_iters=16",
             "--cf_eval_clip=True",
         ],
+        [
+            "--optimizer=muon",
+            "--attention=cattn_m",
+            "--ffn=cffn_product",
+            "--dyadic=True",
+            "--max_iters=16",
+        ],
+        ["--optimizer=muon", "--muon_learning_rate=0.01", "--dtype=bfloat16", "--log_interval=6"],
+        ["--optimizer=muon", "--dtype=float16"],
     ],
 )
 def test_a_resumed_run_repeats_the_uninterrupted_one(run, monkeypatch, keys):
@@ -231,6 +240,9 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--batch_size=0", "batch_size must be above 0, not 0"),
         ("--learning_rate=nan", "learning_rate must be above 0, not nan"),
         ("--min_lr=1.0", "min_lr=1.0 is above learning_rate=0.003"),
+        ("--optimizer=sgd", "optimizer must be one of 'adamw', 'muon', not 'sgd'"),
+        ("--muon_learning_rate=0.01", "muon_learning_rate acts with optimizer=muon only, not with adamw"),
+        ("--muon_learning_rate=0", "muon_learning_rate must be above 0, not 0"),
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
@@ -328,6 +340,18 @@ def test_every_key_of_the_optimizer_and_the_precision_acts(run):
         _, changed = run(key, "--max_iters=6", f"--{key}")
         assert losses(changed)[-1][2] != losses(base)[-1][2], key
         assert losses(changed)[-1][2] == pytest.approx(losses(base)[-1][2], rel=0.2), key
+
+
+def test_the_rate_of_muon_acts(run):
+    results = []
+    for keys in ([], ["--optimizer=muon"], ["--optimizer=muon", "--muon_learning_rate=0.01"]):
+        folder, records = run(str(len(results)), "--max_iters=6", *keys)
+        results.append(losses(records)[-1][2])
+        assert checkpoint.load(checkpoint.find(folder))["config"]["optimizer"] == (
+            "muon" if keys else "adamw"
+        )
+    assert len(set(results)) == 3
+    assert results == pytest.approx([results[0]] * 3, rel=0.2)
 
 
 def test_best_is_the_lowest_validation_loss(run, monkeypatch):

@@ -9,23 +9,29 @@ from tqdm import tqdm
 
 from model import GPT, ModelConfig, flops_per_token, parameter_counts
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
+from training.optimizer import hidden_matrices
 from training.schedule import Dyadic
 
 GIB = 2**30
 
 
 def memory_estimate(
-    config: ModelConfig, batch_size: int, dtype: str, checkpointing: bool
+    config: ModelConfig, batch_size: int, dtype: str, checkpointing: bool, optimizer: str = "adamw"
 ) -> dict[str, int]:
     """Bytes on one device at the fullest moment of a step, by kind.
 
-    weights, gradients and the two moments of AdamW are float32. activations: everything else that is alive
-    at the worst moment of a forward and backward pass over batch_size sequences, as eager PyTorch would
-    keep it (torch.compile needs less), counted by running the model on tensors without storage.
+    weights, gradients, the two moments of AdamW and the one of Muon are float32. activations: everything
+    else that is alive at the worst moment of a forward and backward pass over batch_size sequences, as
+    eager PyTorch would keep it (torch.compile needs less), counted by running the model on tensors without
+    storage.
     """
     weights = 4 * sum(parameter_counts(config).values())
+    moments = 2 * weights
+    if optimizer == "muon":
+        with torch.device("meta"):
+            moments -= 4 * sum(matrix.numel() for matrix in hidden_matrices(GPT(config)))
     activations = _activations(config, batch_size, dtype, checkpointing)
-    return {"weights": weights, "gradients": weights, "optimizer": 2 * weights, "activations": activations}
+    return {"weights": weights, "gradients": weights, "optimizer": moments, "activations": activations}
 
 
 def _activations(config, batch_size, dtype, checkpointing) -> int:
@@ -75,7 +81,9 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     if config.dyadic:
         with torch.device("meta"):
             yield Dyadic(GPT(model), config.dyadic_iters or config.max_iters).table()
-    memory = memory_estimate(model, config.batch_size, config.dtype, config.activation_checkpointing)
+    memory = memory_estimate(
+        model, config.batch_size, config.dtype, config.activation_checkpointing, config.optimizer
+    )
     kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
     yield f"memory           {sum(memory.values()) / GIB:,.2f} GiB on each device: {kinds}"
     yield (

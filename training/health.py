@@ -1,8 +1,36 @@
-"""A loss or gradient that is not finite: where it began."""
+"""A loss or gradient that is not finite: when and where it began."""
 
 import torch
 
 from training.hardware import autocast
+
+
+class Watch:
+    """The figures of the last step, kept on the device, where they stay those of the first unsound one.
+
+    `unsound`: float32 scalar, 1 from that step on, else 0: a reason to leave out updates that the host need
+    not know of. Nothing here makes the host wait but `read`.
+    """
+
+    def __init__(self, device: torch.device):
+        self.figures = torch.zeros(5, dtype=torch.float64, device=device)
+        self.unsound = torch.zeros((), device=device)
+
+    def note(self, step: int, loss: torch.Tensor, norm: torch.Tensor, scale: torch.Tensor):
+        """The loss, the gradients' norm and the loss scale (1: none) of a step before its update.
+
+        A norm that is not finite is no fault where a scale was too large, as it is lowered then.
+        """
+        sound = loss.isfinite() & (norm.isfinite() | (scale > 1))
+        number = self.figures.new_full((), step)
+        figures = torch.stack([number, loss.double(), norm.double(), scale.double(), 1 - sound.double()])
+        self.figures = torch.where(self.unsound == 1, self.figures, figures)
+        self.unsound = self.figures[-1].float()
+
+    def read(self) -> tuple[int, float, float, float, bool]:
+        """(step, loss, norm, scale, whether they were sound); waits for the device."""
+        step, loss, norm, scale, unsound = self.figures.tolist()
+        return int(step), loss, norm, scale, not unsound
 
 
 def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:

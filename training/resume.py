@@ -23,6 +23,7 @@ CHANGEABLE = {
     "batch_size": "goes on at the next unread sample",
     "gradient_accumulation_steps": "goes on at the next unread sample",
     "learning_rate": "from here on",
+    "muon_learning_rate": "from here on",
     "min_lr": "from here on",
     "lr_schedule": "from here on",
     "wsd_decay_iters": "from here on",
@@ -41,6 +42,7 @@ CHANGEABLE = {
 REASONS = {
     "seed": "it decides the order of the data, of which a part has been read",
     "init_from": "the weights began there",
+    "optimizer": "the moments that were saved mean nothing to the other one",
     "block_size": "the model's positions and the cutting of the data depend on it",
     "dyadic": "depths that trained would fall asleep again, or the other way round",
     "dyadic_iters": "it moves the steps at which depths wake",
@@ -97,8 +99,9 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     path = found[-1]
     content = checkpoint.load(path, mmap)
     changes, wrong = {}, []
-    for key, value in dataclasses.asdict(config).items():
-        before = content["config"].get(key)
+    for field in dataclasses.fields(config):
+        key, value = field.name, getattr(config, field.name)
+        before = content["config"].get(key, field.default)  # a key that is newer than the run
         if key in FREE or before == value:
             continue
         told = f"{key} was {before!r}, now {value!r}"
@@ -124,14 +127,14 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     Raises CheckpointError where it does not fit.
     """
     checkpoint.load_weights(model, content, path)
-    own = [(group["weight_decay"], group["betas"]) for group in optimizer.param_groups]
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(content["optimizer"])
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state in {path} is of another model: {error}") from None
     # these are the configuration's, which may have changed
-    for group, (weight_decay, betas) in zip(optimizer.param_groups, own, strict=True):
-        group["weight_decay"], group["betas"] = weight_decay, betas
+    for group, keys in zip(optimizer.param_groups, own, strict=True):
+        group.update(keys)
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
     progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})

@@ -22,9 +22,9 @@ from training.checkpoint import CheckpointError
 from training.distributed import Ranks
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
 from training.hardware import Clock, autocast, compiled, device_name, peak_flops
-from training.health import diagnose
+from training.health import Watch, diagnose
 from training.log import Log, start_wandb, write_whole
-from training.optimizer import adamw
+from training.optimizer import adamw, muon
 from training.pretrained import Source
 from training.resume import Progress, fingerprint, load_state
 from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
@@ -63,9 +63,13 @@ class Trainer:
         self.model = model.to_empty(device=device).init_weights()
         self.model.activation_checkpointing = config.activation_checkpointing
         betas = (config.beta1, config.beta2)
-        self.optimizer = adamw(
-            self.model, config.learning_rate, config.weight_decay, betas, config.decay_ladders
-        )
+        keys = (config.learning_rate, config.weight_decay, betas, config.decay_ladders)
+        if config.optimizer == "muon":
+            # bfloat16 where the run uses it anyway; what trains in float16 may not have it
+            half = config.dtype == "bfloat16"
+            self.optimizer = muon(self.model, *keys, torch.bfloat16 if half else torch.float32)
+        else:
+            self.optimizer = adamw(self.model, *keys)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
         self.dyadic = Dyadic(self.model, config.dyadic_iters) if config.dyadic else None
         self.progress = Progress()
@@ -99,11 +103,13 @@ class Trainer:
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
         self.training_model = ranks.wrap(compiled(self.model, config.compile, device, self.say))
         self.clock = Clock(device, self.progress.seconds)
+        self.watch = Watch(device)
 
     def train(self, stop: Stop) -> bool:
         """Up to config.max_iters steps; False where a signal ended it before, after a checkpoint.
 
-        Raises TrainingError where a loss or gradient is not finite.
+        Raises TrainingError where a loss or gradient is not finite. From then on nothing is updated; the
+        host learns of it when it next looks, before it logs, evaluates or saves anything.
         """
         config, progress = self.config, self.progress
         # at step 0, and where a signal came between a step and its evaluation
@@ -117,15 +123,19 @@ class Trainer:
             mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
         )  # fmt: skip
         while progress.step < config.max_iters:
-            values, ladders, stopping = self.step(stop)
+            rate, ladders, stopping = self.step(stop)
             bar.update()
-            if self.due(config.log_interval):
+            logging, evaluating, saving = map(
+                self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
+            )
+            if logging or evaluating or saving or stopping:
+                values = self.look(rate)
+            if logging:
                 now = self.clock.seconds()
                 speed = (progress.step - logged_at[0]) * self.tokens_per_step / (now - logged_at[1])
                 logged_at = (progress.step, now)
                 self.record({"seconds": now, **values, "tokens_per_second": speed, **self.mfu(speed)})
                 bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed:,.0f} tokens/s", refresh=False)
-            evaluating, saving = self.due(config.eval_interval), self.due(config.checkpoint_interval)
             if stopping:
                 # at once, as whoever sent the signal waits seconds; an evaluation that is due comes later
                 with self.clock.paused() as progress.seconds:
@@ -147,10 +157,11 @@ class Trainer:
         )
         return True
 
-    def step(self, stop: Stop) -> tuple[dict, dict, bool]:
-        """One update -> (values for the log, gradient norms of ladders by layer, whether to stop).
+    def step(self, stop: Stop) -> tuple[float, dict, bool]:
+        """One update -> (learning rate, gradient norms of ladders by layer, whether to stop).
 
-        All ranks agree on what is returned. The gradient norms are there where an evaluation follows.
+        All ranks agree on what is returned. The gradient norms, scalars on the device, are there where an
+        evaluation follows. The host never waits for the device here, so that a GPU always has work.
         """
         config, progress, ranks = self.config, self.progress, self.ranks
         step = progress.step
@@ -160,8 +171,7 @@ class Trainer:
                 fraction.reset_range()
         self.model.train()
         # dropout's randomness is a function of step and rank, so that a resumed run repeats it
-        seed = seed_of(config.seed, step, ranks.rank)
-        torch.manual_seed(seed)
+        torch.manual_seed(seed_of(config.seed, step, ranks.rank))
         rate = self.set_learning_rates(step)
         loss = self.backward(step)
         if self.dyadic:
@@ -170,22 +180,26 @@ class Trainer:
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
         ladders = ladder_gradients(self.model) if followed else {}
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
-        # before the first wait for a GPU: a rank that is missing is noticed here, with a message
-        stopping = ranks.any(bool(stop))
-        loss, norm = loss.item(), norm.item()
-        ladders = {layer: value.item() for layer, value in ladders.items()}
-        if not self.sound(loss, norm):
-            self.explain(step, loss, norm, seed)
-        self.scaler.step(self.optimizer)
+        scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
+        self.watch.note(step, loss, norm, scale)
+        self.scaler.step(self.optimizer, skip=self.watch.unsound)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
         progress.samples += self.samples_per_step
+        # before the host waits for a GPU: a rank that is missing is noticed here, with a message
+        return rate, ladders, ranks.any(bool(stop))
+
+    def look(self, rate: float) -> dict:
+        """Wait for the device -> values for the log; raises TrainingError where a step was not sound."""
+        step, loss, norm, scale, sound = self.watch.read()
+        if not sound:
+            self.explain(step, loss, norm, scale)
         # JSON has no infinity: it is there where float16's scaler left a step out
         values = {"loss": loss, "learning_rate": rate, "grad_norm": norm if math.isfinite(norm) else None}
         if self.scaler.is_enabled():
             values["loss_scale"] = self.scaler.get_scale()
-        return values, ladders, stopping
+        return values
 
     def backward(self, step: int) -> torch.Tensor:
         """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them."""
@@ -212,20 +226,19 @@ class Trainer:
         )  # fmt: skip
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+            if group["muon"]:  # the same schedule from another peak
+                group["lr"] *= (config.muon_learning_rate or config.learning_rate) / config.learning_rate
             if self.dyadic and group["depth"]:
                 wake = wake_step(group["depth"], config.dyadic_iters)
                 group["lr"] *= rewarmup(step, wake, config.dyadic_rewarmup)
         return rate
 
-    def sound(self, loss: float, norm: float) -> bool:
-        if not self.scaler.is_enabled():
-            return math.isfinite(loss) and math.isfinite(norm)
-        # float16's gradients may overflow: the scaler leaves such a step out and lowers its scale
-        return math.isfinite(loss) and (math.isfinite(norm) or self.scaler.get_scale() > 1)
-
-    def explain(self, step: int, loss: float, norm: float, seed: int):
-        """Raise TrainingError with where it began; nothing was updated and nothing is saved."""
-        first = self.progress.samples + self.ranks.rank * self.config.batch_size
+    def explain(self, step: int, loss: float, norm: float, scale: float):
+        """Raise TrainingError with where it began; from that step on nothing was updated or saved."""
+        later = self.progress.step - 1 - step
+        samples = self.progress.samples - (later + 1) * self.samples_per_step
+        first = samples + self.ranks.rank * self.config.batch_size
+        seed = seed_of(self.config.seed, step, self.ranks.rank)
         starts = [first + number * self.stride for number in range(self.micro_batches)]
         batches = [self.loader.batch(start) for start in starts]
         try:
@@ -240,9 +253,11 @@ class Trainer:
         found = [what for one in self.ranks.gather(found) for what in one]
         saved = checkpoint.numbered(self.folder / "ckpt")
         last = f"the last checkpoint is {saved[-1]}, from before" if saved else "there is no checkpoint yet"
-        scale = f", loss scale {self.scaler.get_scale():g}" if self.scaler.is_enabled() else ""
+        scaled = f", loss scale {scale:g}" if self.scaler.is_enabled() else ""
+        nor = f" (nor the {later:,} after it)" if later else ""
         message = (
-            f"loss {loss:.4g} and gradient norm {norm:.4g}{scale} at step {step:,}, which was not made.\n  "
+            f"loss {loss:.4g} and gradient norm {norm:.4g}{scaled} at step {step:,}, "
+            f"which was not made{nor}.\n  "
             + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
             + f"\n{last}. Try a lower learning_rate, gradient clipping, or cf_pole='positive'"
         )
@@ -262,7 +277,7 @@ class Trainer:
             tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
             ladders = ladder_statistics(self.model, tokens, config.dtype)
             for layer, statistics in ladders.items():
-                statistics["grad_norm"] = gradients.get(layer)
+                statistics["grad_norm"] = gradients[layer].item() if gradients else None
             record |= {"ladders": ladders} if ladders else {}
         self.record(record)
         self.on_first(lambda: self.log.draw())

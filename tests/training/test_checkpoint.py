@@ -110,9 +110,7 @@ def test_foreign_and_damaged_files(tmp_path):
 def test_what_find_says(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         checkpoint.find(tmp_path / "nowhere")
-    with pytest.raises(
-        CheckpointError, match="holds neither ckpt/ of a run nor a model's config.json; give"
-    ):
+    with pytest.raises(CheckpointError, match="holds neither ckpt/ of a run nor a model"):
         checkpoint.find(tmp_path)
     (tmp_path / "ckpt").mkdir()
     with pytest.raises(CheckpointError, match="holds no checkpoint yet"):

@@ -9,6 +9,7 @@ import torch
 from model import GPT, ModelConfig, flops_per_token
 from train import main
 from training.dry_run import memory_estimate
+from training.optimizer import muon
 
 VARIANTS = [
     {"attention": "softmax", "ffn": "mlp"},
@@ -42,6 +43,29 @@ def test_activations_cover_what_autograd_keeps(tiny, keys):
     (estimate,) = estimate.values()
     assert sum(kept.values()) < estimate < 2.5 * sum(kept.values())
     assert loss.isfinite()
+
+
+def test_muon_holds_one_moment_of_its_matrices(tiny):
+    config = tiny(attention="cattn_m", ffn="cffn_added", cf_eval_clip=True)
+    model = GPT(config).init_weights()
+    optimizer = muon(model, 1e-3, 0.1, (0.9, 0.95))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moments = (tensor for state in optimizer.state.values() for tensor in state.values() if tensor.dim())
+    estimate = memory_estimate(config, 1, "float32", False, "muon")
+    assert estimate["optimizer"] == 4 * sum(tensor.numel() for tensor in moments)
+    plain = memory_estimate(config, 1, "float32", False)
+    assert estimate["optimizer"] < plain.pop("optimizer")
+    assert plain.items() <= estimate.items()
+
+
+def test_the_plan_knows_the_optimizer(arguments, capsys, tmp_path):
+    said = []
+    for optimizer in ("adamw", "muon"):
+        main([*arguments, "--dry_run=True", f"--optimizer={optimizer}", "--n_embd=512", "--n_layer=8"])
+        said.append(float(re.search(r"optimizer ([\d.]+)", capsys.readouterr().out)[1]))
+    assert said[1] == pytest.approx(said[0] / 2, abs=0.01)
 
 
 def test_recomputing_blocks_takes_less_and_longer_batches_more(tiny):

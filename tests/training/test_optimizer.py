@@ -1,7 +1,17 @@
+import itertools
+
 import pytest
 import torch
 
-from training.optimizer import adamw
+from layers import ATTENTION, FFN
+from training.optimizer import adamw, muon, orthogonalised
+
+VARIANTS = [{"attention": a, "ffn": f, "bias": True} for a, f in itertools.product(ATTENTION, FFN)]
+VARIANTS += [
+    {"ffn": "cffn_gated", "cffn_gate": "glu", "cffn_proj": True},
+    {"ffn": "cffn_added", "cf_ladder": "elementwise", "position": "expe", "expe_learned": "random"},
+    {"attention": "cattn_m", "cattn_proj": True, "tie_embeddings": False},
+]
 
 
 def test_decay_groups(build):
@@ -39,3 +49,114 @@ def test_decay_shrinks_only_what_decays(build):
         factor = (parameter / before[name]).nanmedian().item()
         still = ".W." in name or ".b." in name or "norm" in name
         assert factor == pytest.approx(1.0 if still else 0.95), name
+
+
+@pytest.mark.parametrize("keys", VARIANTS)
+def test_what_muon_takes(build, keys):
+    """The linear maps of the blocks and nothing else, by name; the rest is grouped as without Muon."""
+    model = build(**keys)
+    *others, matrices = muon(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    maps = {"qkv", "proj", "value", "up", "down", "gate", "U", "V", "U1", "U2"}
+    if "cf_ladder" in keys:
+        maps.remove("V")
+    found = {names[id(p)] for p in matrices["params"]}
+    expected = (name for name in names.values() if name.startswith("blocks."))
+    assert found == {n for n in expected if n.endswith(".weight") and n.split(".")[-2] in maps}
+    assert all(p.dim() == 2 for p in matrices["params"])
+    assert (matrices["muon"], matrices["depth"], matrices["weight_decay"]) == (True, 0, 0.1)
+    taken = {id(p) for p in matrices["params"]}
+    plain = adamw(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
+    for group, before in zip(others, plain, strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in before["params"] if id(p) not in taken]
+        assert (group["muon"], group["depth"]) == (False, before["depth"])
+
+
+def random_gradients(model, scale=1.0):
+    for number, parameter in enumerate(model.parameters()):
+        generator = torch.Generator().manual_seed(number)
+        parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
+
+
+def naive(matrix):
+    """The iteration on the singular values themselves, in float64."""
+    U, S, V = torch.linalg.svd(matrix.double(), full_matrices=False)
+    S = S / S.norm()
+    for _ in range(5):
+        S = 3.4445 * S - 4.7750 * S**3 + 2.0315 * S**5
+    return U * S @ V
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 8), (8, 3), (1, 7), (40, 24)])
+def test_orthogonalised(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    expected = naive(matrix)
+    assert torch.allclose(orthogonalised(matrix, torch.float32).double(), expected, atol=1e-4)
+    half = orthogonalised(matrix, torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert torch.allclose(half.double(), expected, atol=0.05)
+    assert not orthogonalised(torch.zeros(shape), torch.float32).any()
+
+
+def test_steps_of_muon(build):
+    """Two steps of each matrix against the equation in float64; the others move as AdamW moves them."""
+    model, same = build(ffn="cffn_added"), build(ffn="cffn_added")
+    optimizer, plain = muon(model, 0.01, 0.3, (0.9, 0.95)), adamw(same, 0.01, 0.3, (0.9, 0.95))
+    matrices = optimizer.param_groups[-1]["params"]
+    of_muon = {id(p) for p in matrices}
+    expected = [p.detach().double().clone() for p in matrices]
+    momenta = [torch.zeros_like(weight) for weight in expected]
+    for scale in (1.0, 3.0):
+        random_gradients(model, scale)
+        random_gradients(same, scale)
+        for number, p in enumerate(matrices):
+            momenta[number] = 0.95 * momenta[number] + 0.05 * p.grad.double()
+            update = naive(0.05 * p.grad.double() + 0.95 * momenta[number])
+            expected[number] *= 1 - 0.01 * 0.3
+            expected[number] -= 0.01 * 0.2 * max(p.shape) ** 0.5 * update
+        optimizer.step()
+        plain.step()
+        optimizer.zero_grad(set_to_none=True)
+        for p, weight in zip(matrices, expected, strict=True):
+            assert torch.allclose(p.double(), weight, atol=1e-5)
+    for ours, p in zip(model.parameters(), same.parameters(), strict=True):
+        assert torch.equal(ours, p) == (id(ours) not in of_muon)
+        assert len(optimizer.state[ours]) == (1 if id(ours) in of_muon else 3)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_muon_is_that_of_pytorch(build):
+    """To the bit, in the precision that PyTorch's has."""
+    model, same = build(ffn="swiglu"), build(ffn="swiglu")
+    optimizer = muon(model, 0.01, 0.3, (0.9, 0.95), dtype=torch.bfloat16)
+    of_muon = {id(p) for p in optimizer.param_groups[-1]["params"]}
+    pairs = [(p, q) for p, q in zip(model.parameters(), same.parameters(), strict=True) if id(p) in of_muon]
+    theirs = torch.optim.Muon(
+        [q for _, q in pairs], 0.01, 0.3, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    for scale in (1.0, 0.1, 5.0):
+        random_gradients(model, scale)
+        random_gradients(same, scale)
+        optimizer.step(torch.zeros(()))
+        theirs.step()
+        assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("make", [adamw, muon])
+def test_a_step_that_is_left_out_leaves_no_trace(build, make):
+    """Weights, moments and counts stay to the bit, though gradients are NaN; then it goes on as if not."""
+    models = [build(attention="cattn_m", ffn="cffn_added") for _ in range(2)]
+    optimizers = [make(model, 0.01, 0.3, (0.9, 0.95)) for model in models]
+    skip = torch.zeros(())
+    for model, optimizer in zip(models, optimizers, strict=True):
+        random_gradients(model)
+        optimizer.step(skip)
+    random_gradients(models[0], torch.nan)
+    optimizers[0].step(skip + 1)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        random_gradients(model, 0.5)
+        optimizer.step(skip)
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(p, q)
+        for key, value in optimizers[0].state[p].items():
+            assert torch.equal(value, optimizers[1].state[q][key])

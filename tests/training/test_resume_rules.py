@@ -103,6 +103,10 @@ def test_the_same_samples_in_other_micro_batches(run):
         ("cf_pole=clamp", "cf_pole was 'positive', now 'clamp' (it makes another model)"),
         ("eval_tokens=320", "eval_tokens was 640, now 320 (the best validation loss so far is of other"),
         ("max_iters=4", "max_iters=4, but 5 steps are done"),
+        (
+            "optimizer=muon",
+            "optimizer was 'adamw', now 'muon' (the moments that were saved mean",
+        ),
     ],
 )
 def test_what_is_refused_says_why(run, capsys, key, reason):
@@ -189,6 +193,31 @@ def test_changed_optimizer_keys_take_effect(run):
         results.append(losses(resumed(folder, "--max_iters=8", *change)))
     assert len({tuple(r.values()) for r in results}) == 4
     assert len({tuple(r[s] for s in range(1, 7)) for r in results}) == 1  # step 7 is the first to see it
+
+
+def test_the_rate_of_muon_may_change(run):
+    folder, _ = run("a", "--max_iters=5", "--optimizer=muon")
+    records = resumed(folder, "--max_iters=8", "--muon_learning_rate=0.01")
+    (change,) = [r["resumed"] for r in records if "resumed" in r]
+    assert change["muon_learning_rate"] == "muon_learning_rate was None, now 0.01: from here on"
+    other, _ = run("b", "--max_iters=5", "--optimizer=muon")
+    assert losses(resumed(other, "--max_iters=8"))[8] != losses(records)[8]
+
+
+def test_a_run_from_before_a_key_goes_on(run):
+    """It did what the default now says."""
+    folder, _ = run("a", "--max_iters=5")
+    path = checkpoint.find(folder)
+    content = checkpoint.load(path)
+    for key in ("optimizer", "muon_learning_rate"):
+        del content["config"][key]
+    for group in content["optimizer"]["param_groups"]:
+        del group["muon"]
+    torch.save(content, path)
+    records = resumed(folder, "--max_iters=8")
+    (change,) = [r["resumed"] for r in records if "resumed" in r]
+    assert change.keys() == {"max_iters"}
+    assert losses(records)[8]
 
 
 def test_every_key_has_a_rule():

@@ -1,5 +1,6 @@
 """The training loop: signals, full disks, float16, recomputation, the dyadic schedule, what is logged."""
 
+import copy
 import os
 import resource
 import signal
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.loader import Dataset
 from layers.ladder import Fraction
@@ -256,6 +258,171 @@ def test_blocks_are_recomputed_where_that_is_asked_for(run, monkeypatch):
     assert not calls
     run("recomputed", "--max_iters=2", "--activation_checkpointing=True")
     assert len(calls) == 2 * 2 * 2  # steps, micro-batches, layers
+
+
+class Waits(TorchDispatchMode):
+    """Notes what would make the host wait for a GPU, in the operators and in the methods of a tensor."""
+
+    METHODS = ("cpu", "item", "numpy", "tolist")
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.equal):
+            self.found.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+    def __enter__(self):
+        self.patch = pytest.MonkeyPatch()
+        for name in self.METHODS:
+            real = getattr(torch.Tensor, name)
+            noted = lambda *a, name=name, real=real: (self.found.append(name), real(*a))[1]  # noqa: E731
+            self.patch.setattr(torch.Tensor, name, noted)
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        self.patch.undo()
+        return super().__exit__(*exception)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        ["--dtype=float16", "--dropout=0.1"],
+        ["--optimizer=muon", "--dtype=bfloat16"],
+        ["--optimizer=muon", "--dtype=float16", "--ffn=swiglu"],
+        [
+            "--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True",
+            "--dyadic_reset_ranges=True", "--dyadic_rewarmup=2",
+        ],
+        ["--attention=cattn_u", "--ffn=cffn_gated", "--grad_clip=0"],
+        ["--attention=synthesizer", "--ffn=cffn_added", "--cf_pole=clamp"],
+        ["--attention=bigbird", "--position=expe", "--norm=rmsnorm", "--activation_checkpointing=True"],
+    ],
+)  # fmt: skip
+def test_the_host_waits_for_the_device_only_to_look(run, monkeypatch, keys):
+    """In no step is the value of a tensor asked for; between steps only before something is written."""
+    waits, looks = [], []
+
+    def step(self, stop):
+        with Waits(waits):
+            return real_step(self, stop)
+
+    real_step, real_look = trainer.Trainer.step, trainer.Trainer.look
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+    monkeypatch.setattr(
+        trainer.Trainer,
+        "look",
+        lambda self, rate: (looks.append(self.progress.step), real_look(self, rate))[1],
+    )
+    run("a", *keys, "--max_iters=16", "--log_interval=7", "--checkpoint_interval=9")
+    assert waits == []
+    assert looks == [7, 9, 10, 14, 16]
+
+
+@pytest.mark.parametrize("ask", ["item", "tolist", "cpu", "numpy", "__float__", "__bool__", "__int__"])
+def test_waiting_for_the_device_would_be_seen(ask):
+    waits = []
+    with Waits(waits):
+        getattr(torch.ones(()), ask)()
+    assert waits
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("keys", [[], ["--optimizer=muon", "--dtype=bfloat16"], ["--dtype=float16"]])
+def test_no_step_synchronises_a_gpu(run, monkeypatch, keys):
+    """But for the first, which sets things up."""
+    real, made = trainer.Trainer.step, []
+
+    def step(self, stop):
+        torch.cuda.set_sync_debug_mode("error" if made else "default")
+        try:
+            return real(self, stop)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            made.append(self.progress.step)
+
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+    ladders = ("--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True")
+    run("a", *ladders, *keys, "--max_iters=12", "--log_interval=5", "--device=cuda")
+    assert len(made) == 12
+
+
+def poison(monkeypatch):
+    """Step 6 alone meets a loss that is not finite, in its second micro-batch: samples 52 to 55.
+
+    -> the (weights, moments) from before that step, and from where the run ends.
+    """
+    held, wanted = [], []
+    forward, backward, explain = GPT.forward, trainer.Trainer.backward, trainer.Trainer.explain
+
+    def hold(self):
+        held.append(copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict()["state"]]))
+
+    def poisoned(self, tokens, targets=None):
+        loss = forward(self, tokens, targets)
+        return loss * torch.nan if wanted and torch.equal(tokens, wanted[0]) else loss
+
+    def watched(self, step):
+        if step == 6:
+            hold(self)
+            wanted.append(self.loader.batch(52)[0])
+        return backward(self, step)
+
+    def ended(self, *figures):
+        hold(self)
+        explain(self, *figures)
+
+    monkeypatch.setattr(GPT, "forward", poisoned)
+    monkeypatch.setattr(trainer.Trainer, "backward", watched)
+    monkeypatch.setattr(trainer.Trainer, "explain", ended)
+    return held
+
+
+SELDOM = [f"--{key}_interval=100" for key in ("log", "eval", "checkpoint")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "later"),
+    [
+        (["--log_interval=1", "--checkpoint_interval=3"], 0),
+        (["--log_interval=5", "--optimizer=muon", "--checkpoint_interval=6"], 3),
+        (["--checkpoint_interval=4"], 1),
+        (["--checkpoint_interval=4", "--optimizer=muon", "--dtype=float16"], 1),
+        (["--eval_interval=9", "--attention=cattn_m", "--ffn=cffn_added"], 2),
+        (["--eval_interval=3", "--log_interval=5", "--dtype=float16"], 2),
+        (["--max_iters=12"], 5),
+    ],
+)
+def test_from_a_step_that_is_not_finite_on_nothing_changes(run, monkeypatch, tmp_path, keys, later):
+    """Though the steps after it are finite; the run ends at the next record, evaluation or checkpoint."""
+    held = poison(monkeypatch)
+    with pytest.raises(SystemExit) as stop:
+        run("a", *SELDOM, *keys)
+    said = str(stop.value.code)
+    scale = ", loss scale 65536" if "--dtype=float16" in keys else ""
+    nor = f" (nor the {later} after it)" if later else ""
+    assert f"loss nan and gradient norm nan{scale} at step 6, which was not made{nor}.\n" in said
+    assert "\n  rank 0, samples 52 to 55: loss nan, every output finite, gradients not finite of" in said
+    assert said.count("rank 0") == 1
+    (weights, moments), (weights_after, moments_after) = held
+    assert all(torch.equal(weights[name], tensor) for name, tensor in weights_after.items())
+    for before, after in zip(moments.values(), moments_after.values(), strict=True):
+        assert all(torch.equal(before[name], tensor) for name, tensor in after.items())
+    for path in checkpoint.numbered(tmp_path / "a" / "ckpt"):
+        assert checkpoint.load(path)["step"] <= 6
+        assert f"the last checkpoint is {path}" in said or path != checkpoint.find(tmp_path / "a")
+
+
+def test_a_signal_after_a_step_that_is_not_finite_saves_nothing(run, monkeypatch, tmp_path):
+    poison(monkeypatch)
+    interrupt(monkeypatch, 8, signal.SIGTERM)
+    with pytest.raises(SystemExit, match=r"at step 6, which was not made \(nor the 2 after it\)"):
+        run("a", *SELDOM)
+    assert not (tmp_path / "a" / "ckpt").exists()
 
 
 def test_mfu_is_of_all_ranks(tiny):
