@@ -158,7 +158,11 @@ def main(argv: list[str]):
     ranks = Ranks()
     # one rank on each machine says what is wrong with the command line
     with contextlib.redirect_stderr(sys.stderr if ranks.local_rank == 0 else io.StringIO()):
-        config = configurator.parse(TrainConfig, argv, saved=saved_config)
+        try:
+            config = configurator.parse(TrainConfig, argv, saved=saved_config)
+        except SystemExit:
+            ranks.let_another_speak(first=ranks.local_rank == 0)
+            raise
     try:
         if config.dry_run:
             return plan(config)
@@ -169,6 +173,7 @@ def main(argv: list[str]):
         if not finished:
             sys.exit(stop.status)
     except OtherRankError:
+        ranks.let_another_speak()
         sys.exit(1)
     except LostRankError as error:
         if error.speak:

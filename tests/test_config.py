@@ -85,6 +85,7 @@ def test_ablations_are_what_their_names_say():
         **{f"ladders_{n}": ("cf_ladders", n) for n in (1, 3, 5, 7)},
         "no_dyadic": ("dyadic", False),
         "cattn_u": ("attention", "cattn_u"),
+        "muon": ("optimizer", "muon"),
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
         "ladder_form": ("cf_impl", "ladder"),
         "expe_half": ("expe_inference_scale", 0.5),

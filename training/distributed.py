@@ -181,6 +181,13 @@ class Ranks:
         """Every rank has found the same error: rank 0 raises it, the others OtherRankError."""
         raise error if self.first else OtherRankError("rank 0 says why")
 
+    def let_another_speak(self, first: bool = False):
+        """Before a silent end: torchrun ends all ranks of a machine as soon as one has failed, and the
+        one that says why may be slower. It is not waited for longer than ANSWER_SECONDS.
+        """
+        if self.world > 1 and not first:
+            time.sleep(ANSWER_SECONDS)
+
     def same(self, what: str, value) -> str | None:
         """None where all ranks hold the same value, else a sentence that says who does not."""
         values = self.gather(value)
