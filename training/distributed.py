@@ -183,10 +183,10 @@ class Ranks:
 
     def let_another_speak(self, first: bool = False):
         """Before a silent end: torchrun ends all ranks of a machine as soon as one has failed, and the
-        one that says why may be slower. It is not waited for longer than ANSWER_SECONDS.
+        one that says why may be slower. When that one ends, this wait does too.
         """
         if self.world > 1 and not first:
-            time.sleep(ANSWER_SECONDS)
+            time.sleep(20)
 
     def same(self, what: str, value) -> str | None:
         """None where all ranks hold the same value, else a sentence that says who does not."""
