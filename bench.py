@@ -47,6 +47,7 @@ class BenchConfig:
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
     parts: bool = True  # train: time the parts of a step too
+    profile: str | None = None  # train, infer: folder for a profiler's trace of each model, after the table
     json: str | None = None  # file for all numbers, in JSON
 
     def check(self) -> list[str]:
@@ -56,6 +57,10 @@ class BenchConfig:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if self.json is not None and Path(self.json).exists():
             wrong.append(f"json={self.json} exists already, and is not overwritten")
+        elif self.json is not None and not Path(self.json).parent.is_dir():
+            wrong.append(f"json={self.json}: there is no folder {Path(self.json).parent}")
+        if self.profile is not None and self.mode == "ops":
+            wrong.append("profile acts with mode=train and mode=infer only")
         return wrong
 
 
@@ -243,7 +248,14 @@ def compare(models: dict[str, ModelConfig], gate, make, options, sections, confi
             one.ask("sections")
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(worker(make, *item)) for item in models.items()]
-        return measure(workers, sections, config)
+        measured = measure(workers, sections, config)
+        if config.profile is not None:
+            Path(config.profile).mkdir(parents=True, exist_ok=True)
+            for one in workers:
+                name = "".join(c if c.isalnum() else "_" for c in one.name)
+                path = Path(config.profile) / f"{config.mode}_{name}.json"
+                print(f"{one.name}, {sections[0]}: {path}\n{one.ask('profile', sections[0], str(path))}")
+        return measured
 
 
 def measure(workers: list[Worker], sections, config: BenchConfig):

@@ -22,7 +22,7 @@ from kernels.shared_attention import shared_attention, shared_attention_naive
 from kernels.triangular import causal_linear
 from training.hardware import autocast
 
-WIDTH, LADDERS, VOCABULARY, COLUMNS = 768, 7, 50304, 50257
+WIDTH, LENGTH, LADDERS, VOCABULARY, COLUMNS = 768, 1024, 7, 50304, 50257
 HEADS = 12
 
 
@@ -41,8 +41,9 @@ class Case:
     flops: int = 0
 
 
-def cases(device: torch.device, batch_size: int, length: int = 1024) -> dict[str, Callable[[], Case]]:
-    """{name: function that makes the case}; `batch_size` sequences of `length` tokens."""
+def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]]:
+    """{name: function that makes the case}; `batch_size` sequences of LENGTH tokens."""
+    length = LENGTH
     depths = {
         f"continued fraction, d={depth}": functools.partial(_fraction, device, batch_size * length, depth)
         for depth in (3, 7)

@@ -70,6 +70,8 @@ def _serve(pipe, device, threads, make, arguments):
                     answer = list(sections)
                 elif request == "time":
                     answer = seconds(sections[rest[0]], rest[1], device)
+                elif request == "profile":
+                    answer = profile(sections[rest[0]], rest[1], device)
                 else:
                     answer = peak_bytes(sections[rest[0]], device)
                 pipe.send((False, answer))
@@ -123,6 +125,19 @@ def peak_bytes(function: Callable, device: torch.device) -> int | None:
     except OSError:
         return None
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def profile(function: Callable, path: str, device: torch.device) -> str:
+    """Write a trace of one iteration, for Perfetto; -> its ten most expensive operations."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        function()
+        synchronize(device)
+    profiler.export_chrome_trace(path)
+    key = f"self_{device.type}_time_total"
+    return profiler.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=60)
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:

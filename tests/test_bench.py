@@ -1,0 +1,158 @@
+"""bench.py: what it says, and that wrong numbers are never timed. Nothing here depends on a speed."""
+
+import json
+import os
+
+import pytest
+import torch
+
+import bench
+from benchmarks import decoding, operators, report, training_step
+from benchmarks.worker import BenchError, Worker, quartiles
+
+CPU = torch.device("cpu")
+MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]
+SMALL = [
+    "--vocab_size=100", "--block_size=16", "--n_layer=3", "--cf_ladders=2", "--compile=False",
+    "--repetitions=2", "--seconds=0.001", "--device=cpu", "--batch_size=2",
+]  # fmt: skip
+
+
+def run(capsys, *arguments):
+    bench.main([*MODELS, *SMALL, *arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training(capsys, tmp_path, dtype):
+    lines = run(
+        capsys, f"--dtype={dtype}", f"--json={tmp_path / 'all.json'}", f"--profile={tmp_path / 'p'}"
+    )
+    assert lines[0].startswith("device ")
+    assert f"torch {torch.__version__}, commit " in lines[0]
+    assert lines[1] == f"training step: 2 x 16 tokens, {dtype}, eager"
+    assert all(sum(name in line for line in lines) >= 3 for name in MODELS)
+    assert len(list((tmp_path / "p").iterdir())) == 2
+    numbers = json.loads((tmp_path / "all.json").read_text())
+    assert {"device", "torch", "commit", "batch_size", "dtype", "models"} <= numbers.keys()
+    dense, full = numbers["models"].values()
+    assert [set(m["seconds"]) for m in (dense, full)] == [set(training_step.SECTIONS)] * 2
+    assert {len(s) for m in (dense, full) for s in m["seconds"].values()} == {2}
+    assert dense["speed_up"] == dense["flop_ratio"] == dense["blocks_speed_up"] == 1
+    assert full["flop_ratio"] == dense["flops_per_token"] / full["flops_per_token"] > 1
+    medians = [quartiles(m["seconds"]["blocks"])[1] for m in (dense, full)]
+    assert full["blocks_speed_up"] == pytest.approx(medians[0] / medians[1])
+
+
+def test_decoding(capsys, tmp_path):
+    lines = run(capsys, "--mode=infer", "--dtype=float32", f"--json={tmp_path / 'all.json'}")
+    assert lines[1].startswith("decoding: 2 sequences, a cache of 16 tokens, weights in float32, eager")
+    models = json.loads((tmp_path / "all.json").read_text())["models"]
+    assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * 64]
+
+
+def test_kernels(capsys, monkeypatch):
+    for name, value in {"WIDTH": 24, "LENGTH": 40, "VOCABULARY": 64, "COLUMNS": 60, "HEADS": 3}.items():
+        monkeypatch.setattr(operators, name, value)
+    for dtype in ("float32", "bfloat16"):
+        for name in operators.cases(CPU, 2):
+            made = operators.sections(name, 2, dtype, False, CPU)
+            case = operators.describe(name, 2)
+            assert len(made) == len(case.implementations) + len(case.others)
+            assert case.bytes or case.flops
+            for function in made.values():
+                function()
+
+
+def test_wrong_kernels_are_not_timed(monkeypatch):
+    monkeypatch.setattr(operators, "LENGTH", 8)
+    right = operators.continued_fraction
+    monkeypatch.setattr(operators, "continued_fraction", lambda a, **keys: 1.001 * right(a, **keys))
+    with pytest.raises(ValueError, match="continuants, eager: wrong output"):
+        operators.sections("continued fraction, d=3", 1, "float32", False, CPU)
+    monkeypatch.setattr(
+        operators,
+        "continued_fraction",
+        lambda a, **keys: right(a, **keys) + 0.01 * (a.sum() - a.sum().detach()),
+    )
+    with pytest.raises(ValueError, match="continuants, eager: wrong gradient of input 1"):
+        operators.sections("continued fraction, d=3", 1, "float32", False, CPU)
+
+
+def test_wrong_models_are_not_timed(tiny, monkeypatch):
+    step = training_step.StepOptions(2, "float32", True, False)
+    decode = decoding.DecodeOptions(2, "float32", False)
+    monkeypatch.setattr(torch, "compile", lambda model, **keys: model)
+    assert training_step.gate(tiny(), step, CPU) == decoding.gate(tiny(), decode, CPU) == {}
+    monkeypatch.setattr(torch, "compile", lambda model, **keys: lambda *given: 1.01 * model(*given))
+    with pytest.raises(ValueError, match=r"wrong loss: 0\.01 away"):
+        training_step.gate(tiny(), step, CPU)
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda model, **keys: lambda *given: (loss := model(*given)) + 0.1 * (loss - loss.detach()),
+    )
+    with pytest.raises(ValueError, match=r"wrong gradient: 0\.1 away"):
+        training_step.gate(tiny(), step, CPU)
+    right = decoding.functions
+
+    def forgetful(model, options):
+        step, prefill = right(model, options)
+        return lambda tokens, cache: step(tokens, model.new_cache(2)), prefill
+
+    monkeypatch.setattr(decoding, "functions", forgetful)
+    with pytest.raises(ValueError, match="wrong logits"):
+        decoding.gate(tiny(), decode, CPU)
+
+
+def fails(kind):
+    if kind == "raises":
+        raise ValueError("five")
+    if kind == "dies":
+        os._exit(3)
+    return {"one": lambda: None}
+
+
+def test_a_process_that_fails_is_named():
+    with (
+        Worker("a", CPU, 1, fails, "raises") as worker,
+        pytest.raises(BenchError, match="a: ValueError: five"),
+    ):
+        worker.ask("sections")
+    with (
+        Worker("b", CPU, 1, fails, "dies") as worker,
+        pytest.raises(BenchError, match=r"b: .* exit code 3"),
+    ):
+        worker.ask("sections")
+    with Worker("c", CPU, 1, fails, "nothing") as worker:
+        assert worker.ask("sections") == ["one"]
+        assert worker.ask("time", "one", 0.0) > 0
+    assert not worker.process.is_alive()
+
+
+def test_what_it_refuses(capsys, tmp_path):
+    (tmp_path / "there.json").touch()
+    for arguments, message in [
+        ([], "name one config file or more"),
+        (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
+        (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
+        (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
+        (["config/gpt2.py", f"--json={tmp_path / 'no' / 'a.json'}"], "there is no folder"),
+        (["config/gpt2.py", "--profile=x", "--mode=ops"], "profile acts with"),
+        (["config/gpt2.py", "--learning_rate=1"], "learning_rate is a key of train.py"),
+        (["config/gpt3.py"], "no such config file"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            bench.main(arguments)
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        bench.main(["config/gpt2.py", "config/llama_3b.py", "--compile=False", "--device=cpu"])
+    assert "models of different block_size" in str(stop.value.code)
+
+
+def test_quartiles_and_tables():
+    assert quartiles([3.0]) == (3, 3, 3)
+    assert quartiles([5.0, 1.0, 2.0, 3.0, 4.0]) == (2, 3, 4)
+    lines = report.table([{"a": "x", "bb": "1"}, {"a": "yyy", "bb": "1,000"}]).splitlines()
+    assert lines == ["| a   |    bb |", "| --- | ----: |", "| x   |     1 |", "| yyy | 1,000 |"]
