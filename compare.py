@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import configurator
+from benchmarks.report import table
 from model import flops_per_token, model_config, parameter_counts
 from training.log import RunFolderError, draw_losses, read_log
 
@@ -52,7 +53,8 @@ def main(argv: list[str]):
     names = [Path(run).name for run in runs]
     if len(set(names)) == len(names):
         runs = dict(zip(names, runs.values(), strict=True))
-    print_table([row(run, *parts) for run, parts in runs.items()])
+    rows = [row(run, *parts) for run, parts in runs.items()]
+    print(table([{COLUMNS[key]: cell for key, cell in cells.items()} for cells in rows]))
     for line in differences({run: parts[0] for run, parts in runs.items()}):
         print(line)
     try:
@@ -96,20 +98,6 @@ def row(run: str, config: dict, records: list[dict]) -> dict[str, str]:
         "speed": f"{statistics.median(rates[1:] or rates or [0]):,.0f}",
         "minutes": f"{final['seconds'] / 60:.1f}",
     }
-
-
-def print_table(rows: list[dict[str, str]]):
-    """A Markdown table, its columns aligned for reading in a terminal too."""
-    widths = {key: max(len(title), *(len(r[key]) for r in rows)) for key, title in COLUMNS.items()}
-
-    def line(cells):
-        aligned = (c.ljust(widths[k]) if k == "run" else c.rjust(widths[k]) for k, c in cells.items())
-        print("| " + " | ".join(aligned) + " |")
-
-    line(COLUMNS)
-    line({key: "-" * width if key == "run" else "-" * (width - 1) + ":" for key, width in widths.items()})
-    for cells in rows:
-        line(cells)
 
 
 def differences(configs: dict[str, dict]) -> list[str]:

@@ -1,0 +1,39 @@
+"""What the tests of whole models go through."""
+
+import itertools
+
+import pytest
+
+from layers import ATTENTION, FFN
+from model import ModelConfig
+
+VARIANTS = list(itertools.product(ATTENTION, FFN))
+OPTIONS = [
+    {},
+    {"bias": True},
+    {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
+    *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
+    {"cffn_proj": True},
+]
+OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
+# of the block around the mixers; one ffn is enough for them
+BLOCKS = [
+    {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
+    {"position": "none", "norm": "rmsnorm", "bias": True, "ffn_hidden": 40},
+    {"position": "rope", "n_kv_head": 1},
+    {"position": "expe", "n_kv_head": 1, "bias": True},
+    {"position": "exqpe", "expe_learned": "standard", "expe_on_v": True},
+    {"cattn_value_width": 8},
+    {"cattn_value_width": 8, "cattn_heads": 3, "cattn_proj": True},
+]
+# what may stand together
+SOUND = [
+    pytest.param(attention, ffn, options, id=" ".join([attention, ffn, *map(str, options.values())]))
+    for (attention, ffn), options in [
+        *itertools.product(VARIANTS, OPTIONS),
+        *itertools.product(itertools.product(ATTENTION, ["swiglu"]), BLOCKS),
+    ]
+    if not ModelConfig(n_embd=24, n_head=3, attention=attention, ffn=ffn, **options).check()
+]
+variants = pytest.mark.parametrize(("attention", "ffn"), VARIANTS)
+every_option = pytest.mark.parametrize(("attention", "ffn", "options"), SOUND)
