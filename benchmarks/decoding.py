@@ -1,7 +1,6 @@
 """Decoding with a cache, of one model on one device, all weights in the bench's precision.
 
-step     one token for each sequence, after a prompt; it looks at the whole cache, so its time does not
-         depend on how much of it is filled
+step     one token for each sequence, with half of the cache filled; compiled it looks at all of the cache
 prefill  a prompt of all but one token of block_size
 """
 
