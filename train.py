@@ -29,7 +29,7 @@ from model import ModelConfig, model_config
 from training import checkpoint, pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, ends_process, world_size
-from training.hardware import DeviceError, choose_device, choose_dtype, peak_flops
+from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, peak_flops
 from training.log import RunFolderError, open_run
 from training.resume import fingerprint, restore
 from training.stopping import Stop
@@ -168,6 +168,7 @@ def main(argv: list[str]):
             return plan(config)
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
+        keep_freed_memory(device)
         with ranks.joined(device, config.distributed_timeout), Stop(ranks.first) as stop:
             finished = run(config, ranks, device, stop)
         if not finished:

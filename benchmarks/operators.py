@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from kernels.continued_fraction import (
+    POLES,
     continued_fraction,
     continued_fraction_ladder,
     continued_fraction_naive,
@@ -29,7 +30,7 @@ HEADS = 12
 @dataclasses.dataclass
 class Case:
     """inputs: tensors, the floating ones with gradients. implementations: {name: function of the inputs};
-    `exact` names those that compute the same, the others are there for comparison only. bytes, flops: of
+    `others` are there for comparison only. layouts: {name: how its inputs lie in memory}. bytes, flops: of
     forward and backward, what must be moved or multiplied at least; the larger kernel's limit counts.
     """
 
@@ -37,6 +38,7 @@ class Case:
     inputs: list[torch.Tensor]
     implementations: dict[str, Callable]
     others: dict[str, Callable] = dataclasses.field(default_factory=dict)
+    layouts: dict[str, Callable] = dataclasses.field(default_factory=dict)
     bytes: int = 0
     flops: int = 0
 
@@ -45,7 +47,10 @@ def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]
     """{name: function that makes the case}; `batch_size` sequences of LENGTH tokens."""
     length = LENGTH
     depths = {
-        f"continued fraction, d={depth}": functools.partial(_fraction, device, batch_size * length, depth)
+        f"continued fraction, d={depth}, {pole}": functools.partial(
+            _fraction, device, batch_size * length, depth, pole
+        )
+        for pole in POLES
         for depth in (3, 7)
     }
     return {
@@ -61,17 +66,25 @@ def _random(device, *shape):
     return drawn.to(device).requires_grad_()
 
 
-def _fraction(device, tokens, depth):
-    """At least as many fractions as twelve layers of a small model have, so that time is not overhead."""
-    a = (_random(device, 12 * tokens, depth, LADDERS).detach() + 1).requires_grad_()
+def _fraction(device, tokens, depth, pole):
+    """At least as many fractions as twelve layers of a small model have, so that time is not overhead.
+    Above 0 no denominator is clamped, and all forms compute the same.
+    """
+    a = (_random(device, 12 * tokens, depth, LADDERS).detach().abs() + 1).requires_grad_()
     forms = {
-        "naive ladder": continued_fraction_naive,
-        "ladder, d clamped divisions": continued_fraction_ladder,
+        "naive ladder, no clamp": continued_fraction_naive,
+        "ladder, d divisions (CoFrGeNet_B)": continued_fraction_ladder,
         "continuants": continued_fraction,
     }
-    functions = {name: functools.partial(function, pole="positive") for name, function in forms.items()}
+    functions = {name: functools.partial(function, pole=pole) for name, function in forms.items()}
     words = (3 * depth + 2) * LADDERS * 12 * tokens
-    return Case(f"{12 * tokens:,} tokens, L = {LADDERS}", [a], functions, bytes=4 * words)
+    what = f"{12 * tokens:,} tokens, L = {LADDERS}, cf_pole={pole}"
+    return Case(what, [a], functions, layouts={"continuants": _depth_first}, bytes=4 * words)
+
+
+def _depth_first(a):
+    """[tokens, d, L] as `LadderEnsemble` computes it; for the others tokens first is the fastest."""
+    return a.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def _attention(device, batch_size, length):
@@ -146,32 +159,35 @@ def sections(name: str, batch_size: int, dtype: str, compile: bool, device: torc
     case = cases(device, batch_size)[name]()
     upstream = None
 
-    def iteration(function, precision):
+    def iteration(function, precision, inputs):
         nonlocal upstream
-        for tensor in case.inputs:
+        for tensor in inputs:
             tensor.grad = None
         with autocast(device, precision):
-            out = function(*case.inputs)
+            out = function(*inputs)
         if upstream is None or upstream.shape != out.shape:
             drawn = torch.Generator().manual_seed(3)
             upstream = torch.randn(out.shape, generator=drawn).to(device)
         out.backward(upstream.to(out.dtype))
         return out
 
-    def tensors(function, precision):
-        out = iteration(function, precision)
-        return [t.detach().float().clone() for t in (out, *(t.grad for t in case.inputs))]
+    def tensors(function, precision, inputs):
+        out = iteration(function, precision, inputs)
+        return [t.detach().float().clone() for t in (out, *(t.grad for t in inputs))]
 
-    exact = tensors(next(iter(case.implementations.values())), "float32")
+    exact = tensors(next(iter(case.implementations.values())), "float32", case.inputs)
     timed = {}
     for label, function in {**case.implementations, **case.others}.items():
+        inputs = case.inputs
+        if label in case.layouts:
+            inputs = [case.layouts[label](tensor.detach()).requires_grad_() for tensor in inputs]
         forms = {f"{label}, eager": function}
         if compile:
             forms[f"{label}, compiled"] = torch.compile(function, fullgraph=True, dynamic=False)
         for form, chosen in forms.items():
             if label in case.implementations:
-                _check(form, tensors(chosen, dtype), exact, dtype)
-            timed[form] = functools.partial(iteration, chosen, dtype)
+                _check(form, tensors(chosen, dtype, inputs), exact, dtype)
+            timed[form] = functools.partial(iteration, chosen, dtype, inputs)
     return timed
 
 

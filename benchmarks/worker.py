@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from training.hardware import give_back_freed_memory, keep_freed_memory
+
 
 class BenchError(RuntimeError):
     """Something cannot be measured; says what."""
@@ -60,6 +62,7 @@ class Worker:
 def _serve(pipe, device, threads, make, arguments):
     if threads:
         torch.set_num_threads(threads)
+    keep_freed_memory(device)  # as train.py does
     sections = None
     try:
         while True:
@@ -118,6 +121,7 @@ def peak_bytes(function: Callable, device: torch.device) -> int | None:
         function()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
+    give_back_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
         function()

@@ -16,6 +16,8 @@ ladder, `continued_fraction_ladder` is the same with d divisions, and `denominat
 `continued_fraction_naive` is the oracle. On a GPU `kernels.continued_fraction_triton` does the work.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -36,10 +38,12 @@ def continued_fraction(
     floor: float = 0.1,
     pole_grad: str = "formula",
     backend: str = "auto",
+    dim: int = -2,
 ) -> torch.Tensor:
-    """f(a_1..a_d) along the last but one dimension.
+    """f(a_1..a_d) along a dimension, by default the last but one.
 
-    a: [..., d, L], any floating type; a[..., k-1, :] is a_k of the L ladders (depth-major).
+    a: [..., d, L], any floating type; a[..., k-1, :] is a_k of the L ladders. dim: where d stands,
+    a negative number. Fastest where d comes first in memory, as in a view of [d, L, tokens].
     Returns z: [..., L] in a's type. Inside, everything is float32 (float64 for float64): in bfloat16
     the 99th percentile of the relative error would be 8 % at d=3 and 19 % at d=7.
 
@@ -60,10 +64,12 @@ def continued_fraction(
     Raises ValueError for an unknown pole, pole_grad or backend, where Triton is asked for and cannot run,
     and where a has no depth.
     """
-    options = _checked(a, pole, eps, floor, pole_grad)
+    options = _checked(a, pole, eps, floor, pole_grad, dim)
+    first, in_order = _depth_first(a, dim)
     if backends.use_triton(backend, a):
-        return continued_fraction_triton(a, *options)[0]
-    return _ContinuedFraction.apply(a, *options)
+        z, _, _ = continued_fraction_triton(first.flatten(1).unsqueeze(1), *options)
+        return in_order(z.view(first.shape[1:]))
+    return in_order(_ContinuedFraction.apply(first, *options))
 
 
 def continued_fraction_and_range(
@@ -73,99 +79,128 @@ def continued_fraction_and_range(
     floor: float = 0.1,
     pole_grad: str = "formula",
     backend: str = "auto",
+    dim: int = -2,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`continued_fraction`, and `finite_range` of its result in the same pass over it."""
-    options = _checked(a, pole, eps, floor, pole_grad)
-    if backends.use_triton(backend, a):
-        return continued_fraction_triton(a, *options, ranged=True)
-    z = _ContinuedFraction.apply(a, *options)
-    return z, *finite_range(z)
+    """`continued_fraction`, and `finite_range` of its result in the same pass over it. The ladders are the
+    dimensions after `dim`, those before it are tokens.
+    """
+    options = _checked(a, pole, eps, floor, pole_grad, dim)
+    if not backends.use_triton(backend, a):
+        z = continued_fraction(a, pole, eps, floor, pole_grad, backend, dim)
+        return z, *finite_range(z, dims=-1 - dim)
+    where = a.dim() + dim
+    tokens, ladders = a.shape[:where], a.shape[where + 1 :]
+    ladders_first = a.permute(where, *range(where + 1, a.dim()), *range(where))
+    flat = ladders_first.reshape(len(ladders_first), math.prod(ladders), math.prod(tokens))
+    z, low, high = continued_fraction_triton(flat, *options, ranged=True)
+    z = z.view(*ladders, *tokens).permute(*range(len(ladders), a.dim() - 1), *range(len(ladders)))
+    return z, low.view(ladders), high.view(ladders)
 
 
 @torch.no_grad()
-def finite_range(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def finite_range(z: torch.Tensor, dims: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     """z: [..., L] -> low, high: [L] float32, the smallest and largest finite z of each ladder, inf and -inf
-    where there is none. They have no gradient.
+    where there is none. They have no gradient. dims: how many dimensions at the end count the ladders.
     """
-    rows = z.detach().reshape(-1, z.shape[-1]).float()
+    ladders = z.shape[z.dim() - dims :]
+    rows = z.detach().reshape(-1, *ladders).float()
     if not rows.shape[0]:
-        rows = rows.new_full((1, z.shape[-1]), float("nan"))
+        rows = rows.new_full((1, *ladders), float("nan"))
     finite = rows.isfinite()
     low = rows.where(finite, float("inf")).amin(0)
     return low, rows.where(finite, float("-inf")).amax(0)
 
 
 def continued_fraction_ladder(
-    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1
+    a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1, dim: int = -2
 ) -> torch.Tensor:
     """f(a_1..a_d) as the ladder is written, d divisions, differentiated by autograd (CoFrGeNet_B).
 
     Shapes, types and poles as in `continued_fraction`, but "clamp" clamps each of the d denominators
     a_k + 1/(...). The two are equal wherever no denominator is clamped.
     """
-    _check(a, pole)
-    z = torch.zeros_like(a[..., 0, :], dtype=torch.promote_types(a.dtype, torch.float32))
-    for a_k in reversed(_partial_denominators(a, pole == "positive", floor).unbind(-2)):
-        z = (_clamp(a_k + z, eps) if pole == "clamp" else a_k + z).reciprocal()
+    _check(a, pole, dim)
+    partial = _partial_denominators(a, pole == "positive", floor).unbind(dim)
+    z = torch.zeros_like(partial[0])
+    for a_k in reversed(partial):
+        r = a_k + z
+        if pole == "clamp":  # in a form whose gradient is fast, too
+            r = torch.where(r < 0, -1.0, 1.0) * r.abs().clamp_min(eps)
+        z = r.reciprocal()
     return z.to(a.dtype)
 
 
-def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:
+def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1, dim: int = -2) -> torch.Tensor:
     """K_d(a_1..a_d) before any clamp: how near a ladder is to its pole.
 
     a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive"
     of softplus(a) + floor. Raises ValueError for an unknown pole and where a has no depth.
     """
-    _check(a, pole)
-    return _continuants(_partial_denominators(a, pole == "positive", floor))[-1]
+    _check(a, pole, dim)
+    return _continuants(_partial_denominators(a, pole == "positive", floor).unbind(dim))[-1]
+
+
+def _depth_first(a, dim):
+    """-> a with d as the first dimension and the others as they lie in memory, a view, and the function
+    that brings a result back into a's order
+    """
+    first = a.movedim(dim, 0)
+    order = sorted(range(1, a.dim()), key=first.stride, reverse=True)
+    back = [order.index(one) for one in range(1, a.dim())]
+    return first.permute(0, *order), lambda z: z.permute(back)
 
 
 class _ContinuedFraction(torch.autograd.Function):
-    """Keeps only `a`: recomputing the continuants costs d multiply-adds, storing them d more words."""
+    """a: [d, ...] -> [...]. Keeps only `a`: recomputing the continuants costs d multiply-adds, storing them
+    d more words. In place where it can be: without a compiler every operation is a pass over memory.
+    """
 
     @staticmethod
     def forward(ctx, a, positive, constant, pole_grad):
         ctx.save_for_backward(a)
         ctx.positive, ctx.constant, ctx.pole_grad = positive, constant, pole_grad
-        *_, numerator, K_d = _continuants(_partial_denominators(a, positive, constant))
-        return (numerator * (K_d if positive else _clamp(K_d, constant)).reciprocal()).to(a.dtype)
+        *_, numerator, K_d = _continuants(_partial_denominators(a, positive, constant).unbind())
+        return (numerator / (K_d if positive else _clamp(K_d, constant))).to(a.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_z):
         (a,) = ctx.saved_tensors
-        partial = _partial_denominators(a, ctx.positive, ctx.constant)
+        partial = _partial_denominators(a, ctx.positive, ctx.constant).unbind()
         *tails, K_d = _continuants(partial)
         reciprocal = (K_d if ctx.positive else _clamp(K_d, ctx.constant)).reciprocal()
+        grad_z = grad_z.to(K_d.dtype)
+        signed = (-grad_z, grad_z)
         # tails[d-k] is K_{d-k}; k runs from 1 to d
-        squares = [(tail * reciprocal).square() for tail in reversed(tails)]
-        grads = [g if k % 2 else -g for k, g in enumerate(squares)]
-        if not ctx.positive and ctx.pole_grad != "formula":
+        ratios = [tail * reciprocal for tail in reversed(tails)]
+        if ctx.positive or ctx.pole_grad == "formula":
+            grads = [ratio.square_().mul_(signed[k % 2]) for k, ratio in enumerate(ratios)]
+        else:
             clamped = K_d.abs() < ctx.constant  # a NaN is not, and stays
-            inside = [torch.zeros_like(K_d)] * len(tails)
+            inside = [0.0] * len(ratios)
             if ctx.pole_grad == "exact":
-                heads = _heads(partial)
-                inside = [h * t * reciprocal for h, t in zip(heads, reversed(tails), strict=True)]
-            grads = [torch.where(clamped, i, g) for i, g in zip(inside, grads, strict=True)]
-        grad = torch.stack(grads, dim=-2) * grad_z.to(partial.dtype).unsqueeze(-2)
+                inside = [h * r * grad_z for h, r in zip(_heads(partial), ratios, strict=True)]
+            outside = [ratio.square() * signed[k % 2] for k, ratio in enumerate(ratios)]
+            grads = [torch.where(clamped, i, o) for i, o in zip(inside, outside, strict=True)]
+        grad = torch.stack(grads)
         if ctx.positive:
-            grad = grad * torch.sigmoid(a.to(partial.dtype))
+            grad.mul_(torch.sigmoid(a.to(grad.dtype)))
         return grad.to(a.dtype), None, None, None
 
 
-def _checked(a, pole, eps, floor, pole_grad):
+def _checked(a, pole, eps, floor, pole_grad, dim):
     """-> positive, constant, pole_grad"""
-    _check(a, pole)
+    _check(a, pole, dim)
     if pole_grad not in POLE_GRADS:
         raise ValueError(f"cf_pole_grad must be one of {', '.join(POLE_GRADS)}, not {pole_grad!r}")
     positive = pole == "positive"
     return positive, floor if positive else eps, pole_grad
 
 
-def _check(a, pole):
+def _check(a, pole, dim):
     if pole not in POLES:
         raise ValueError(f"cf_pole must be one of {', '.join(POLES)}, not {pole!r}")
-    if a.dim() < 2 or a.shape[-2] < 1:
+    if dim >= 0 or a.dim() < -dim or a.shape[dim] < 1:
         raise ValueError(
             f"a continued fraction needs partial denominators [..., d >= 1, L], not {list(a.shape)}"
         )
@@ -173,29 +208,28 @@ def _check(a, pole):
 
 def _partial_denominators(a, positive, floor):
     a = a.to(torch.promote_types(a.dtype, torch.float32))
-    return F.softplus(a) + floor if positive else a
+    return F.softplus(a).add_(floor) if positive else a
 
 
 def _clamp(denominator, eps):
-    return torch.where(denominator < 0, -1.0, 1.0) * denominator.abs().clamp_min(eps)
+    # + 0: -0 counts as positive
+    return denominator.abs().clamp_min_(eps).copysign_(denominator + 0.0)
 
 
-def _continuants(a):
-    """[K_0, ..., K_d]"""
-    previous, current = torch.zeros_like(a[..., 0, :]), torch.ones_like(a[..., 0, :])
-    tails = [current]
-    for a_k in reversed(a.unbind(-2)):
-        previous, current = current, a_k * current + previous
-        tails.append(current)
+def _continuants(partial):
+    """[a_1, ..., a_d] -> [K_0, ..., K_d]"""
+    tails = [torch.ones_like(partial[-1]), partial[-1]]
+    for a_k in reversed(partial[:-1]):
+        tails.append(torch.addcmul(tails[-2], a_k, tails[-1]))
     return tails
 
 
-def _heads(a):
+def _heads(partial):
     """The continuants of (a_2..a_{k-1}) for k = 1..d: dK_{d-1}/da_k is this one times K_{d-k}."""
-    heads = [torch.zeros_like(a[..., 0, :]), torch.ones_like(a[..., 0, :])]
-    for a_k in a.unbind(-2)[1:-1]:
-        heads.append(a_k * heads[-1] + heads[-2])
-    return heads[: a.shape[-2]]
+    heads = [torch.zeros_like(partial[0]), torch.ones_like(partial[0])]
+    for a_k in partial[1:-1]:
+        heads.append(torch.addcmul(heads[-2], a_k, heads[-1]))
+    return heads[: len(partial)]
 
 
 def continued_fraction_naive(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:

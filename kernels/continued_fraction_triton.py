@@ -1,8 +1,8 @@
 """The continued fraction on a GPU: one kernel each for value and gradient, a read once in each.
 
-`kernels.continued_fraction` states the equations and picks this code for CUDA tensors. A program takes a
-tile of rows x ladders. The loops over the d partial denominators are unrolled, so that all d + 1
-continuants of a ladder stay in registers.
+`kernels.continued_fraction` states the equations and picks this code for CUDA tensors. Depth comes first in
+memory, so that neighbouring threads read neighbouring words whatever the number of ladders. The loops over
+the d partial denominators are unrolled, so that all d + 1 continuants of a ladder stay in registers.
 """
 
 import torch
@@ -29,50 +29,51 @@ def _clamped_reciprocal(K_d, eps):
 
 @triton.jit
 def _forward_kernel(
-    a_ptr, z_ptr, low_ptr, high_ptr, rows, ladders, constant,
-    D: tl.constexpr, POSITIVE: tl.constexpr, RANGE: tl.constexpr, ROWS: tl.constexpr, LADDERS: tl.constexpr,
+    a_ptr, z_ptr, low_ptr, high_ptr, tokens, depth_stride, constant,
+    D: tl.constexpr, POSITIVE: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """a: [rows, D, ladders] -> z: [rows, ladders]; low, high: [tiles of rows, ladders]"""
-    tile = tl.program_id(0).to(tl.int64)
-    row = tile * ROWS + tl.arange(0, ROWS)[:, None]
-    ladder = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)[None, :]
-    mask = (row < rows) & (ladder < ladders)
-    a_1 = a_ptr + row * D * ladders + ladder
-    previous, current = tl.zeros((ROWS, LADDERS), tl.float32), tl.full((ROWS, LADDERS), 1.0, tl.float32)
-    for k in tl.static_range(D):
-        a_k = tl.load(a_1 + (D - 1 - k) * ladders, mask, other=1.0).to(tl.float32)
+    """a: [D, ladders, tokens] -> z: [ladders, tokens]; low, high: [ladders, blocks of tokens]"""
+    block, ladder = tl.program_id(0), tl.program_id(1)
+    token = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = token < tokens
+    here = ladder.to(tl.int64) * tokens + token
+    a_k_ptr = a_ptr + here
+    for _ in tl.static_range(D - 1):  # added, as a product of 32 bits could overflow
+        a_k_ptr += depth_stride
+    previous, current = tl.zeros((BLOCK,), tl.float32), tl.full((BLOCK,), 1.0, tl.float32)
+    for _ in tl.static_range(D):
+        a_k = tl.load(a_k_ptr, mask, other=1.0).to(tl.float32)
+        a_k_ptr -= depth_stride
         if POSITIVE:
             a_k = _softplus(a_k) + constant
         following = a_k * current + previous
         previous, current = current, following
     reciprocal = 1.0 / current if POSITIVE else _clamped_reciprocal(current, constant)
     z = (previous * reciprocal).to(z_ptr.dtype.element_ty)
-    tl.store(z_ptr + row * ladders + ladder, z, mask)
+    tl.store(z_ptr + here, z, mask)
     if RANGE:
         z = z.to(tl.float32)
         seen = mask & (tl.abs(z) < float("inf"))  # neither infinite nor NaN
-        last = tile * ladders + tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)
-        inside = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS) < ladders
-        tl.store(low_ptr + last, tl.min(tl.where(seen, z, float("inf")), 0), inside)
-        tl.store(high_ptr + last, tl.max(tl.where(seen, z, float("-inf")), 0), inside)
+        last = ladder * tl.num_programs(0) + block
+        tl.store(low_ptr + last, tl.min(tl.where(seen, z, float("inf")), 0))
+        tl.store(high_ptr + last, tl.max(tl.where(seen, z, float("-inf")), 0))
 
 
 @triton.jit
 def _backward_kernel(
-    a_ptr, grad_z_ptr, grad_ptr, rows, ladders, constant,
-    D: tl.constexpr, POSITIVE: tl.constexpr, POLE_GRAD: tl.constexpr,
-    ROWS: tl.constexpr, LADDERS: tl.constexpr,
+    a_ptr, grad_z_ptr, grad_ptr, count, constant,
+    D: tl.constexpr, POSITIVE: tl.constexpr, POLE_GRAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """a: [rows, D, ladders], grad_z: [rows, ladders] -> grad: [rows, D, ladders]"""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    ladder = tl.program_id(1) * LADDERS + tl.arange(0, LADDERS)[None, :]
-    mask = (row < rows) & (ladder < ladders)
-    first = row * D * ladders + ladder
-    grad_z = tl.load(grad_z_ptr + row * ladders + ladder, mask, other=0.0).to(tl.float32)
-    one = tl.full((ROWS, LADDERS), 1.0, tl.float32)
+    """a: [D, count], grad_z: [count] -> grad: [D, count]"""
+    here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = here < count
+    a_k_ptr, grad_k_ptr = a_ptr + here, grad_ptr + here
+    grad_z = tl.load(grad_z_ptr + here, mask, other=0.0).to(tl.float32)
+    one = tl.full((BLOCK,), 1.0, tl.float32)
     raw, partial = (), ()
-    for k in tl.static_range(D):
-        a_k = tl.load(a_ptr + first + k * ladders, mask, other=1.0).to(tl.float32)
+    for _ in tl.static_range(D):
+        a_k = tl.load(a_k_ptr, mask, other=1.0).to(tl.float32)
+        a_k_ptr += count
         raw += (a_k,)
         if POSITIVE:
             a_k = _softplus(a_k) + constant
@@ -96,50 +97,52 @@ def _backward_kernel(
         grad = grad * grad_z
         if POSITIVE:
             grad = grad / (1.0 + tl.exp(-raw[k]))
-        tl.store(grad_ptr + first + k * ladders, grad.to(grad_ptr.dtype.element_ty), mask)
+        tl.store(grad_k_ptr, grad.to(grad_ptr.dtype.element_ty), mask)
+        grad_k_ptr += count
 
 
-def _tile(depth, ladders):
-    """Rows x ladders of a program: fewer where more continuants of each must stay in registers."""
-    size = 1024 if depth <= 4 else 512 if depth <= 8 else 256
-    wide = min(triton.next_power_of_2(max(ladders, 1)), 32)
-    return size // wide, wide
+def _block(depth, count):
+    """Fractions of a program: fewer where more continuants of each must stay in registers, no more than
+    there are."""
+    most = 1024 if depth <= 4 else 512 if depth <= 8 else 256
+    return min(most, max(32, triton.next_power_of_2(count)))
 
 
 @triton_op("cofrgenet::continued_fraction_triton", mutates_args=())
 def _forward(
     a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: [..., d, L] -> z [..., L] in a's type; with `ranged` low and high [L] float32, else [0]."""
-    *shape, depth, ladders = a.shape
+    """a: [d, L, tokens] -> z [L, tokens] in a's type; with `ranged` low and high [L] float32, else [0]."""
+    depth, ladders, tokens = a.shape
     a = a.contiguous()
-    z = a.new_empty((*shape, ladders))
-    rows, (tall, wide) = z.numel() // max(ladders, 1), _tile(depth, ladders)
-    tiles = triton.cdiv(rows, tall)
-    # one row for each tile of rows, reduced below; at least one, so that there is something to reduce
-    low = a.new_full((max(tiles, 1), ladders if ranged else 0), float("inf"), dtype=torch.float32)
+    z = a.new_empty(a.shape[1:])
+    # which ladder it is matters to the range alone
+    rows, columns = (ladders, tokens) if ranged else (1, z.numel())
+    block = _block(depth, columns)
+    blocks = triton.cdiv(columns, block)
+    # one column for each block, reduced below; at least one, so that there is something to reduce
+    low = a.new_full((ladders if ranged else 0, max(blocks, 1)), float("inf"), dtype=torch.float32)
     high = torch.full_like(low, float("-inf"))
     if z.numel():
-        wrap_triton(_forward_kernel)[(tiles, triton.cdiv(ladders, wide))](
-            a, z, low, high, rows, ladders, constant,
-            D=depth, POSITIVE=positive, RANGE=ranged, ROWS=tall, LADDERS=wide,
+        wrap_triton(_forward_kernel)[(blocks, rows)](
+            a, z, low, high, columns, z.numel(), constant,
+            D=depth, POSITIVE=positive, RANGE=ranged, BLOCK=block,
         )  # fmt: skip
-    return z, low.amin(0), high.amax(0)
+    return z, low.amin(1), high.amax(1)
 
 
 @triton_op("cofrgenet::continued_fraction_triton_backward", mutates_args=())
 def _backward(
     a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: float, pole_grad: str
 ) -> torch.Tensor:
-    """a: [..., d, L], grad_z: [..., L] -> [..., d, L] in a's type"""
-    *_, depth, ladders = a.shape
+    """a: [d, L, tokens], grad_z: [L, tokens] -> [d, L, tokens] in a's type"""
     a, grad_z = a.contiguous(), grad_z.contiguous()
     grad = torch.empty_like(a)
-    rows, (tall, wide) = grad_z.numel() // max(ladders, 1), _tile(depth, ladders)
+    block = _block(len(a), grad_z.numel())
     if a.numel():
-        wrap_triton(_backward_kernel)[(triton.cdiv(rows, tall), triton.cdiv(ladders, wide))](
-            a, grad_z, grad, rows, ladders, constant,
-            D=depth, POSITIVE=positive, POLE_GRAD=pole_grad, ROWS=tall, LADDERS=wide,
+        wrap_triton(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
+            a, grad_z, grad, grad_z.numel(), constant,
+            D=len(a), POSITIVE=positive, POLE_GRAD=pole_grad, BLOCK=block,
         )  # fmt: skip
     return grad
 
@@ -160,9 +163,9 @@ _forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
 def continued_fraction_triton(
     a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: [..., d, L] bfloat16, float16 or float32 -> z [..., L] in a's type, and with `ranged` low and high
-    [L] float32, the smallest and largest finite z of each ladder (inf and -inf where none is), which have
-    no gradient.
+    """a: [d, L, tokens] bfloat16, float16 or float32 -> z [L, tokens] in a's type, and with `ranged` low
+    and high [L] float32, the smallest and largest finite z of each ladder (inf and -inf where none is),
+    which have no gradient.
 
     constant: floor where positive, else eps. Differentiable once.
     """

@@ -45,24 +45,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h, weight, targets, columns, chunk, dtype):
         wide = torch.promote_types(dtype, torch.float32)
-        column = torch.arange(weight.shape[0], device=h.device)
+        gradient_of = _compiled if torch.compiler.is_compiling() else _in_place
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
         grad_w = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         scored = targets != IGNORED
         for h_c, target, valid in zip(
             h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
         ):
-            logits = F.linear(h_c, w).to(wide)
-            if columns < len(column):
-                logits = torch.where(column < columns, logits, float("-inf"))
-            at_target = column == target[:, None]
-            norm = logits.logsumexp(-1, keepdim=True)
-            nats = norm.squeeze(-1) - torch.where(at_target, logits, 0.0).sum(-1)
-            total = total + torch.where(valid, nats, 0.0).sum()
+            nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns)
+            total = total + nats.where(valid, 0.0).sum()
             if not any(ctx.needs_input_grad):
                 continue
             # of the sum, not the mean: divided by the tokens, float16 would lose small probabilities
-            grad = torch.where(valid[:, None], (logits - norm).exp() - at_target.to(wide), 0.0).to(dtype)
+            grad = grad.to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
                 grad_w = grad_w + grad.T @ h_c
@@ -79,6 +74,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_h, of_w = ctx.types
         grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
         return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
+
+
+def _compiled(logits, target, valid, columns):
+    """logits: [n, V] -> nats: [n]; their gradient: [n, V], of rows that are not valid 0. No passes of
+    their own: all of it is fused with the sums over rows.
+    """
+    column = torch.arange(logits.shape[-1], device=logits.device)
+    if columns < len(column):
+        logits = torch.where(column < columns, logits, float("-inf"))
+    at_target = column == target[:, None]
+    norm = logits.logsumexp(-1, keepdim=True)
+    nats = norm.squeeze(-1) - torch.where(at_target, logits, 0.0).sum(-1)
+    return nats, torch.where(valid[:, None], (logits - norm).exp() - at_target.to(logits.dtype), 0.0)
+
+
+def _in_place(logits, target, valid, columns):
+    """The same without a compiler: few passes over memory, and no mask of [n, V]."""
+    logits[:, columns:] = float("-inf")
+    at_target = target.where(valid, 0)[:, None]
+    norm = logits.logsumexp(-1, keepdim=True)
+    nats = (norm - logits.gather(-1, at_target)).squeeze(-1)
+    grad = logits.sub_(norm).exp_().scatter_add_(-1, at_target, torch.full_like(norm, -1.0))
+    return nats, grad.masked_fill_(~valid[:, None], 0.0)
 
 
 def linear_cross_entropy_naive(h, weight, targets, columns=None):

@@ -63,12 +63,13 @@ class CAttnU(Ladders):
                 f"{length} tokens do not fit into CAttnU's block_size of {self.block_size} positions"
             )
         # float32 up to the matrix products, and no operation before them that autocast would round
-        x = x.mT.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-2)  # [B, C, 1, T]
+        x = x.mT.to(torch.promote_types(x.dtype, torch.float32))
         own = slice(length) if cache is None else pos  # the ladders of these tokens
-        a = x.unsqueeze(-3) * torch.stack(list(self.W))[..., own]  # [B, C, d, 2, T]
+        a = x * torch.stack(list(self.W))[:, :, None, None, own]  # [d, 2, B, C, T]
         if self.b:
-            a = a + torch.stack(list(self.b))[..., own]
-        y = self.w0[:, own] * x + self.fraction(a, None if cache is None else pos)
+            a = a + torch.stack(list(self.b))[:, :, None, None, own]
+        a = a.movedim((0, 1), (-3, -2))
+        y = self.w0[:, own] * x.unsqueeze(-2) + self.fraction(a, None if cache is None else pos)
         y = y.to(self.M.dtype)
         if cache is None:
             M = unpack_lower(self.M, length)

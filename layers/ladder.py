@@ -12,7 +12,6 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from kernels.continued_fraction import (
     continued_fraction,
@@ -62,18 +61,17 @@ class Fraction(nn.Module):
         pos: [T] int64, where the last dimension means the ladders of these positions and not the first
         ones, as in decoding. Then nothing is recorded.
         """
-        ladders, shape = a.flatten(-len(self.shape)), a.shape[-len(self.shape) :]
+        depth, shape = -1 - len(self.shape), a.shape[-len(self.shape) :]
         recording = self.has_range and self.training
         if self.impl == "ladder":
-            z = continued_fraction_ladder(ladders, self.pole, self.eps, self.floor)
-            seen = finite_range(z) if recording else None
+            z = continued_fraction_ladder(a, self.pole, self.eps, self.floor, depth)
+            seen = finite_range(z, len(shape)) if recording else None
         else:
-            options = (self.pole, self.eps, self.floor, self.pole_grad, self.backend)
+            options = (self.pole, self.eps, self.floor, self.pole_grad, self.backend, depth)
             if recording:
-                z, *seen = continued_fraction_and_range(ladders, *options)
+                z, *seen = continued_fraction_and_range(a, *options)
             else:
-                z = continued_fraction(ladders, *options)
-        z = z.unflatten(-1, shape)
+                z = continued_fraction(a, *options)
         if not self.has_range or (self.training and pos is not None):
             return z
         own = slice(shape[-1]) if pos is None else pos
@@ -82,14 +80,13 @@ class Fraction(nn.Module):
             # tensor-valued: whether a range was ever recorded must not be a branch in Python
             return torch.where(low <= high, z.clamp(low, high), z) if self.clip else z
         with torch.no_grad():
-            low.copy_(torch.minimum(low, seen[0].view(shape)))
-            high.copy_(torch.maximum(high, seen[1].view(shape)))
+            low.copy_(torch.minimum(low, seen[0]))
+            high.copy_(torch.maximum(high, seen[1]))
         return z
 
     def denominator(self, a):
         """a: [..., d, *shape] -> K_d: [..., *shape] before any clamp, at least float32."""
-        shape = a.shape[-len(self.shape) :]
-        return denominator(a.flatten(-len(shape)), self.pole, self.floor).unflatten(-1, shape)
+        return denominator(a, self.pole, self.floor, dim=-1 - len(self.shape))
 
 
 class Ladders(nn.Module):
@@ -164,21 +161,26 @@ class LadderEnsemble(Ladders):
         return self.fraction(self.partial_denominators(x))
 
     def partial_denominators(self, x):
-        """x: [..., n_in] -> a: [..., d, L] (elementwise: [..., d, L, n_in]).
+        """x: [..., n_in] -> a: [..., d, L] (elementwise: [..., d, L, n_in]), a view of a tensor in which d
+        comes first, then L: so the fraction works on whole rows of memory.
 
         Never rounded to half precision, whatever autocast says.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
-        weight = torch.cat(list(self.W)).to(dtype)
-        bias = torch.cat(list(self.b)).to(dtype) if self.b else None
+        weight, bias = torch.stack(list(self.W)).to(dtype), None
+        if self.b:
+            bias = torch.stack(list(self.b)).to(dtype)[(..., *[None] * (x.dim() - 1))]
         if self.elementwise:
-            a = x.to(dtype).unsqueeze(-2) * weight
-            a = a if bias is None else a + bias[:, None]
-            return a.unflatten(-2, (self.depth, self.ladders))
+            shape = (self.depth, self.ladders, *[1] * (x.dim() - 1), self.n_in)
+            a = x.to(dtype) * weight.view(shape)
+            return (a if bias is None else a + bias[..., None]).movedim((0, 1), (-3, -2))
         # autocast knows no meta device, which counts FLOPs
         autocast = torch.amp.is_autocast_available(x.device.type)
         with torch.autocast(x.device.type, enabled=False) if autocast else nullcontext():
-            return F.linear(x.to(dtype), weight, bias).unflatten(-1, (self.depth, self.ladders))
+            a = weight.flatten(0, 1) @ x.reshape(-1, self.n_in).to(dtype).T
+        a = a.view(self.depth, self.ladders, *x.shape[:-1])
+        # a sum beside the product is fused with the fraction; in it, it costs more than the product
+        return (a if bias is None else a + bias).movedim((0, 1), (-2, -1))
 
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):

@@ -69,14 +69,14 @@ def test_wrong_kernels_are_not_timed(monkeypatch):
     right = operators.continued_fraction
     monkeypatch.setattr(operators, "continued_fraction", lambda a, **keys: 1.001 * right(a, **keys))
     with pytest.raises(ValueError, match="continuants, eager: wrong output"):
-        operators.sections("continued fraction, d=3", 1, "float32", False, CPU)
+        operators.sections("continued fraction, d=3, positive", 1, "float32", False, CPU)
     monkeypatch.setattr(
         operators,
         "continued_fraction",
         lambda a, **keys: right(a, **keys) + 0.01 * (a.sum() - a.sum().detach()),
     )
     with pytest.raises(ValueError, match="continuants, eager: wrong gradient of input 1"):
-        operators.sections("continued fraction, d=3", 1, "float32", False, CPU)
+        operators.sections("continued fraction, d=3, positive", 1, "float32", False, CPU)
 
 
 def test_wrong_models_are_not_timed(tiny, monkeypatch):

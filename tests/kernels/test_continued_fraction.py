@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernels.continued_fraction import (
     POLE_GRADS,
     continued_fraction,
+    continued_fraction_and_range,
     continued_fraction_ladder,
     continued_fraction_naive,
     denominator,
@@ -171,6 +172,43 @@ def test_non_contiguous_input():
     )
 
 
+@pytest.mark.parametrize("pole", ["clamp", "positive"])
+@pytest.mark.parametrize("memory", [(0, 1, 2, 3), (2, 3, 0, 1), (1, 2, 0, 3), (3, 2, 1, 0)])
+def test_any_order_of_memory_gives_the_same(memory, pole):
+    """Values, gradients and ranges of [5, 4, 3, 2] with d = 3, whatever lies first in memory."""
+    torch.manual_seed(0)
+    plain = torch.randn(5, 4, 3, 2, dtype=torch.float64)
+    laid_out = plain.permute(memory).contiguous().permute([memory.index(i) for i in range(4)])
+    upstream = torch.randn(5, 4, 2, dtype=torch.float64)
+    results = []
+    for a in (plain, laid_out):
+        a.requires_grad_()
+        z, low, high = continued_fraction_and_range(a, pole, eps=0.3)
+        results.append((z, torch.autograd.grad(z, a, upstream)[0], low, high))
+    torch.testing.assert_close(*results, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("function", [continued_fraction, continued_fraction_ladder, denominator])
+def test_depth_may_be_another_dimension(function):
+    torch.manual_seed(0)
+    a = torch.randn(5, 4, 3, 2, dtype=torch.float64)
+    for dim in (-1, -3, -4):
+        torch.testing.assert_close(
+            function(a, dim=dim), function(a.movedim(dim, -1)[..., None]).squeeze(-1)
+        )
+    with pytest.raises(ValueError, match="partial denominators"):
+        function(a, dim=0)
+
+
+@pytest.mark.parametrize("dim", [-1, -2, -3, -4])
+def test_ladders_are_what_comes_after_depth(dim):
+    a = torch.randn(5, 4, 3, 2)
+    z, low, high = continued_fraction_and_range(a, dim=dim)
+    tokens = tuple(range(4 + dim))
+    assert torch.equal(low, z.amin(tokens) if tokens else z)
+    assert torch.equal(high, z.amax(tokens) if tokens else z)
+
+
 def test_refuses_what_is_no_continued_fraction():
     with pytest.raises(ValueError, match="cf_pole must be one of clamp, positive, not 'klamp'"):
         continued_fraction(torch.ones(3, 1), "klamp")
@@ -222,7 +260,8 @@ def ladders_around_the_pole(depth, eps, count=400, dtype=torch.float64):
 def test_gradient_at_the_pole_equals_autograd(depth, pole_grad):
     a = ladders_around_the_pole(depth, 0.3)
     _, K_d = continuants_by_autograd(a)
-    a = a[:, (K_d.abs() - 0.3).abs() > 1e-12].requires_grad_()  # on the edge rounding decides
+    # on the edge and at the sign's jump rounding decides
+    a = a[:, ((K_d.abs() - 0.3).abs() > 1e-12) & (K_d.abs() > 1e-12)].requires_grad_()
     assert 0.2 < (denominator(a).abs() < 0.3).float().mean() < 0.8
     z = continued_fraction(a, eps=0.3, pole_grad=pole_grad)
     expected = clamped_by_autograd(a, 0.3, pole_grad)

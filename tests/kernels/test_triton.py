@@ -107,9 +107,9 @@ def test_the_continued_fraction_compiles(depth, kind, capability):
 
     types = dict.fromkeys(("a_ptr", "z_ptr", "grad_z_ptr", "grad_ptr"), kind)
     types |= {"low_ptr": "*fp32", "high_ptr": "*fp32", "constant": "fp32"}
-    rows, ladders = code._tile(depth, 7)
+    block = code._block(depth, 2**20)
     for positive in (False, True):
-        sizes = {"D": depth, "POSITIVE": positive, "ROWS": rows, "LADDERS": ladders}
+        sizes = {"D": depth, "POSITIVE": positive, "BLOCK": block}
         forward = binary(code._forward_kernel, types, {**sizes, "RANGE": True}, capability)
         backward = binary(code._backward_kernel, types, {**sizes, "POLE_GRAD": "exact"}, capability)
         assert spilled(forward) == spilled(backward) == 0

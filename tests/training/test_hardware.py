@@ -1,5 +1,10 @@
 """Peaks, devices, the share of the peak that a model gets."""
 
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -73,3 +78,24 @@ def test_clock_leaves_pauses_out(monkeypatch):
     with clock.paused() as seconds:
         assert seconds == 102
     assert clock.seconds() == 105
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_memory_that_was_freed_is_kept():
+    """Pages that the system must clear, counted while 64 MB come and go ten times."""
+    lines = (
+        "import resource, torch",
+        "from training.hardware import keep_freed_memory",
+        "def faults():",
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
+        "    for _ in range(10):",
+        "        torch.zeros(2**24).add_(1)",
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before",
+        "given_back = faults()",
+        "keep_freed_memory(torch.device('cuda'))",
+        "assert faults() > given_back / 2",
+        "keep_freed_memory(torch.device('cpu'))",
+        "torch.zeros(2**24).add_(1)",
+        "assert faults() < given_back / 5, (given_back, faults())",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=Path(__file__).parents[2], check=True, timeout=120)
