@@ -98,4 +98,5 @@ def test_memory_that_was_freed_is_kept():
         "torch.zeros(2**24).add_(1)",
         "assert faults() < given_back / 5, (given_back, faults())",
     )
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=Path(__file__).parents[2], check=True, timeout=120)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, check=True, timeout=120)
