@@ -61,6 +61,8 @@ class BenchConfig:
             wrong.append(f"json={self.json}: there is no folder {Path(self.json).parent}")
         if self.profile is not None and self.mode == "ops":
             wrong.append("profile acts with mode=train and mode=infer only")
+        elif self.profile is not None and Path(self.profile).is_dir() and any(Path(self.profile).iterdir()):
+            wrong.append(f"profile={self.profile} is a folder that holds something; give one of its own")
         return wrong
 
 

@@ -96,6 +96,8 @@ def synchronize(device: torch.device):
 
 def seconds(function: Callable, at_least: float, device: torch.device) -> float:
     """Seconds of one iteration, averaged over as many as take `at_least` seconds in all."""
+    if device.type == "cuda":
+        function()  # gets the memory that was given back
     synchronize(device)
     count, start = 0, time.perf_counter()
     batch = 1
@@ -106,6 +108,8 @@ def seconds(function: Callable, at_least: float, device: torch.device) -> float:
         count += batch
         passed = time.perf_counter() - start
         if passed >= at_least:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # the other processes' turn
             return passed / count
         # waiting for a GPU is no part of an iteration: wait seldom
         batch = max(1, min(1000, math.ceil(count * (at_least - passed) / passed)))

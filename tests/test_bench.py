@@ -132,6 +132,8 @@ def test_a_process_that_fails_is_named():
 
 def test_what_it_refuses(capsys, tmp_path):
     (tmp_path / "there.json").touch()
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "train_a.json").touch()
     for arguments, message in [
         ([], "name one config file or more"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
@@ -139,6 +141,7 @@ def test_what_it_refuses(capsys, tmp_path):
         (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
         (["config/gpt2.py", f"--json={tmp_path / 'no' / 'a.json'}"], "there is no folder"),
         (["config/gpt2.py", "--profile=x", "--mode=ops"], "profile acts with"),
+        (["config/gpt2.py", f"--profile={tmp_path / 'traces'}"], "is a folder that holds something"),
         (["config/gpt2.py", "--learning_rate=1"], "learning_rate is a key of train.py"),
         (["config/gpt3.py"], "no such config file"),
     ]:
