@@ -53,6 +53,59 @@ class Loaded:
         }
 
 
+@dataclass
+class Opened:
+    """A model that could be found and that fits together, its weights not read yet."""
+
+    name: str
+    source: pretrained.Source
+    tokenizer: Tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.source.config
+
+    def load(
+        self,
+        device: str | torch.device = "cpu",
+        dtype: str = "float32",
+        expe_inference_scale: float | None = None,
+    ) -> Loaded:
+        """See `load`."""
+        source = self.source
+        if expe_inference_scale is not None:
+            check_scale(self.name, self.config, expe_inference_scale)
+            config = dataclasses.replace(self.config, expe_inference_scale=expe_inference_scale)
+            source = dataclasses.replace(source, config=config)
+        device = choose_device(device) if isinstance(device, str) else device
+        model = pretrained.build(source, device).eval()
+        return Loaded(
+            name=self.name,
+            path=source.path,
+            model=model,
+            tokenizer=self.tokenizer,
+            config=source.config,
+            end_of_text=self.tokenizer.end_of_text,
+            device=device,
+            dtype=choose_dtype(dtype, device),
+            step=source.step,
+            tokens_seen=_tokens_seen(source),
+            parameters=model.parameter_count(),
+        )
+
+
+def open_model(path: str, which: str = "best", tokenizer: str | None = None) -> Opened:
+    """See `load`; quick, for the mistakes that should be found before any work starts."""
+    source = pretrained.open_source(path, which)
+    reader = _tokenizer(source, tokenizer)
+    if reader.vocab_size > source.config.vocab_size:
+        raise EvaluationError(
+            f"{path}: its tokenizer has {reader.vocab_size:,} tokens, the model only "
+            f"{source.config.vocab_size:,}"
+        )
+    return Opened(_name(Path(path)), source, reader)
+
+
 def load(
     path: str,
     device: str | torch.device = "cpu",
@@ -69,35 +122,16 @@ def load(
     that has none of its own. `expe_inference_scale` replaces the model's. Raises CheckpointError,
     DataError, DeviceError or EvaluationError.
     """
-    source = pretrained.open_source(path, which)
-    if expe_inference_scale is not None:
-        if source.config.position not in ("expe", "exqpe"):
-            raise EvaluationError(
-                f"{path}: expe_inference_scale multiplies the columns of position=expe and exqpe, and this "
-                f"model has position={source.config.position}"
-            )
-        source.config = dataclasses.replace(source.config, expe_inference_scale=expe_inference_scale)
-    reader = _tokenizer(source, tokenizer)
-    if reader.vocab_size > source.config.vocab_size:
+    return open_model(path, which, tokenizer).load(device, dtype, expe_inference_scale)
+
+
+def check_scale(name: str, config: ModelConfig, scale: float):
+    """Raises EvaluationError where the model's positions have no such scale."""
+    if scale != config.expe_inference_scale and config.position not in ("expe", "exqpe"):
         raise EvaluationError(
-            f"{path}: the tokenizer has {reader.vocab_size:,} tokens, the model only "
-            f"{source.config.vocab_size:,}"
+            f"{name}: a scale of {scale} multiplies the columns of position=expe and exqpe, and this model "
+            f"has position={config.position}"
         )
-    device = choose_device(device) if isinstance(device, str) else device
-    model = pretrained.build(source, device).eval()
-    return Loaded(
-        name=_name(Path(path)),
-        path=source.path,
-        model=model,
-        tokenizer=reader,
-        config=source.config,
-        end_of_text=reader.end_of_text,
-        device=device,
-        dtype=choose_dtype(dtype, device),
-        step=source.step,
-        tokens_seen=_tokens_seen(source),
-        parameters=model.parameter_count(),
-    )
 
 
 def _tokenizer(source: pretrained.Source, name: str | None) -> Tokenizer:

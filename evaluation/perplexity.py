@@ -20,6 +20,7 @@ from tqdm import tqdm
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
+from model import ModelConfig
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -47,7 +48,7 @@ def perplexity(
     scored token has any), tokens and bytes scored, windows, window and stride. Raises EvaluationError
     where the window or the stride cannot be had, or nothing is there to be scored.
     """
-    window = check_layout(loaded, stride, window)
+    window = check_layout(loaded.name, loaded.config, stride, window)
     layout = [
         (number, *place)
         for number, stream in enumerate(streams)
@@ -85,19 +86,20 @@ def perplexity(
     }
 
 
-def check_layout(loaded: Loaded, stride: int, window: int | None = None) -> int:
+def check_layout(name: str, config: ModelConfig, stride: int, window: int | None = None) -> int:
     """The window in tokens; raises EvaluationError where the model or the stride does not go with it."""
-    window = window or loaded.block_size
-    try:
-        loaded.model.check_length(window)
-    except ValueError as error:
-        raise EvaluationError(f"{loaded.name}: window={window}: {error}") from None
+    window = window or config.block_size
+    if window > config.block_size and (limits := config.length_limits()):
+        raise EvaluationError(
+            f"{name}: window={window} does not fit into block_size={config.block_size}, which is the end "
+            f"for {' and '.join(limits)}"
+        )
     if window < 2:
-        raise EvaluationError(f"a window of {window} token has nothing to predict: take at least 2")
+        raise EvaluationError(f"{name}: a window of {window} token has nothing to predict: take at least 2")
     if not 0 < stride < window:
         raise EvaluationError(
-            f"{loaded.name}: stride={stride} must lie between 1 and {window - 1}: a window of {window} "
-            "tokens that moves further would leave tokens out, or score one without any context"
+            f"{name}: stride={stride} must lie between 1 and {window - 1}: a window of {window} tokens "
+            "that moves further would leave tokens out, or score one without any context"
         )
     return window
 
