@@ -122,7 +122,7 @@ class Prepared(Text):
             return
         if join != "separate":
             raise EvaluationError(
-                f"{self.name} is encoded: join must be end_of_text or separate, not {join}"
+                f"{self.name} is encoded already: join must be end_of_text or separate, not {join}"
             )
         start = 0
         for place in np.flatnonzero(tokens == end):
