@@ -21,7 +21,7 @@ import torch
 import configurator
 from benchmarks.report import circumstances
 from data import DataError
-from evaluation import EvaluationError, extrapolation, published, report, texts
+from evaluation import EvaluationError, extrapolation, report, texts
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
@@ -63,7 +63,7 @@ class EvaluateConfig:
     scales: list[str] | None = None  # expe, exqpe: a row for each expe_inference_scale; None: the model's
     plot: str | None = None  # new .png of the losses by length and by position
     # zero-shot
-    tasks: list[str] | None = None  # of lm-evaluation-harness; None: those of table 6, mmlu, arc_challenge
+    tasks: list[str] | None = None  # of lm-evaluation-harness; None: table 6's, mmlu and arc_challenge
     include_path: str | None = None  # folder with further tasks as YAML files
     limit: int | None = None  # of each task, only so many examples
 
@@ -179,7 +179,8 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {task: {metric: value}}})"""
     from evaluation import zero_shot  # needs lm-evaluation-harness
 
-    tasks = config.tasks or [*published.TABLE_6_COLUMNS, "mmlu", "arc_challenge"]
+    tasks = config.tasks or zero_shot.TASKS
+    zero_shot.check_tasks(tasks, config.include_path)
     found, results = about(config, opened, []), {}
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = zero_shot.evaluate(

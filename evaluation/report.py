@@ -116,14 +116,18 @@ def extrapolation(results: dict[str, dict], papers: bool) -> str:
 
 
 def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: {task: {metric: value}}}; standard errors stand in the JSON alone."""
-    columns = []
+    """{model: what `zero_shot.evaluate` returns}; standard errors stand in the JSON alone."""
+    columns, lowest = [], set()
     for tasks in results.values():
         for task, metrics in tasks.items():
+            better = metrics.get("about", {}).get("higher_is_better", {})
             for metric, value in metrics.items():
-                number = isinstance(value, float | int) and "stderr" not in metric
-                if number and (task, metric) not in columns:
+                if not isinstance(value, float | int) or "stderr" in metric:
+                    continue
+                if (task, metric) not in columns:
                     columns.append((task, metric))
+                if not better.get(metric.partition(",")[0], True):
+                    lowest.add((task, metric))
     rows = {
         model: {(task, metric): value for task, found in tasks.items() for metric, value in found.items()}
         for model, tasks in results.items()
@@ -133,8 +137,4 @@ def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
         wanted = [task for task, metric in columns if metric == "acc"]
         theirs = published.rows(published.TABLE_6, published.TABLE_6_COLUMNS, wanted)
         theirs = {m: {(task, "acc"): v for task, v in found.items()} for m, found in theirs.items()}
-
-    def better_high(column):
-        return "perplexity" not in column[1] and "bits_per_byte" not in column[1]
-
-    return comparison(rows, columns, ".3f", " ".join, better_high, theirs)
+    return comparison(rows, columns, ".3f", " ".join, lambda column: column not in lowest, theirs)

@@ -12,6 +12,7 @@ import torch
 import evaluate
 from data.loader import Dataset
 from data.tokenizer import BpeTokenizer
+from evaluation import EvaluationError
 from evaluation.models import load
 from training.distributed import Ranks
 from training.evaluation import evaluate as in_training
@@ -148,14 +149,19 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
 
     def answer(loaded, tasks, batch_size, limit, include_path):
         asked.append((loaded.name, tasks, batch_size, limit, include_path))
-        acc = 0.25 + 0.1 * len(asked)
+        acc, about = 0.25 + 0.1 * len(asked), {"higher_is_better": {"acc": True, "perplexity": False}}
         return {
-            "piqa": {"acc": acc, "acc_stderr": 0.01},
-            "lambada_openai": {"acc": acc, "perplexity": 9.0 + len(asked)},
+            "piqa": {"acc": acc, "acc_stderr": 0.01, "about": about},
+            "lambada_openai": {"acc": acc, "perplexity": 9.0 + len(asked), "about": about},
         }
+
+    def check_tasks(tasks, include_path):
+        if "none" in tasks:
+            raise EvaluationError("none is no task")
 
     module = types.ModuleType("evaluation.zero_shot")
     module.evaluate, module.versions = answer, lambda: {"lm_eval": "0.4.13"}
+    module.check_tasks = check_tasks
     monkeypatch.setitem(sys.modules, "evaluation.zero_shot", module)
     monkeypatch.setattr("evaluation.zero_shot", module, raising=False)
     file = tmp_path / "numbers.json"
@@ -174,6 +180,8 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
     assert [cell.strip() for cell in row.split("|")[1:-1]] == ["rope", "**0.450**", "**0.450**", "11.000"]
     row = next(line for line in said.splitlines() if "CoFrGeNet-F (2.1B)" in line)
     assert [cell.strip() for cell in row.split("|")[2:-1]] == ["0.764", "0.583", ""]
+    assert "none is no task" in refused(capsys, *runs.values(), "--task=zero_shot", "--tasks=piqa,none")
+    assert len(asked) == 2
     found = json.loads(file.read_text())
     assert found["versions"]["lm_eval"] == "0.4.13"
     assert found["models"][0]["results"]["piqa"]["acc_stderr"] == 0.01
