@@ -112,6 +112,8 @@ def main(argv: list[str]):
         found, results = measure(config, opened)
     except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
         sys.exit(f"evaluate.py: {error}")
+    except torch.OutOfMemoryError as error:
+        sys.exit(f"evaluate.py: out of memory ({str(error).splitlines()[0]}): take a smaller batch_size")
     except KeyboardInterrupt:
         sys.exit("evaluate.py: interrupted; nothing was written")
     print(getattr(report, config.task)(results, config.compare))

@@ -27,6 +27,7 @@ class StudyConfig:
     out: str = "out/expe_extrapolation"  # folder of the runs, the numbers and the picture
     dataset: str = "data/sotu/bpe4096"  # prepared data set, its validation documents long enough
     steps: int = 250  # of training, 2,048 tokens each
+    tokens: int = 65_536  # of the validation text that are measured
     seed: int = 1337  # of every run
 
     def check(self) -> list[str]:
@@ -54,6 +55,7 @@ def main(config: StudyConfig):
     run(
         "evaluate.py", *(str(out / position) for position in POSITIONS),
         "--task=extrapolation", "--which=last", f"--texts={config.dataset}/val.bin", "--scales=1,0.5",
+        f"--max_tokens={config.tokens}",
         "--compare=True", f"--json={out}/numbers.json", f"--plot={out}/losses.png",
     )  # fmt: skip
 
