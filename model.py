@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.backend import why_not_triton
 from kernels.embedding import embedding
-from kernels.linear_cross_entropy import linear_cross_entropy
+from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 
@@ -282,6 +282,23 @@ class GPT(nn.Module):
         if targets is None:
             return self._logits(x)
         return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
+
+    @torch.no_grad()
+    def token_losses(self, tokens, targets):
+        """tokens, targets: [B, T] int64 -> the cross-entropy of each target in nats, [B, T] float32, and 0
+        where the target is -100, which costs no row of the head. `forward` gives their mean. Raises
+        ValueError as `forward` does.
+        """
+        h = self.norm(self._residual_stream(tokens))
+        scored = targets != IGNORED
+        rows = max(1, CHUNK_BYTES // (4 * self.config.padded_vocab_size))
+        losses = torch.zeros(targets.shape, device=targets.device)
+        parts = []
+        for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
+            logits = F.linear(part, self._head())[:, : self.config.vocab_size].float()
+            parts.append(F.cross_entropy(logits, target, reduction="none"))
+        losses[scored] = torch.cat(parts)
+        return losses
 
     @torch.no_grad()
     def decode(self, tokens, cache=None):

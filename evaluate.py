@@ -1,0 +1,239 @@
+"""Measure trained models: perplexity, length extrapolation, zero-shot tasks.
+
+    python evaluate.py out/demo_dense out/demo_cofrgenet --texts=data/sotu/bpe4096/val.bin
+    python evaluate.py out/gpt2 gpt2 --compare=True --json=out/table_3.json
+    python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
+    python evaluate.py out/gpt2 --task=zero_shot --tasks=piqa,sciq
+
+Several models become rows of one table, the best in bold.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import configurator
+from benchmarks.report import circumstances
+from data import DataError
+from evaluation import EvaluationError, extrapolation, report, texts
+from evaluation.models import Loaded, Opened, check_scale, open_model
+from evaluation.perplexity import check_layout, perplexity
+from training.checkpoint import CheckpointError
+from training.hardware import DeviceError, choose_device
+from training.log import write_whole
+
+OF_TASK = {
+    "perplexity": ("window", "stride"),
+    "extrapolation": ("lengths", "scales", "plot"),
+    "zero_shot": ("tasks", "include_path", "limit"),
+}
+NEED_TEXTS = ("texts", "split", "field", "join", "max_tokens")
+
+
+@dataclass
+class EvaluateConfig:
+    """Measure trained models; several become rows of one table, the best in bold."""
+
+    models: list[str]  # run folders, checkpoints, model folders or gpt2, gpt2-medium, ..: spaces or commas
+    task: Literal["perplexity", "extrapolation", "zero_shot"] = "perplexity"  # what to measure
+    which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
+    compare: bool = False  # the papers' own rows below ours
+    json: str | None = None  # new file for all numbers, settings, versions and the commit
+    batch_size: int = 8  # sequences at a time; extrapolation: windows of the training length
+    tokenizer: str | None = None  # of a model that has none: gpt2, bytes or the path of a tokenizer.json
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # of matrix products
+    # perplexity and extrapolation
+    texts: list[str] | None = None  # named sets, local files, prepared .bin; None: the six of table 3
+    split: str | None = None  # None: test of a named set, val of a prepared folder
+    field: str = "text"  # of local .jsonl, .csv and .parquet rows
+    join: str | None = None  # documents: blank_line, space, end_of_text, separate; None: as published
+    max_tokens: int | None = None  # of each text, only so many from its beginning
+    # perplexity
+    window: int | None = None  # tokens that are seen together; None: the model's block_size
+    stride: int | None = None  # tokens that the window moves; None: as published, or half a window
+    # extrapolation
+    lengths: list[str] | None = None  # in training lengths; None: 1,2,4,8,16
+    scales: list[str] | None = None  # expe, exqpe: a row for each expe_inference_scale; None: the model's
+    plot: str | None = None  # new .png of the losses by length and by position
+    # zero-shot
+    tasks: list[str] | None = None  # of lm-evaluation-harness; None: table 6's, mmlu and arc_challenge
+    include_path: str | None = None  # folder with further tasks as YAML files
+    limit: int | None = None  # of each task, only so many examples
+
+    def check(self) -> list[str]:
+        wrong = []
+        for key in ("batch_size", "window", "stride", "max_tokens", "limit"):
+            if getattr(self, key) is not None and getattr(self, key) < 1:
+                wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
+        for field in dataclasses.fields(self):
+            key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
+            tasks = ["perplexity", "extrapolation"] if key in NEED_TEXTS else tasks
+            if tasks and self.task not in tasks and getattr(self, key) != field.default:
+                wrong.append(f"{key} acts with task={' and '.join(tasks)} only, not with {self.task}")
+        for key, kind in (("lengths", int), ("scales", float)):
+            for value in getattr(self, key) or []:
+                try:
+                    if not 0 < kind(value) < float("inf"):
+                        raise ValueError
+                except ValueError:
+                    wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
+        if self.join is not None and self.join not in texts.JOINS:
+            wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
+        if self.task == "extrapolation" and not self.texts:
+            wrong.append("task=extrapolation needs --texts=...: long documents, such as a prepared val.bin")
+        for key, ending in (("json", ".json"), ("plot", ".png")):
+            path = getattr(self, key)
+            if path is not None and not path.endswith(ending):
+                wrong.append(f"{key} must end in {ending}, not {path!r}")
+            elif path is not None and Path(path).exists():
+                wrong.append(
+                    f"{key}={path} exists already, and nothing is overwritten: choose another name"
+                )
+        if self.device == "cuda" and not torch.cuda.is_available():
+            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        return wrong
+
+
+def main(argv: list[str]):
+    config = configurator.parse(EvaluateConfig, argv, positional="models")
+    try:
+        opened = [open_model(path, config.which, config.tokenizer) for path in config.models]
+        names = [model.name for model in opened]
+        for model, path in zip(opened, config.models, strict=True):
+            model.name = path if names.count(model.name) > 1 else model.name
+        measure = {"perplexity": of_texts, "extrapolation": of_lengths, "zero_shot": of_tasks}[config.task]
+        found, results = measure(config, opened)
+    except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
+        sys.exit(f"evaluate.py: {error}")
+    except torch.OutOfMemoryError as error:
+        sys.exit(f"evaluate.py: out of memory ({str(error).splitlines()[0]}): take a smaller batch_size")
+    except KeyboardInterrupt:
+        sys.exit("evaluate.py: interrupted; nothing was written")
+    print(getattr(report, config.task)(results, config.compare))
+    try:
+        if config.plot:
+            extrapolation.draw(results, Path(config.plot))
+            print(f"\npicture: {config.plot}")
+        if config.json:
+            write_json(config, found)
+            print(f"\nnumbers: {config.json}")
+    except OSError as error:
+        sys.exit(f"evaluate.py: {error}")
+
+
+def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
+    """(for JSON, {model: {text: result}})"""
+    chosen = open_texts(config, config.texts or list(texts.NAMED))
+    for model in opened:
+        for text in chosen:
+            check_layout(model.name, model.config, stride(config, model.config, text), config.window)
+    results, known = {}, {}
+    found = about(config, opened, chosen)
+    for loaded in in_turn(config, opened, found):
+        results[loaded.name] = {}
+        for text in chosen:
+            key = text.name, loaded.tokenizer.hash
+            if key not in known:
+                known[key] = text.streams(loaded.tokenizer, config.join, config.max_tokens)
+            step = stride(config, loaded.config, text)
+            label = f"{loaded.name}, {text.name}"
+            results[loaded.name][text.name] = perplexity(
+                loaded, known[key], step, config.window, config.batch_size, label
+            )
+        found["models"][-1]["results"] = results[loaded.name]
+    return found, results
+
+
+def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
+    """(for JSON, {model: result}), a row for each scale of a model"""
+    chosen = open_texts(config, config.texts)
+    factors = [int(k) for k in config.lengths or (1, 2, 4, 8, 16)]
+    scales = [float(s) for s in config.scales or []]
+    if len(opened) == 1:
+        for scale in scales:
+            check_scale(opened[0].name, opened[0].config, scale)
+    arms = []
+    for model in opened:
+        of_expe = model.config.position in ("expe", "exqpe")
+        for scale in (scales if of_expe else []) or [model.config.expe_inference_scale]:
+            name = f"{model.name}, scale {scale:g}" if of_expe and scales else model.name
+            arms.append((dataclasses.replace(model, name=name), scale))
+    found, results = about(config, opened, chosen), {}
+    for loaded in in_turn(config, [model for model, _ in arms], found, [scale for _, scale in arms]):
+        streams = []
+        for text in chosen:
+            streams += text.streams(loaded.tokenizer, config.join or "separate", config.max_tokens)
+        results[loaded.name] = extrapolation.extrapolate(
+            loaded, streams, factors, config.batch_size, loaded.name
+        )
+        found["models"][-1]["results"] = results[loaded.name]
+    return found, results
+
+
+def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
+    """(for JSON, {model: {task: {metric: value}}})"""
+    from evaluation import zero_shot  # needs lm-evaluation-harness
+
+    tasks = config.tasks or zero_shot.TASKS
+    zero_shot.check_tasks(tasks, config.include_path)
+    found, results = about(config, opened, []), {}
+    for loaded in in_turn(config, opened, found):
+        results[loaded.name] = zero_shot.evaluate(
+            loaded, tasks, config.batch_size, config.limit, config.include_path
+        )
+        found["models"][-1]["results"] = results[loaded.name]
+    found["versions"] |= zero_shot.versions()
+    return found, results
+
+
+def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:
+    return [texts.open_text(name, config.split, config.field) for name in names]
+
+
+def stride(config: EvaluateConfig, model, text: texts.Text) -> int:
+    """The one asked for, the published one where the window has room for it, or half a window."""
+    window = config.window or model.block_size
+    if config.stride is not None:
+        return config.stride
+    return text.stride if text.stride and text.stride < window else max(1, window // 2)
+
+
+def in_turn(
+    config: EvaluateConfig, opened: list[Opened], found: dict, scales: list[float] | None = None
+) -> Iterator[Loaded]:
+    """The models, one at a time in memory, each noted in found["models"]."""
+    for number, model in enumerate(opened):
+        loaded = model.load(config.device, config.dtype, scales[number] if scales else None)
+        found["models"].append({"name": loaded.name, **loaded.facts(), "dtype": loaded.dtype})
+        yield loaded
+
+
+def about(config: EvaluateConfig, opened: list[Opened], chosen: list[texts.Text]) -> dict:
+    """What the JSON says beside the numbers."""
+    return {
+        "task": config.task,
+        "settings": dataclasses.asdict(config),
+        **circumstances(choose_device(config.device)),
+        "versions": report.versions(),
+        "texts": {text.name: text.source for text in chosen},
+        "models": [],
+    }
+
+
+def write_json(config: EvaluateConfig, found: dict):
+    path = Path(config.json)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        raise OSError(f"{path} was written by another process meanwhile, and nothing is overwritten")
+    write_whole(path, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,142 @@
+"""Length extrapolation, as the ExPE paper's tables 1 to 4 measure it: the loss on windows of 1, 2, 4, ..
+times the length of training.
+
+A longer context alone lowers the loss, and long documents are other texts than short ones. So all lengths
+are scored on the same tokens: of every document that is longer than the longest window, as many whole
+windows of that length as there are, cut for a shorter length L into windows of L that do not overlap. With
+a document's end-of-text token in front as x_0, window w predicts x_{wL+1} .. x_{(w+1)L} from x_{wL} on.
+
+Beside the average: the loss by position in the window, and that of the last positions, as many as training
+had, with what the same tokens cost in windows of the training length, where they have less context.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from evaluation import EvaluationError
+from evaluation.models import Loaded
+
+BINS = 16  # of positions, in a training length: what JSON and the plot average over
+
+
+def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
+    """The documents (end-of-text first) of more tokens than `longest`, cut to whole windows and one token.
+
+    Raises EvaluationError where there is none.
+    """
+    kept = [s[: (len(s) - 1) // longest * longest + 1] for s in streams if len(s) > longest]
+    if not kept:
+        most = max((len(s) - 1 for s in streams), default=0)
+        raise EvaluationError(
+            f"no document has the {longest:,} tokens of the longest window: of {len(streams):,} documents "
+            f"the longest has {most:,}; take longer documents or fewer --lengths"
+        )
+    return kept
+
+
+def extrapolate(
+    loaded: Loaded,
+    streams: Sequence[np.ndarray],
+    factors: Sequence[int] = (1, 2, 4, 8, 16),
+    batch_size: int = 8,
+    progress: str | None = None,
+) -> dict:
+    """The losses of a model in nats per token at `factors` times its block_size.
+
+    streams: one integer array a document, end-of-text first. factors: 1 among them, each a divisor of the
+    largest. batch_size: windows of the training length in a batch; of longer ones as many fewer. Lengths
+    that the model cannot see are not measured but listed under "refused" with the reason. Raises
+    EvaluationError for other factors and where no document is long enough.
+    """
+    if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
+        raise EvaluationError(
+            f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
+            f"measured on the same tokens: not so with {', '.join(map(str, wrong))}"
+        )
+    train = loaded.block_size
+    documents = documents_for(streams, train * max(factors))
+    refused, measured, nats_at_train = {}, [], None
+    for factor in sorted(factors):
+        try:
+            loaded.model.check_length(factor * train)
+        except ValueError as error:
+            refused[factor] = str(error)
+            continue
+        label = progress and f"{progress}, {factor * train:,} tokens"
+        nats = _nats(loaded, documents, factor * train, max(1, batch_size // factor), label)
+        nats_at_train = nats if factor == 1 else nats_at_train
+        measured.append(_summary(nats, nats_at_train, factor, train))
+    return {
+        "train_length": train,
+        "scale": loaded.config.expe_inference_scale,
+        "documents": len(documents),
+        "tokens": sum(len(document) - 1 for document in documents),
+        "lengths": measured,
+        "refused": refused,
+    }
+
+
+def _nats(loaded, documents, length, batch_size, label) -> np.ndarray:
+    """The cross-entropy of every token of the documents but the first, float64 [windows, length]"""
+    starts = [(d, at) for d, document in enumerate(documents) for at in range(0, len(document) - 1, length)]
+    parts = []
+    for at in tqdm(range(0, len(starts), batch_size), desc=label, disable=label is None, unit=" batches"):
+        rows = np.stack(
+            [documents[d][s : s + length + 1] for d, s in starts[at : at + batch_size]], dtype=np.int64
+        )
+        rows = torch.from_numpy(rows).to(loaded.device)
+        with loaded.autocast():
+            parts.append(loaded.model.token_losses(rows[:, :-1], rows[:, 1:]).double().cpu().numpy())
+    return np.concatenate(parts)
+
+
+def _summary(nats: np.ndarray, nats_at_train: np.ndarray, factor: int, train: int) -> dict:
+    """nats: [windows, factor * train], nats_at_train: [windows * factor, train], of the same tokens"""
+    size = max(1, train // BINS)
+    by_position = nats.mean(0)
+    edges = np.arange(0, len(by_position), size)
+    counts = np.diff([*edges, len(by_position)])
+    same = nats_at_train.reshape(nats.shape)[:, -train:]
+    return {
+        "factor": factor,
+        "length": factor * train,
+        "windows": len(nats),
+        "loss": float(nats.mean()),
+        "last": float(nats[:, -train:].mean()),  # on the last `train` positions
+        "last_at_train_length": float(same.mean()),  # on the same tokens, in windows of `train`
+        "positions_averaged": size,
+        "by_position": (np.add.reduceat(by_position, edges) / counts).tolist(),
+    }
+
+
+def draw(results: dict[str, dict], path: Path):
+    """The average loss against the length, and the loss by position in the longest window -> a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    average, position = figure.subplots(1, 2)
+    for number, (name, result) in enumerate(results.items()):
+        lengths = result["lengths"]
+        style = {"color": f"C{number % 10}", "ls": ["-", "--", ":"][number // 10 % 3]}
+        x, y = [r["length"] for r in lengths], [r["loss"] for r in lengths]
+        average.plot(x, y, marker="o", label=name, **style)
+        longest = lengths[-1]
+        places = (np.arange(len(longest["by_position"])) + 0.5) * longest["positions_averaged"]
+        position.plot(places, longest["by_position"], lw=1, **style)
+    ends = {result["train_length"] for result in results.values()}
+    for axes in (average, position):
+        for end in ends:
+            axes.axvline(end, color="0.7", lw=1, zorder=0)
+        axes.set_ylabel("loss, nats per token")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axes.grid(alpha=0.2)
+    average.set_xlabel("window, tokens (grey: training)")
+    average.legend(fontsize=8)
+    position.set_xlabel("position in the longest window")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,155 @@
+"""A model to be measured, with its tokenizer and what the tables say of it."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data.tokenizer import Tokenizer, build_tokenizer
+from evaluation import EvaluationError
+from model import GPT, ModelConfig
+from training import checkpoint, pretrained
+from training.hardware import autocast, choose_device, choose_dtype
+
+
+@dataclass
+class Loaded:
+    """A model in evaluation mode, weights in float32. `end_of_text` is the token before every document."""
+
+    name: str  # as tables call it
+    path: Path  # of the checkpoint or model folder
+    model: GPT
+    tokenizer: Tokenizer
+    config: ModelConfig
+    end_of_text: int
+    device: torch.device
+    dtype: str  # of matrix products
+    step: int | None = None  # of a run
+    tokens_seen: int | None = None  # in training, where it is known
+    parameters: int = 0
+
+    @property
+    def block_size(self) -> int:
+        return self.config.block_size
+
+    def autocast(self):
+        """The context in which the model is to be called."""
+        return autocast(self.device, self.dtype)
+
+    def facts(self) -> dict:
+        """For tables and JSON."""
+        return {
+            "path": str(self.path),
+            "parameters": self.parameters,
+            "block_size": self.block_size,
+            "vocab_size": self.config.vocab_size,
+            "position": self.config.position,
+            "attention": self.config.attention,
+            "ffn": self.config.ffn,
+            "step": self.step,
+            "tokens_seen": self.tokens_seen,
+            "tokenizer": {"kind": self.tokenizer.kind, "hash": self.tokenizer.hash},
+        }
+
+
+@dataclass
+class Opened:
+    """A model that could be found and that fits together, its weights not read yet."""
+
+    name: str
+    source: pretrained.Source
+    tokenizer: Tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.source.config
+
+    def load(
+        self,
+        device: str | torch.device = "cpu",
+        dtype: str = "float32",
+        expe_inference_scale: float | None = None,
+    ) -> Loaded:
+        """See `load`."""
+        source = self.source
+        if expe_inference_scale is not None:
+            check_scale(self.name, self.config, expe_inference_scale)
+            config = dataclasses.replace(self.config, expe_inference_scale=expe_inference_scale)
+            source = dataclasses.replace(source, config=config)
+        device = choose_device(device) if isinstance(device, str) else device
+        model = pretrained.build(source, device).eval()
+        return Loaded(
+            name=self.name,
+            path=source.path,
+            model=model,
+            tokenizer=self.tokenizer,
+            config=source.config,
+            end_of_text=self.tokenizer.end_of_text,
+            device=device,
+            dtype=choose_dtype(dtype, device),
+            step=source.step,
+            tokens_seen=_tokens_seen(source),
+            parameters=model.parameter_count(),
+        )
+
+
+def open_model(path: str, which: str = "best", tokenizer: str | None = None) -> Opened:
+    """See `load`; quick, for the mistakes that should be found before any work starts."""
+    source = pretrained.open_source(path, which)
+    reader = _tokenizer(source, tokenizer)
+    if reader.vocab_size > source.config.vocab_size:
+        raise EvaluationError(
+            f"{path}: its tokenizer has {reader.vocab_size:,} tokens, the model only "
+            f"{source.config.vocab_size:,}"
+        )
+    return Opened(_name(Path(path)), source, reader)
+
+
+def load(
+    path: str,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    which: str = "best",
+    tokenizer: str | None = None,
+    expe_inference_scale: float | None = None,
+) -> Loaded:
+    """A run folder or .pt file of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama), or
+    one of `pretrained.HUB`.
+
+    device: auto, cpu, cuda or a torch.device; dtype: auto, float32, bfloat16 or float16. `which` is the
+    checkpoint of a run folder, best or last. `tokenizer`, a name as prepare.py takes it, serves a model
+    that has none of its own. `expe_inference_scale` replaces the model's. Raises CheckpointError,
+    DataError, DeviceError or EvaluationError.
+    """
+    return open_model(path, which, tokenizer).load(device, dtype, expe_inference_scale)
+
+
+def check_scale(name: str, config: ModelConfig, scale: float):
+    """Raises EvaluationError where the model's positions have no such scale."""
+    if scale != config.expe_inference_scale and config.position not in ("expe", "exqpe"):
+        raise EvaluationError(
+            f"{name}: a scale of {scale} multiplies the columns of position=expe and exqpe, and this model "
+            f"has position={config.position}"
+        )
+
+
+def _tokenizer(source: pretrained.Source, name: str | None) -> Tokenizer:
+    if name is None:
+        return pretrained.tokenizer_of(source)
+    tokenizer = build_tokenizer(name, list)
+    pretrained.check_tokenizer(source, tokenizer)
+    return tokenizer
+
+
+def _name(path: Path) -> str:
+    """The run's or model's folder; of a checkpoint, the run and the step."""
+    if path.suffix == ".pt":
+        return f"{path.absolute().parents[1].name}/{path.stem}"
+    return path.name or path.absolute().name
+
+
+def _tokens_seen(source: pretrained.Source) -> int | None:
+    if source.path.suffix != ".pt":
+        return None
+    return checkpoint.load(source.path, mmap=True)["samples"] * source.config.block_size

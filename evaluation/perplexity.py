@@ -1,0 +1,127 @@
+"""Sliding-window perplexity, in the window layout of the papers' table 3.
+
+A text is a stream x_0 .. x_n of tokens, x_0 an end-of-text token, which is context and not scored. A
+window holds up to W tokens and moves by the stride S:
+
+    window i = x[iS : min(iS + W, n + 1)],   until one reaches the end,
+
+and scores the tokens that no window before it held, each given all that stand before it in the window: the
+first one W - 1 tokens, every other S, the last one what is left. So each of x_1 .. x_n is scored once,
+with at least W - S tokens of context as soon as there are so many. Loss = summed nats / tokens.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from evaluation import EvaluationError
+from evaluation.models import Loaded
+from kernels.linear_cross_entropy import IGNORED
+from model import ModelConfig
+
+
+def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(begin, first scored, end) of each window over a stream of `count` tokens, its first one included."""
+    begin, scored = 0, 1
+    while scored < count:
+        end = min(begin + window, count)
+        yield begin, scored, end
+        begin, scored = begin + stride, end
+
+
+def perplexity(
+    loaded: Loaded,
+    streams: Sequence[np.ndarray],
+    stride: int,
+    window: int | None = None,
+    batch_size: int = 8,
+    progress: str | None = None,
+) -> dict:
+    """Score every token of each stream but its first.
+
+    streams: one-dimensional integer arrays, an end-of-text token first; windows do not cross from one to
+    the next. window: tokens in a window, None for block_size. progress: the label of a bar, None for no
+    bar. Returns loss (nats per token), perplexity, bits_per_byte (end-of-text has no bytes; None where no
+    scored token has any), tokens and bytes scored, windows, window and stride. Raises EvaluationError
+    where the window or the stride cannot be had, or nothing is there to be scored.
+    """
+    window = check_layout(loaded.name, loaded.config, stride, window)
+    layout = [
+        (number, *place)
+        for number, stream in enumerate(streams)
+        for place in windows(len(stream), window, stride)
+    ]
+    if not layout:
+        raise EvaluationError("there is no token to score: the text is empty")
+    # equally long ones together, so that little is padded
+    layout.sort(key=lambda place: place[1] - place[3])
+    table = np.array([len(token) for token in loaded.tokenizer.token_bytes()], dtype=np.int64)
+    nats, tokens, size = [], 0, 0
+    total = sum(end - first for _, _, first, end in layout)
+    with tqdm(total=total, unit=" tokens", unit_scale=True, desc=progress, disable=progress is None) as bar:
+        for at in range(0, len(layout), batch_size):
+            x, y = _batch(streams, layout[at : at + batch_size], loaded.end_of_text)
+            scored = y[y != IGNORED]
+            _check_tokens(scored, len(table))
+            with loaded.autocast():
+                losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
+            nats.append(losses.double().sum().item())
+            tokens += scored.numel()
+            size += int(table[scored.numpy()].sum())
+            bar.update(scored.numel())
+    loss = math.fsum(nats) / tokens
+    return {
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700)),
+        "bits_per_byte": loss * tokens / math.log(2) / size if size else None,
+        "tokens": tokens,
+        "bytes": size,
+        "streams": len(streams),
+        "windows": len(layout),
+        "window": window,
+        "stride": stride,
+    }
+
+
+def check_layout(name: str, config: ModelConfig, stride: int, window: int | None = None) -> int:
+    """The window in tokens; raises EvaluationError where the model or the stride does not go with it."""
+    window = window or config.block_size
+    if window > config.block_size and (limits := config.length_limits()):
+        raise EvaluationError(
+            f"{name}: window={window} does not fit into block_size={config.block_size}, which is the end "
+            f"for {' and '.join(limits)}"
+        )
+    if window < 2:
+        raise EvaluationError(f"{name}: a window of {window} token has nothing to predict: take at least 2")
+    if not 0 < stride < window:
+        raise EvaluationError(
+            f"{name}: stride={stride} must lie between 1 and {window - 1}: a window of {window} tokens "
+            "that moves further would leave tokens out, or score one without any context"
+        )
+    return window
+
+
+def _batch(streams, places, padding) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tokens, targets) [B, longest - 1] int64; the targets that are not scored are IGNORED.
+
+    Padding stands on the right, where no causal model sees it from a token that is scored.
+    """
+    length = max(end - begin for _, begin, _, end in places) - 1
+    x = np.full((len(places), length), padding, dtype=np.int64)
+    y = np.full((len(places), length), IGNORED, dtype=np.int64)
+    for row, (number, begin, first, end) in enumerate(places):
+        piece = streams[number][begin:end]
+        x[row, : len(piece) - 1] = piece[:-1]
+        y[row, first - begin - 1 : len(piece) - 1] = piece[first - begin :]
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def _check_tokens(scored: torch.Tensor, vocab_size: int):
+    if scored.numel() and scored.max() >= vocab_size:
+        raise EvaluationError(
+            f"the text holds token {scored.max()}, the tokenizer only {vocab_size:,}: the text was encoded "
+            "with another one"
+        )

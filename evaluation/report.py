@@ -1,0 +1,140 @@
+"""What evaluate.py prints: tables with the best in bold and the papers' rows below."""
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from benchmarks.report import table
+from evaluation import published
+
+PACKAGES = ("numpy", "tiktoken", "tokenizers", "datasets", "transformers")
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that read texts and tokens, where they are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def comparison(
+    rows: dict[str, dict],
+    columns: list,
+    form: str,
+    heading: Callable[[object], str] = str,
+    highest: Callable[[object], bool] = lambda column: False,
+    papers: dict[str, dict] | None = None,
+) -> str:
+    """A Markdown table of {row: {column: number, text or None}}, the best of each column in bold.
+
+    form: of the numbers, such as ".2f"; equals at that precision are all bold, a single number is not.
+    highest: whether a column's highest is its best. papers: rows that stand below and take no part.
+    """
+    cells = {row: {c: _cell(values.get(c), form) for c in columns} for row, values in rows.items()}
+    for column in columns:
+        numbers = {row: v[column] for row, v in rows.items() if isinstance(v.get(column), float | int)}
+        if len(numbers) > 1:
+            best = (max if highest(column) else min)(numbers.values())
+            for row in numbers:
+                if cells[row][column] == format(best, form):
+                    cells[row][column] = f"**{cells[row][column]}**"
+    for row, values in (papers or {}).items():
+        cells[f"published: {row}"] = {c: _cell(values.get(c), form) for c in columns}
+    return table([{"model": row, **{heading(c): v[c] for c in columns}} for row, v in cells.items()])
+
+
+def _cell(value, form: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, form)
+
+
+def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
+    """{model: {text: what `perplexity.perplexity` returns}} -> all, then perplexities side by side."""
+    rows = [
+        {
+            "model": model,
+            "text": text,
+            "loss": f"{r['loss']:.4f}",
+            "perplexity": f"{r['perplexity']:.2f}",
+            "bits per byte": "" if r["bits_per_byte"] is None else f"{r['bits_per_byte']:.4f}",
+            "tokens scored": f"{r['tokens']:,}",
+            "window": f"{r['window']:,}",
+            "stride": f"{r['stride']:,}",
+        }
+        for model, texts in results.items()
+        for text, r in texts.items()
+    ]
+    parts = [table(rows)]
+    texts = list(next(iter(results.values())))
+    if len(results) > 1 or papers:
+        values = {m: {text: r["perplexity"] for text, r in found.items()} for m, found in results.items()}
+        theirs = published.rows(published.TABLE_3, published.TABLE_3_COLUMNS, texts) if papers else None
+        parts.append("perplexity\n\n" + comparison(values, texts, ".2f", papers=theirs))
+        if papers and not theirs:
+            parts.append(f"the papers' table 3 has none of {', '.join(texts)}")
+    return "\n\n".join(parts)
+
+
+def extrapolation(results: dict[str, dict], papers: bool) -> str:
+    """{model: what `extrapolation.extrapolate` returns} -> average loss, and loss on the last positions."""
+    factors = sorted(
+        {k for r in results.values() for k in (*(m["factor"] for m in r["lengths"]), *r["refused"])}
+    )
+
+    def pick(key):
+        return {
+            model: {m["factor"]: m[key] for m in r["lengths"]} | dict.fromkeys(r["refused"], "refused")
+            for model, r in results.items()
+        }
+
+    def heading(factor):
+        lengths = {factor * result["train_length"] for result in results.values()}
+        return f"{factor} x" + (f" = {lengths.pop():,}" if len(lengths) == 1 else "")
+
+    theirs = published.rows(published.EXPE, published.EXPE_COLUMNS, factors) if papers else None
+    parts = ["loss on all positions\n\n" + comparison(pick("loss"), factors, ".3f", heading, papers=theirs)]
+    last = pick("last")
+    parts.append(
+        "loss on the last positions, as many as training had\n\n"
+        + comparison(last, factors, ".3f", heading)
+    )
+    same = pick("last_at_train_length")
+    parts.append(
+        "loss on the same tokens in windows of the training length\n\n"
+        + comparison(same, factors, ".3f", heading)
+    )
+    reasons = [
+        f"refused: {model}: {reason}" for model, r in results.items() for reason in r["refused"].values()
+    ]
+    scored = {f"{r['tokens']:,} tokens of {r['documents']} documents" for r in results.values()}
+    parts.append("\n".join([f"each length is scored on the same {' or '.join(sorted(scored))}", *reasons]))
+    return "\n\n".join(parts)
+
+
+def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
+    """{model: what `zero_shot.evaluate` returns}; standard errors stand in the JSON alone."""
+    columns, lowest = [], set()
+    for tasks in results.values():
+        for task, metrics in tasks.items():
+            better = metrics.get("about", {}).get("higher_is_better", {})
+            for metric, value in metrics.items():
+                if not isinstance(value, float | int) or "stderr" in metric:
+                    continue
+                if (task, metric) not in columns:
+                    columns.append((task, metric))
+                if not better.get(metric.partition(",")[0], True):
+                    lowest.add((task, metric))
+    rows = {
+        model: {(task, metric): value for task, found in tasks.items() for metric, value in found.items()}
+        for model, tasks in results.items()
+    }
+    theirs = None
+    if papers:
+        wanted = [task for task, metric in columns if metric == "acc"]
+        theirs = published.rows(published.TABLE_6, published.TABLE_6_COLUMNS, wanted)
+        theirs = {m: {(task, "acc"): v for task, v in found.items()} for m, found in theirs.items()}
+    return comparison(rows, columns, ".3f", " ".join, lambda column: column not in lowest, theirs)
