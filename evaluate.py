@@ -53,9 +53,7 @@ class EvaluateConfig:
     texts: list[str] | None = None  # named sets, local files, prepared .bin; None: the six of table 3
     split: str | None = None  # None: test of a named set, val of a prepared folder
     field: str = "text"  # of local .jsonl, .csv and .parquet rows
-    join: Literal["published", "blank_line", "space", "end_of_text", "separate"] = (
-        "published"  # of documents
-    )
+    join: str | None = None  # documents: blank_line, space, end_of_text, separate; None: as published
     max_tokens: int | None = None  # of each text, only so many from its beginning
     # perplexity
     window: int | None = None  # tokens that are seen together; None: the model's block_size
@@ -86,6 +84,8 @@ class EvaluateConfig:
                         raise ValueError
                 except ValueError:
                     wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
+        if self.join is not None and self.join not in texts.JOINS:
+            wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task == "extrapolation" and not self.texts:
             wrong.append("task=extrapolation needs --texts=...: long documents, such as a prepared val.bin")
         for key, ending in (("json", ".json"), ("plot", ".png")):
@@ -139,7 +139,7 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
         for text in chosen:
             key = text.name, loaded.tokenizer.hash
             if key not in known:
-                known[key] = text.streams(loaded.tokenizer, joined(config), config.max_tokens)
+                known[key] = text.streams(loaded.tokenizer, config.join, config.max_tokens)
             step = stride(config, loaded.config, text)
             label = f"{loaded.name}, {text.name}"
             results[loaded.name][text.name] = perplexity(
@@ -167,7 +167,7 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     for loaded in in_turn(config, [model for model, _ in arms], found, [scale for _, scale in arms]):
         streams = []
         for text in chosen:
-            streams += text.streams(loaded.tokenizer, joined(config) or "separate", config.max_tokens)
+            streams += text.streams(loaded.tokenizer, config.join or "separate", config.max_tokens)
         results[loaded.name] = extrapolation.extrapolate(
             loaded, streams, factors, config.batch_size, loaded.name
         )
@@ -188,10 +188,6 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
         found["models"][-1]["results"] = results[loaded.name]
     found["versions"] |= zero_shot.versions()
     return found, results
-
-
-def joined(config: EvaluateConfig) -> texts.Join | None:
-    return None if config.join == "published" else config.join
 
 
 def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:

@@ -53,7 +53,7 @@ def _cell(value, form: str) -> str:
 
 
 def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: {text: what `perplexity.perplexity` returns}} -> all of it, then perplexities side by side."""
+    """{model: {text: what `perplexity.perplexity` returns}} -> all, then perplexities side by side."""
     rows = [
         {
             "model": model,

@@ -12,7 +12,7 @@ Every stream begins with an end-of-text token, as documents do in training, whic
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from tqdm import tqdm
@@ -23,6 +23,7 @@ from data.tokenizer import Tokenizer
 from evaluation import EvaluationError
 
 Join = Literal["blank_line", "space", "end_of_text", "separate"]
+JOINS = get_args(Join)
 GLUE = {"blank_line": "\n\n", "space": " "}
 
 
@@ -121,7 +122,7 @@ class Prepared(Text):
             return
         if join != "separate":
             raise EvaluationError(
-                f"{self.name} is encoded: join must be end_of_text or separate, not {join}"
+                f"{self.name} is encoded already: join must be end_of_text or separate, not {join}"
             )
         start = 0
         for place in np.flatnonzero(tokens == end):

@@ -1,0 +1,130 @@
+"""Where texts come from: the hub (a stand-in for it), local files, prepared data."""
+
+import numpy as np
+import pytest
+
+from data import DataError, binary
+from data.tokenizer import BytesTokenizer
+from evaluation import EvaluationError
+from evaluation.texts import NAMED, open_text
+from tests.data.prepare_scripts import write_parquet
+
+
+@pytest.fixture
+def served(monkeypatch, tmp_path):
+    """served["owner/name", configuration, split, revision] = columns or an exception; the real library
+    reads the columns from Parquet."""
+    datasets = pytest.importorskip("datasets")
+    real, found = datasets.load_dataset, {}
+
+    def load_dataset(path, name=None, split=None, streaming=False, revision=None):
+        if isinstance(rows := found[path, name, split, revision], Exception):
+            raise rows
+        folder = tmp_path / f"{path}_{revision}".replace("/", "_")
+        folder.mkdir()
+        files = {split: write_parquet(folder, rows)}
+        return real("parquet", data_files=files, split=split, streaming=streaming)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("data.hub.files", lambda name, revision=None: ["test/0000.parquet"])
+    return found
+
+
+def as_text(streams):
+    return ["".join("|" if i == 256 else chr(i) for i in stream) for stream in streams]
+
+
+ROWS = ["", " = A = \n", "b c\n"]
+JOINED = {
+    "ptb": "| = A = \n b c\n",
+    "wikitext2": "|\n\n = A = \n\n\nb c\n",
+    "wikitext103": "|\n\n = A = \n\n\nb c\n",
+    "lambada": "|| = A = \n|b c\n",
+    "ag_news": "|| = A = \n|b c\n",
+    "lm1b": "|| = A = \n|b c\n",
+}
+STRIDES = {"ptb": 256, "wikitext2": 512, "wikitext103": 512, "lambada": 256, "ag_news": 256, "lm1b": 256}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_published_sets(served, name):
+    known = NAMED[name]
+    rows = ROWS[1:] if name == "ptb" else ROWS
+    served[known.path, known.config, "test", None] = {known.field: rows, "label": [0] * len(rows)}
+    text = open_text(name)
+    assert as_text(text.streams(BytesTokenizer())) == [JOINED[name]]
+    assert text.stride == STRIDES[name]
+    assert text.source["read_as"] == "the data set under its name"
+
+
+def test_a_loading_script_gives_way_to_the_hubs_conversion(served):
+    known = NAMED["ptb"]
+    script = RuntimeError("Dataset scripts are no longer supported, but found ptb_text_only.py")
+    served[known.path, known.config, "validation", None] = script
+    served[known.path, known.config, "validation", "refs/convert/parquet"] = {"sentence": ["a b", "c"]}
+    text = open_text("ptb", split="validation")
+    assert as_text(text.streams(BytesTokenizer())) == ["|a b c"]
+    assert text.source["read_as"] == "the hub's own conversion to Parquet"
+
+
+def test_no_hub(served):
+    known = NAMED["lambada"]
+    served[known.path, known.config, "test", None] = ConnectionError("no route")
+    with pytest.raises(
+        DataError, match=r"no route\nWithout the hub, give a file.*--stride=256.*end_of_text"
+    ):
+        open_text("lambada")
+
+
+def test_local_files(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    (tmp_path / "b.jsonl").write_text('{"body": "x"}\n{"body": " "}\n{"body": "y"}\n')
+    assert as_text(open_text(str(tmp_path / "a.txt")).streams(BytesTokenizer())) == ["|one\n\ntwo"]
+    text = open_text(str(tmp_path / "b.jsonl"), field="body")
+    assert as_text(text.streams(BytesTokenizer())) == ["|x|y"]
+    assert text.stride is None
+    with pytest.raises(DataError, match="no field 'text'; choose with --field among body"):
+        open_text(str(tmp_path / "b.jsonl"))
+    (tmp_path / "c.txt").write_text(" \n")
+    with pytest.raises(DataError, match="holds no text"):
+        open_text(str(tmp_path / "c.txt"))
+
+
+@pytest.mark.parametrize("name", ["wikitext", "no/such.txt", "gone.bin"])
+def test_what_is_no_text(name):
+    with pytest.raises(
+        (EvaluationError, DataError), match=r"is no text|no such file|not a prepared data set"
+    ):
+        open_text(name)
+
+
+def test_prepared_data(tmp_path):
+    documents = [f"document {i}, " * (1 + i % 3) for i in range(40)]
+    out = tmp_path / "bytes"
+    binary.prepare(lambda: iter(documents), {}, "bytes", out, 0.3, workers=1)
+    whole = open_text(str(out))
+    tokens = np.fromfile(out / "val.bin", dtype="<u2")
+    (stream,) = whole.streams(BytesTokenizer())
+    np.testing.assert_array_equal(stream, [256, *tokens])
+    (first,) = whole.streams(BytesTokenizer(), max_tokens=20)
+    np.testing.assert_array_equal(first, stream[:21])
+    separate = as_text(open_text(str(out / "train.bin")).streams(BytesTokenizer(), "separate"))
+    assert separate[0].startswith("|document")
+    assert {text[1:] for text in separate} | {
+        text[1:] for text in as_text(whole.streams(BytesTokenizer(), "separate"))
+    } == set(documents)
+    with pytest.raises(EvaluationError, match="is encoded already: join must be end_of_text or separate"):
+        whole.streams(BytesTokenizer(), "space")
+    with pytest.raises(DataError, match="no split 'test'"):
+        open_text(str(out), split="test")
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    tokenizer = BytesTokenizer()
+    binary.prepare(
+        lambda: iter(["a b c " * 9] * 9 + ["d e f"] * 9), {}, "bpe:270", tmp_path / "bpe", 0.4, workers=1
+    )
+    with pytest.raises(
+        EvaluationError, match=r"encoded with another tokenizer.*prepare the text with the model's"
+    ):
+        open_text(str(tmp_path / "bpe")).streams(tokenizer)

@@ -1,0 +1,224 @@
+"""evaluate.py: what it prints, what it writes, what it refuses."""
+
+import json
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import evaluate
+from data.loader import Dataset
+from data.tokenizer import BpeTokenizer
+from evaluation.models import load
+from training.distributed import Ranks
+from training.evaluation import evaluate as in_training
+
+
+@pytest.fixture(scope="module")
+def runs(dataset, tmp_path_factory):
+    """Two tiny runs on bytes: learned positions and RoPE."""
+    from train import main
+
+    folders = {}
+    for position in ("learned", "rope"):
+        out = tmp_path_factory.mktemp("runs") / position
+        keys = {
+            "dataset": dataset, "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32, "batch_size": 4,
+            "gradient_accumulation_steps": 1, "max_iters": 10, "warmup_iters": 1, "eval_interval": 5,
+            "eval_tokens": 320, "checkpoint_interval": 5, "device": "cpu", "dtype": "float32",
+            "compile": False, "position": position, "out_dir": out, "learning_rate": 3e-3, "min_lr": 3e-4,
+        }  # fmt: skip
+        main([f"--{key}={value}" for key, value in keys.items()])
+        folders[position] = out
+    return folders
+
+
+def printed(capsys, *arguments):
+    evaluate.main([str(a) for a in arguments])
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main([str(a) for a in arguments])
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def test_perplexity_of_runs(runs, dataset, capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("abc de fgh " * 20)
+    file = tmp_path / "numbers.json"
+    keys = (f"--texts={tmp_path}/a.txt,{dataset}/val.bin", "--max_tokens=500", f"--json={file}")
+    said = printed(capsys, runs["learned"], runs["rope"], *keys)
+    found = json.loads(file.read_text())
+    assert found["settings"]["max_tokens"] == 500
+    assert found["commit"]
+    assert found["torch"] == torch.__version__
+    assert {"numpy", "tokenizers"} <= found["versions"].keys()
+    assert found["texts"][f"{dataset}/val.bin"]["split"] == "val"
+    first, second = found["models"]
+    assert (first["name"], first["step"], first["tokens_seen"]) == ("learned", 10, 10 * 4 * 32)
+    assert first["parameters"] == second["parameters"] + 32 * 16
+    for text, tokens in ((f"{tmp_path}/a.txt", 220), (f"{dataset}/val.bin", 500)):
+        one, two = first["results"][text], second["results"][text]
+        assert one["tokens"] == two["tokens"] == tokens
+        assert (one["window"], one["stride"]) == (32, 16)
+        assert one["perplexity"] == pytest.approx(math.exp(one["loss"]))
+        low, high = sorted((one["perplexity"], two["perplexity"]))
+        assert f"**{low:.2f}**" in said
+        assert f"**{high:.2f}**" not in said
+    assert "published" not in said
+
+
+def test_a_text_of_one_window_has_the_loss_that_training_reports(runs, dataset, capsys, tmp_path):
+    tokens = Dataset(dataset, "val", 1).tokens[:32]
+    window = np.array([[256, *tokens]])
+    model, size = load(str(runs["rope"])).model, int((tokens < 256).sum())
+    expected = in_training(model, window, size, 1, "float32", Ranks())
+    file = tmp_path / "numbers.json"
+    printed(
+        capsys,
+        runs["rope"],
+        f"--texts={dataset}/val.bin",
+        "--max_tokens=32",
+        "--window=33",
+        f"--json={file}",
+    )
+    (result,) = json.loads(file.read_text())["models"][0]["results"].values()
+    assert result["loss"] == pytest.approx(expected["val_loss"], abs=1e-6)
+    assert result["bits_per_byte"] == pytest.approx(expected["val_bits_per_byte"], abs=1e-6)
+    assert result["perplexity"] == pytest.approx(expected["val_perplexity"], rel=1e-6)
+
+
+def test_the_papers_rows(runs, dataset, capsys, monkeypatch):
+    from evaluation import texts
+
+    published = texts.Documents("ptb", "space", 256, {}, ["ab cd", "ef"])
+    monkeypatch.setattr(texts, "_published", lambda name, split: published)
+    said = printed(capsys, runs["rope"], "--texts=ptb", "--compare=True")
+    assert "published: GPT2-xl (1.5B), OWT" in said
+    assert "30.12" in said
+    assert "18.30" not in said
+    said = printed(capsys, runs["rope"], f"--texts={dataset}/val.bin", "--max_tokens=40", "--compare=True")
+    assert "the papers' table 3 has none of" in said
+
+
+def test_published_strides_where_they_fit(monkeypatch):
+    from evaluation import texts
+
+    text = texts.Documents("ptb", "space", 256, {}, ["ab"])
+
+    def stride(block_size, **keys):
+        config = evaluate.EvaluateConfig(models=["a"], **keys)
+        return evaluate.stride(config, types.SimpleNamespace(block_size=block_size), text)
+
+    assert [stride(n) for n in (1024, 257, 256, 128)] == [256, 256, 128, 64]
+    assert stride(1024, stride=10) == 10
+    assert stride(1024, window=100) == 50
+
+
+def test_extrapolation(runs, dataset, capsys, tmp_path):
+    file, picture = tmp_path / "numbers.json", tmp_path / "a.png"
+    keys = ("--task=extrapolation", f"--texts={dataset}/val.bin", "--lengths=1,2,4", "--compare=True")
+    said = printed(capsys, *runs.values(), *keys, f"--json={file}", f"--plot={picture}")
+    assert "refused: learned: 64 tokens do not fit into block_size=32" in said
+    assert "published: ExPE Medium (table 4)" in said
+    assert picture.is_file()
+    learned, rope = (m["results"] for m in json.loads(file.read_text())["models"])
+    assert [r["factor"] for r in learned["lengths"]] == [1]
+    assert [r["factor"] for r in rope["lengths"]] == [1, 2, 4]
+    assert learned["tokens"] == rope["tokens"] > 0
+    assert f"{rope['lengths'][2]['loss']:.3f}" in said
+
+
+def test_scales_are_rows(run, dataset, capsys):
+    folder, _ = run("expe", "--max_iters=2", "--position=expe")
+    keys = ("--task=extrapolation", f"--texts={dataset}/val.bin", "--lengths=1,2", "--scales=1,0.5")
+    said = printed(capsys, folder, *keys)
+    assert "expe, scale 1 " in said
+    assert "expe, scale 0.5 " in said
+
+
+def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
+    """What the adapter is asked for, and the table of what it answers."""
+    asked = []
+
+    def answer(loaded, tasks, batch_size, limit, include_path):
+        asked.append((loaded.name, tasks, batch_size, limit, include_path))
+        acc = 0.25 + 0.1 * len(asked)
+        return {
+            "piqa": {"acc": acc, "acc_stderr": 0.01},
+            "lambada_openai": {"acc": acc, "perplexity": 9.0 + len(asked)},
+        }
+
+    module = types.ModuleType("evaluation.zero_shot")
+    module.evaluate, module.versions = answer, lambda: {"lm_eval": "0.4.13"}
+    monkeypatch.setitem(sys.modules, "evaluation.zero_shot", module)
+    monkeypatch.setattr("evaluation.zero_shot", module, raising=False)
+    file = tmp_path / "numbers.json"
+    keys = (
+        "--task=zero_shot",
+        "--tasks=piqa,lambada_openai",
+        "--limit=5",
+        "--batch_size=3",
+        "--compare=True",
+    )
+    said = printed(capsys, *runs.values(), *keys, f"--json={file}")
+    assert asked == [(name, ["piqa", "lambada_openai"], 3, 5, None) for name in runs]
+    row = next(line for line in said.splitlines() if line.startswith("| learned"))
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["learned", "0.350", "0.350", "**10.000**"]
+    row = next(line for line in said.splitlines() if line.startswith("| rope"))
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["rope", "**0.450**", "**0.450**", "11.000"]
+    row = next(line for line in said.splitlines() if "CoFrGeNet-F (2.1B)" in line)
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["0.764", "0.583", ""]
+    found = json.loads(file.read_text())
+    assert found["versions"]["lm_eval"] == "0.4.13"
+    assert found["models"][0]["results"]["piqa"]["acc_stderr"] == 0.01
+
+
+def test_mistakes_are_named_before_any_work(runs, dataset, capsys, tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    said = refused(
+        capsys, runs["rope"], f"--json={tmp_path}/a.json", "--plot=a.jpg", "--batch_size=0", "--join=glue",
+        "--lengths=1,x",
+    )  # fmt: skip
+    for part in (
+        "a.json exists already", "plot must end in .png", "plot acts with task=extrapolation only",
+        "batch_size must be at least 1", "join must be one of blank_line", "lengths must be numbers above",
+    ):  # fmt: skip
+        assert part in said
+    assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
+    assert "--models=... is required" in refused(capsys, f"--texts={dataset}")
+    assert "nowhere does not exist" in refused(capsys, runs["rope"], "nowhere", f"--texts={dataset}")
+    said = refused(capsys, runs["rope"], f"--texts={dataset}", "--stride=32")
+    assert "stride=32 must lie between 1 and 31" in said
+    said = refused(capsys, runs["rope"], runs["learned"], f"--texts={dataset}", "--window=64")
+    assert "learned: window=64 does not fit into block_size=32" in said
+    assert "loss" not in said
+    said = refused(capsys, runs["rope"], f"--texts={dataset}", "--task=extrapolation", "--scales=0.5")
+    assert "a scale of 0.5 multiplies the columns of position=expe and exqpe" in said
+    (tmp_path / "t.txt").write_text("abc")
+    tokenizer = BpeTokenizer.train(["ab ab abc"] * 9, 258)
+    (tmp_path / "bpe.json").write_text(tokenizer.text)
+    keys = (f"--texts={tmp_path}/t.txt", f"--tokenizer={tmp_path}/bpe.json")
+    said = refused(capsys, runs["rope"], *keys)
+    assert "trained with another vocabulary" in said
+
+
+def test_runs_of_one_name_are_told_apart(runs, dataset, capsys):
+    best = runs["rope"] / "ckpt" / "best.pt"
+    step = runs["rope"] / "ckpt" / "step_00000005.pt"
+    said = printed(capsys, best, step, f"--texts={dataset}", "--max_tokens=64")
+    assert "| rope/best " in said
+    assert "| rope/step_00000005 " in said
+    said = printed(
+        capsys,
+        runs["rope"],
+        f"{runs['rope'].parent}/../{runs['rope'].parent.name}/rope",
+        f"--texts={dataset}",
+        "--max_tokens=64",
+    )
+    assert f"| {runs['rope']} " in said
