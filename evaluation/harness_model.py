@@ -168,7 +168,7 @@ class HarnessModel(TemplateLM):
         """What follows each prompt, up to a stop sequence, an end-of-text token or the longest allowed."""
         alike = defaultdict(list)  # how to write -> numbers of requests
         for number, request in enumerate(requests):
-            alike[json.dumps(self._settings(request.args[1]), sort_keys=True)].append(number)
+            alike[json.dumps(self.settings(request.args[1]), sort_keys=True)].append(number)
         answers = [None] * len(requests)
         with tqdm(total=len(requests), desc="generate_until", disable=disable_tqdm) as bar:
             for key, numbers in alike.items():
@@ -185,16 +185,19 @@ class HarnessModel(TemplateLM):
                     bar.update(len(part))
         return answers
 
-    def _settings(self, given: dict) -> dict:
-        """The keywords of `_write`."""
+    def settings(self, given: dict, task: str = "a task") -> dict:
+        """What a task says about generation -> keywords of `_write`."""
         settings = dict(normalize_gen_kwargs(given, MOST_NEW_TOKENS))
         settings["until"] = handle_stop_sequences(settings["until"], eos=END_OF_TEXT)
-        unknown = settings.keys() - {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
-        if unknown:
-            raise EvaluationError(f"a task asks for text with {', '.join(sorted(unknown))}: not supported")
+        known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
+        if unknown := settings.keys() - known:
+            raise EvaluationError(
+                f"{task} asks for text with {', '.join(sorted(unknown))}, which is not supported: leave the "
+                "task out"
+            )
         if not 0 < settings["max_gen_toks"] < self.max_length:
             raise EvaluationError(
-                f"{self.loaded.name}: a task asks for {settings['max_gen_toks']} new tokens, which leaves "
+                f"{self.loaded.name}: {task} asks for {settings['max_gen_toks']} new tokens, which leaves "
                 f"no place for its prompt in block_size={self.max_length}: leave the task out"
             )
         if not settings.pop("do_sample"):

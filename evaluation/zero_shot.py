@@ -59,7 +59,10 @@ def evaluate(
 
     leaves = {task.task_name: task for got in chosen for task in got["tasks"].values()}
     groups = {name: group for got in chosen for name, group in got["groups"].items()}
-    for task in leaves.values():
+    model = HarnessModel(loaded, batch_size)
+    for name, task in leaves.items():
+        if task.OUTPUT_TYPE == "generate_until":
+            model.settings(task.get_config("generation_kwargs") or {}, name)
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
         task.set_fewshot_seed(seed=SEED)
@@ -69,7 +72,7 @@ def evaluate(
     np.random.seed(SEED)
     torch.manual_seed(SEED)
     found = run(
-        HarnessModel(loaded, batch_size),
+        model,
         {"tasks": leaves, "groups": groups},
         limit=limit,
         bootstrap_iters=RESAMPLES,

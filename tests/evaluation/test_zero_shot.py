@@ -417,7 +417,14 @@ def test_what_the_model_cannot_do(harness, folders):
         adapter.loglikelihood(requests(("abc", "")), disable_tqdm=True)
     with pytest.raises(EvaluationError, match="more than block_size=64: leave its task out"):
         adapter.loglikelihood(requests(("abc", " ".join(TEXTS[:9]))), disable_tqdm=True)
-    with pytest.raises(EvaluationError, match="asks for text with num_beams: not supported"):
+    with pytest.raises(EvaluationError, match="asks for text with num_beams, which is not supported"):
         adapter.generate_until(requests(("abc", {"num_beams": 2})), disable_tqdm=True)
     with pytest.raises(EvaluationError, match="asks for 64 new tokens, which leaves no place"):
         adapter.generate_until(requests(("abc", {"max_gen_toks": 64})), disable_tqdm=True)
+
+
+def test_refuses_before_the_model_runs(harness, build, tokenizer, tasks):
+    model = build(block_size=20, vocab_size=tokenizer.vocab_size)
+    model.forward = model.logits_at = model.decode = model.token_losses = None
+    with pytest.raises(EvaluationError, match="made up: our_writing asks for 20 new tokens"):
+        zero_shot.evaluate(loaded(model, tokenizer), NAMES, 4, None, str(tasks))
