@@ -192,8 +192,8 @@ class HarnessModel(TemplateLM):
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
         if unknown := settings.keys() - known:
             raise EvaluationError(
-                f"{task} asks for text with {', '.join(sorted(unknown))}, which is not supported: leave the "
-                "task out"
+                f"{task} asks for text with {', '.join(sorted(unknown))}, which is not supported: leave "
+                "the task out"
             )
         if not 0 < settings["max_gen_toks"] < self.max_length:
             raise EvaluationError(

@@ -28,6 +28,7 @@ TOLERANCE = {"rel": 1e-5, "abs": 1e-4}  # of sums over up to 64 tokens in float3
 def harness(monkeypatch, tmp_path):
     """The harness, in a world without network."""
     pytest.importorskip("lm_eval")
+    pytest.importorskip("accelerate")  # of its `hf` model
     import datasets
     import lm_eval.evaluator
 
