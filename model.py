@@ -318,6 +318,14 @@ class GPT(nn.Module):
         x = self._residual_stream(tokens, cache)
         return self._logits(x[:, -1])
 
+    @torch.no_grad()
+    def logits_at(self, tokens, wanted, cache=None):
+        """tokens: [B, T] int64, wanted: [B, T] bool -> logits of what follows each wanted token, one row
+        after the other, [wanted, vocab_size]; the others cost no row of the head. With a cache as in
+        `decode`. Raises ValueError as `decode` does.
+        """
+        return self._logits(self._residual_stream(tokens, cache)[wanted])
+
     def new_cache(self, batch, length=None, dtype=None):
         """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
         model's device; dtype: of what is kept, None for that of the weights. Raises ValueError for a
