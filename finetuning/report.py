@@ -107,11 +107,10 @@ def details(records: list[dict]) -> str:
     return table(rows)
 
 
-NOTE = (
-    "Accuracy on the validation set in percent, mean ± standard deviation over seeds, after the epoch and at "
-    "the\nlearning rate (*) that are best on that set. GLUE's test labels are not public: being chosen on the "
-    "set that\nthey are measured on, the means are a little too high."
-)
+NOTE = """\
+Accuracy on the validation set in percent, mean ± standard deviation over seeds, after the epoch and at the
+learning rate (*) that are best on that set. GLUE's test labels are not public: being chosen on the set that
+they are measured on, the means are a little too high."""
 
 
 def report(records: list[dict]) -> str:
