@@ -64,13 +64,19 @@ def test_the_head_reads_the_last_token(build):
 
 
 def test_encoding():
-    inputs = inputs_of("ab", ("ab", "cde"))
-    assert [row.tolist() for row in inputs.tokens] == [[256, 97, 98], [256, 97, 98, 10, 99, 100, 101]]
-    assert inputs.labels.tolist() == [0, 1]
-    assert inputs.cut == 0
-    cut = inputs_of("abcdefghij", ("abcdefg", "xyz"), "ab", max_length=8)
-    assert [bytes(row[1:].astype(np.uint8)) for row in cut.tokens] == [b"abcdefg", b"abc\nxyz", b"ab"]
-    assert cut.cut == 2
+    single, pair = inputs_of("ab", "c"), inputs_of(("ab", "cde"), ("", "c"))
+    assert [row.tolist() for row in single.tokens] == [[256, 97, 98], [256, 99]]
+    assert [row.tolist() for row in pair.tokens] == [[256, 97, 98, 10, 99, 100, 101], [256, 10, 99]]
+    assert single.labels.tolist() == pair.labels.tolist() == [0, 1]
+    assert single.cut == pair.cut == 0
+
+
+def test_long_examples_are_cut():
+    single = inputs_of("abcdefghij", "ab", max_length=8)
+    pair = inputs_of(("abcdefg", "xyz"), ("abc", "xyz"), max_length=8)
+    texts = [bytes(row[1:].astype(np.uint8)) for inputs in (single, pair) for row in inputs.tokens]
+    assert texts == [b"abcdefg", b"ab", b"abc\nxyz", b"abc\nxyz"]
+    assert single.cut == pair.cut == 1
 
 
 @pytest.mark.parametrize("room", range(1, 14))

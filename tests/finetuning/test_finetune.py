@@ -46,7 +46,9 @@ def refused(capsys, *arguments):
 
 
 def results(out):
-    return {path.name: json.loads(path.read_text()) for path in sorted(out.glob("results/*/*.json"))}
+    """ "model/task_lr.._seed...json" -> record"""
+    paths = sorted(out.glob("results/*/*.json"))
+    return {str(path.relative_to(out / "results")): json.loads(path.read_text()) for path in paths}
 
 
 def test_all_eight_tasks(trained, glue, tmp_path, capsys):
@@ -62,10 +64,17 @@ def test_all_eight_tasks(trained, glue, tmp_path, capsys):
     ]  # fmt: skip
     records = results(out)
     assert len(records) == 8
-    assert records["cola_lr2.5e-05_seed1.json"]["best"]["dev"].keys() == {"loss", "accuracy", "matthews"}
-    assert records["mrpc_lr2.5e-05_seed1.json"]["best"]["dev"].keys() == {"loss", "accuracy", "f1"}
-    assert {"matched", "mismatched"} <= records["mnli_lr2.5e-05_seed1.json"]["best"].keys()
-    assert records["mnli_lr2.5e-05_seed1.json"]["data"]["validation"] == {"matched": 12, "mismatched": 12}
+    assert records["trained/cola_lr2.5e-05_seed1.json"]["best"]["dev"].keys() == {
+        "loss",
+        "accuracy",
+        "matthews",
+    }
+    assert records["trained/mrpc_lr2.5e-05_seed1.json"]["best"]["dev"].keys() == {"loss", "accuracy", "f1"}
+    assert {"matched", "mismatched"} <= records["trained/mnli_lr2.5e-05_seed1.json"]["best"].keys()
+    assert records["trained/mnli_lr2.5e-05_seed1.json"]["data"]["validation"] == {
+        "matched": 12,
+        "mismatched": 12,
+    }
     assert all(record["torch"] == torch.__version__ for record in records.values())
 
 
@@ -138,7 +147,7 @@ def test_killed_between_seeds(trained, glue, tmp_path, capsys):
     assert after.keys() == whole.keys()
     for name, record in after.items():
         assert record["evaluations"] == whole[name]["evaluations"], name
-    seeds = [whole[f"sst2_lr0.001_seed{seed}.json"]["evaluations"] for seed in (1, 2)]
+    seeds = [whole[f"trained/sst2_lr0.001_seed{seed}.json"]["evaluations"] for seed in (1, 2)]
     assert seeds[0] != seeds[1]
 
 

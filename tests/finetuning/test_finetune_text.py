@@ -44,7 +44,7 @@ def test_goes_on_from_a_run(arguments, tmp_path, capsys):
 
 def test_refuses_text_in_another_tokenizer(dataset, arguments, tmp_path, run):
     folder, _ = run("run", "--max_iters=2")
-    prepare(other_texts, {"made": "up"}, "bpe:300", tmp_path / "new", 0.1, workers=1)
+    prepare(other_texts, {"made": "up"}, "bpe:257", tmp_path / "new", 0.1, workers=1)
     with pytest.raises(SystemExit) as stop:
         main(
             [
