@@ -26,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
+LISTS = {list[str]: str, list[float]: float}  # from a text: separated by commas
 TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
 
 
@@ -243,8 +244,10 @@ def _convert(value, hint, from_text: bool):
         value = _from_text(value, hint)
     if hint is float and type(value) is int:
         value = float(value)
-    if hint == list[str]:
-        right = type(value) is list and all(type(item) is str for item in value)
+    if hint == list[float] and type(value) in (list, tuple):
+        value = [float(item) if type(item) is int else item for item in value]
+    if hint in LISTS:
+        right = type(value) is list and all(type(item) is LISTS[hint] for item in value)
     else:
         right = type(value) is hint
     if not right:
@@ -260,6 +263,8 @@ def _from_text(text: str, hint):
             return hint(text)
         except ValueError:
             pass
+    if hint == list[float]:
+        return [_from_text(item, float) for item in text.split(",")]
     return text.split(",") if hint == list[str] else text
 
 
@@ -268,4 +273,4 @@ def _type_name(hint) -> str:
         return " | ".join(map(str, typing.get_args(hint)))
     if isinstance(hint, types.UnionType):
         return " | ".join("None" if o is type(None) else _type_name(o) for o in typing.get_args(hint))
-    return "list of str" if hint == list[str] else hint.__name__
+    return f"list of {LISTS[hint].__name__}" if hint in LISTS else hint.__name__

@@ -283,6 +283,10 @@ class GPT(nn.Module):
             return self._logits(x)
         return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
 
+    def hidden(self, tokens):
+        """tokens: [B, T] int64 -> [B, T, C], what the head reads. Raises ValueError as `forward` does."""
+        return self.norm(self._residual_stream(tokens))
+
     @torch.no_grad()
     def token_losses(self, tokens, targets):
         """tokens, targets: [B, T] int64 -> the cross-entropy of each target in nats, [B, T] float32, and 0

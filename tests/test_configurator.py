@@ -24,6 +24,7 @@ class Config:
     limit: int | None = None  # an int or nothing
     kind: Literal["x", "y"] = "x"  # a choice
     runs: list[str] = dataclasses.field(default_factory=list)  # a list
+    rates: list[float] | None = None  # a list of numbers or nothing
 
     def check(self):
         return ["count must not be 13"] if self.count == 13 else []
@@ -58,6 +59,8 @@ def test_later_files_win_and_overrides_win_over_files(tmp_path):
     ("argument", "key", "value"),
     [
         ("--rate=5", "rate", 5.0),
+        ("--rates=5,1e-3", "rates", [5.0, 1e-3]),
+        ("--rates=None", "rates", None),
         ("--rate=1e-4", "rate", 1e-4),
         ("--count=1_000", "count", 1000),
         ("--name=a=b=c", "name", "a=b=c"),
@@ -88,6 +91,7 @@ def test_values_from_the_command_line(argument, key, value):
         ("--count=1.5", "count must be of type int, not '1.5' (str)"),
         ("--count=abc", "count must be of type int, not 'abc' (str)"),
         ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
+        ("--rates=5,x", "rates must be of type list of float"),
         ("--flag=yes", "flag must be of type bool, not 'yes' (str)"),
         ("--kind=z", "kind must be one of 'x', 'y', not 'z'"),
         ("--count=None", "count must be of type int"),

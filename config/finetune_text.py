@@ -1,0 +1,27 @@
+# Go on training a finished run on new text: the demo's dense model, from speeches to encyclopedia articles.
+# The new text must be prepared with the tokenizer of the model; the architecture is the model's own.
+#   make demo
+#   python data/wikipedia_vital/prepare.py --tokenizer=data/sotu/bpe4096/tokenizer.json \
+#     --out=data/wikipedia_vital/demo
+#   python train.py config/finetune_text.py
+# A published GPT-2 on text of your own, and another model folder:
+#   python data/text/prepare.py --input=mine.txt --out=data/text/mine
+#   python train.py config/finetune_text.py --init_from=gpt2 --dataset=data/text/mine --out_dir=out/mine
+#   python train.py config/finetune_text.py --init_from=exported/gpt2 --dataset=data/text/mine
+# What to expect: the first evaluation is the old model's on the new text, and the loss falls from there.
+# Rates are a tenth of a pretraining's: enough to learn the new text, not to forget the old one at once.
+init_from = "out/demo_dense"
+dataset = "data/wikipedia_vital/demo"
+out_dir = "out/finetune_text"
+
+batch_size = 8
+gradient_accumulation_steps = 1
+max_iters = 300
+learning_rate = 1.5e-4
+min_lr = 1.5e-5
+warmup_iters = 15
+weight_decay = 0.01
+log_interval = 10
+eval_interval = 50
+eval_tokens = 65_536
+checkpoint_interval = 100

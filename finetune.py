@@ -1,0 +1,225 @@
+"""Fine-tune models on GLUE's tasks, several seeds each, and print one table over tasks and models.
+
+    python finetune.py out/gpt2 out/cofrgenet_f --data_dir=glue --out_dir=out/glue
+    python finetune.py exported/gpt2 --tasks=sst2,cola --learning_rates=1.25e-5,2.5e-5 --seeds=3
+
+Without --data_dir the data comes from the Hugging Face hub. Finished results stay in out_dir, and the
+same command goes on behind them. To train a language model on new text, see config/finetune_text.py.
+"""
+
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import configurator
+from benchmarks.report import circumstances
+from data import DataError
+from finetuning import glue, records
+from finetuning.classifier import Classifier
+from finetuning.glue import TaskData
+from finetuning.loop import finetune
+from finetuning.metrics import majority
+from finetuning.report import report
+from finetuning.subjects import SHORTEST, Encoded, Subject, encode_all, open_subjects
+from finetuning.tasks import TASKS
+from training import pretrained
+from training.checkpoint import CheckpointError
+from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory
+from training.log import RunFolderError, write_whole
+
+
+@dataclass
+class FinetuneConfig:
+    """Fine-tune models on GLUE's tasks. Defaults are CoFrGeNet's; what it leaves open is marked (ours)."""
+
+    models: list[str]  # run folders or .pt files of train.py, folders of config.json, or gpt2 of the hub
+    which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
+    tasks: list[str] | None = None  # of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
+    data_dir: str | None = None  # folder of GLUE's TSV files (MNLI/train.tsv ..); None: from the hub
+    max_bad_rows: int = 0  # malformed rows of a TSV file that are left out; QQP's public file has some
+    out_dir: str = "out/glue"  # results/, one file for each finished seed, and table.md
+    learning_rates: list[float] | None = None  # each is run; None: 1.25e-5 with ladders, 2.5e-5 without
+    seeds: int = 5  # runs for each model, task and learning rate
+    seed: int = 1  # the first of them; the others follow it
+    epochs: int | None = None  # None (ours): 3, and 10 for RTE, MRPC, WNLI and CoLA
+    batch_size: int = 64  # examples in a step
+    micro_batch_size: int | None = None  # examples in memory at once; None: batch_size
+    max_length: int | None = None  # tokens of an example, longer ones are cut; None: the model's block_size
+    lr_schedule: Literal["linear", "cosine"] = "linear"  # way down to 0 (ours)
+    warmup_share: float = 0.06  # share of the steps that is linear warmup (ours)
+    weight_decay: float = 0.01  # of matrices and embeddings; never of norms, biases and ladders (ours)
+    beta1: float = 0.9  # AdamW
+    beta2: float = 0.999  # AdamW (ours)
+    grad_clip: float = 1.0  # largest gradient norm; 0: no clipping (ours)
+    dropout: float = 0.0  # share of activations dropped in training
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products
+
+    def check(self) -> list[str]:
+        wrong = []
+        for key in ("seeds", "epochs", "batch_size", "micro_batch_size"):
+            if (value := getattr(self, key)) is not None and value < 1:
+                wrong.append(f"{key} must be at least 1, not {value}")
+        if self.max_length is not None and self.max_length < SHORTEST:
+            wrong.append(f"max_length must be at least {SHORTEST}, not {self.max_length}")
+        for key in ("max_bad_rows", "seed", "weight_decay", "grad_clip"):
+            if not 0 <= getattr(self, key) < math.inf:
+                wrong.append(f"{key} must be 0 or above, and finite, not {getattr(self, key)}")
+        for key in ("dropout", "beta1", "beta2", "warmup_share"):
+            if not 0 <= getattr(self, key) < 1:
+                wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
+        for rate in self.learning_rates or ():
+            if not 0 < rate < math.inf:
+                wrong.append(f"learning_rates must be above 0, not {rate}")
+        if self.learning_rates == []:
+            wrong.append("learning_rates names none")
+        for task in self.tasks or ():
+            if task not in TASKS:
+                wrong.append(f"tasks: {task!r} is none of {', '.join(TASKS)}")
+        if not self.models:
+            wrong.append("models names none")
+        if self.data_dir is not None and not Path(self.data_dir).is_dir():
+            wrong.append(f"data_dir={self.data_dir} is no folder")
+        if (Path(self.out_dir) / "ckpt").is_dir():
+            wrong.append(f"out_dir={self.out_dir} is a run folder of train.py: take another one")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        return wrong
+
+
+@dataclass
+class Job:
+    """One result to have, and where it is kept; record: None as long as it is not there."""
+
+    subject: Subject
+    data: TaskData
+    learning_rate: float
+    settings: dict
+    path: Path
+    record: dict | None
+
+
+def main(argv: list[str]):
+    config = configurator.parse(FinetuneConfig, argv, positional="models")
+    try:
+        device = choose_device(config.device)
+        dtype = choose_dtype(config.dtype, device)
+        keep_freed_memory(device)
+        # whatever can be found wrong is found before the first step
+        rates = config.learning_rates
+        subjects = open_subjects(config.models, config.which, rates, config.max_length, config.dropout)
+        data = read_tasks(config)
+        inputs = encode_all(subjects, data)
+        jobs = plan(config, subjects, data, dtype)
+        done = sum(job.record is not None for job in jobs)
+        print(f"{len(jobs)} results to have, {done} of them already in {config.out_dir}; {device}, {dtype}")
+        train(config, jobs, inputs, device, dtype)
+        text = report([job.record for job in jobs])
+        write_whole(Path(config.out_dir) / "table.md", text)
+    except (DataError, CheckpointError, DeviceError, RunFolderError, OSError) as error:
+        sys.exit(f"finetune.py: {error}")
+    except torch.OutOfMemoryError as error:
+        sys.exit(
+            f"finetune.py: out of memory ({str(error).splitlines()[0]}). Take a smaller micro_batch_size, "
+            "which changes no more than rounding, or a smaller max_length; finished results are kept"
+        )
+    except KeyboardInterrupt:
+        sys.exit(f"finetune.py: interrupted. The same command goes on behind what is in {config.out_dir}")
+    print(text)
+    print(f"table: {config.out_dir}/table.md")
+
+
+def read_tasks(config: FinetuneConfig) -> dict[str, TaskData]:
+    """Raises DataError with what is wrong in each task."""
+    data, wrong = {}, []
+    for name in config.tasks or TASKS:
+        task = TASKS[name]
+        try:
+            if config.data_dir is None:
+                data[name] = glue.read_hub(task)
+            else:
+                data[name] = glue.read_folder(task, Path(config.data_dir), config.max_bad_rows)
+        except DataError as error:
+            wrong.append(str(error))
+            continue
+        if left_out := data[name].left_out:
+            print(f"{task.title}: {left_out} malformed rows are left out")
+    if wrong:
+        raise DataError("\n".join(wrong))
+    return data
+
+
+def plan(config, subjects: list[Subject], data: dict[str, TaskData], dtype: str) -> list[Job]:
+    """All results to have, with those that are there. Raises RunFolderError where one does not belong."""
+    keys = ("batch_size", "lr_schedule", "warmup_share", "weight_decay", "beta1", "beta2", "grad_clip")
+    common = {**{key: getattr(config, key) for key in (*keys, "dropout")}, "dtype": dtype}
+    prints = {name: of_task.fingerprint() for name, of_task in data.items()}
+    jobs = []
+    for subject in subjects:
+        for name, of_task in data.items():
+            for rate in subject.learning_rates:
+                for seed in range(config.seed, config.seed + config.seeds):
+                    settings = {
+                        "weights": subject.weights,
+                        "tokenizer": subject.tokenizer.hash,
+                        "data": prints[name],
+                        "learning_rate": rate,
+                        "seed": seed,
+                        "epochs": config.epochs or of_task.task.epochs,
+                        "max_length": subject.max_length,
+                        **common,
+                    }
+                    path = records.place(Path(config.out_dir), subject.name, name, rate, seed)
+                    jobs.append(Job(subject, of_task, rate, settings, path, records.read(path, settings)))
+    return jobs
+
+
+def train(config: FinetuneConfig, jobs: list[Job], inputs: Encoded, device: torch.device, dtype: str):
+    """Run what is not there yet, and keep each result as soon as it is there."""
+    where = circumstances(device)
+    held = None
+    for number, job in enumerate(jobs, 1):
+        if job.record is not None:
+            continue
+        subject, task, seed = job.subject, job.data.task, job.settings["seed"]
+        if held is not subject:
+            held, weights = subject, pretrained.read_checked(subject.source)
+            source = dataclasses.replace(subject.source, read=lambda weights=weights: weights)
+        torch.manual_seed(seed)  # of the head
+        classifier = Classifier(pretrained.build(source), len(task.labels)).to(device)
+        sets = dict(inputs[subject.tokenizer.hash, subject.max_length, task.name])
+        training = sets.pop("train")
+        shown = f"{number}/{len(jobs)} {subject.name} {task.name} {job.learning_rate:g} seed {seed}"
+        outcome = finetune(
+            classifier, task, training, sets, subject.tokenizer.end_of_text,
+            job.learning_rate, seed, config, device, dtype, shown,
+        )  # fmt: skip
+        job.record = {
+            "model": subject.name,
+            "path": str(subject.source.path),
+            "step": subject.source.step,
+            "task": task.name,
+            "settings": job.settings,
+            "data": {
+                "train": len(training),
+                "validation": {name: len(one) for name, one in sets.items()},
+                "majority": {name: majority(one.labels) for name, one in sets.items()},
+                "left_out": job.data.left_out,
+            },
+            **outcome,
+            **where,
+        }
+        records.write(job.path, job.record)
+        best = outcome["best"]
+        accuracies = " / ".join(f"{100 * best[name]['accuracy']:.2f}" for name in sets)
+        took = f"{outcome['seconds']:.0f} s"
+        print(f"{shown}: {accuracies} % after epoch {best['epoch']}, {took}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
