@@ -79,8 +79,6 @@ def interrupted(arms: list[Arm]) -> list[str]:
     """Runs that are not at their end, or not where their arm is, or that changed on the way."""
     lines = []
     for arm in arms:
-        if arm.failed:
-            lines.append(f"failed: {arm.failed} of {arm.failed + len(arm.runs)} runs of {arm.name}")
         ends = sorted({run.last_step for run in arm.runs})
         if len(ends) > 1:
             told = ", ".join(f"{step:,}" for step in ends)

@@ -47,8 +47,8 @@ class Run:
         """What the table says of the run at an evaluated step; None for what it does not have.
 
         Losses in nats per token; minutes of training, evaluations left out; tokens_per_second is the median
-        of the records up to that step, without the first, which has the compiler in it; clamped is the share
-        of denominators below cf_eps, averaged over the layers with ladders.
+        of the records up to that step, without the first, which has the compiler in it; clamped is the
+        share of denominators below cf_eps, averaged over the layers with ladders.
         """
         at = self.evaluations[step]
         so_far = [evaluation for s, evaluation in self.evaluations.items() if s <= step]
