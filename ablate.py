@@ -14,9 +14,9 @@ checked before the first run starts.
 
 Each run is a train.py with a folder of its own below --out_dir, where output.log keeps what it printed.
 Called again, the same command skips what is done, goes on with what was interrupted and tries again what
-failed. Another product in the same folder extends the list of runs (ablation.json); a run that is on it with
-another configuration is refused. At the end stands compare.py's table of all runs on the list, which is also
-written to table.md and table.csv, with curves.png.
+failed. Another product in the same folder extends the list of runs (ablation.json); a run that is on it
+with another configuration is refused. At the end stands compare.py's table of all runs on the list, also in
+table.md and table.csv, with curves.png.
 """
 
 import dataclasses
@@ -34,6 +34,7 @@ from ablation import execution
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Planned, parse_axis, product
 from comparison import report, table
+from comparison.runs import INCIDENTAL
 from configurator import ConfigError
 from data import DataError
 from train import TrainConfig, open_data, saved_config  # what the runs are checked with
@@ -133,9 +134,8 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
         seeds = config.seeds and [int(seed) for seed in config.seeds]
         resolve = functools.partial(configurator.resolve, TrainConfig, saved=saved_config)
         runs, remarks = product(models, axes, seeds, others, resolve)
-        study += [
-            key for key in DEFAULTS if len({str(run.config[key]) for run in runs}) > 1 and key != "seed"
-        ]
+        keys = [key for key in DEFAULTS if key not in INCIDENTAL | {"seed"}]
+        study += [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
     if mistakes:
         raise ConfigError(mistakes)
     return config, runs, study, remarks
