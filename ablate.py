@@ -65,6 +65,11 @@ class AblateConfig:
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+# what `open_data` depends on
+OF_THE_DATA = (
+    *("dataset", "block_size", "vocab_size", "eval_tokens"),
+    *("batch_size", "gradient_accumulation_steps"),
+)
 
 
 def main(argv: list[str]):
@@ -147,21 +152,12 @@ def check(plan: Plan, runs: list[Planned], config: AblateConfig):
     seen = set()
     for run in runs:
         if unknown := run.config.keys() - DEFAULTS.keys():
-            mistakes[
-                f"{run.name} was listed with keys that train.py does not have: {', '.join(unknown)}"
-            ] = None
+            told = f"{run.name} was listed with keys that train.py does not have: {', '.join(unknown)}"
+            mistakes[told] = None
             continue
-        keys = (
-            "dataset",
-            "block_size",
-            "vocab_size",
-            "eval_tokens",
-            "batch_size",
-            "gradient_accumulation_steps",
-        )
-        if run.name in plan.done or (key := tuple(run.config[k] for k in keys)) in seen:
+        if run.name in plan.done or (data := tuple(run.config[key] for key in OF_THE_DATA)) in seen:
             continue
-        seen.add(key)
+        seen.add(data)
         try:
             open_data(TrainConfig(**run.config))
         except (DataError, OSError) as error:
@@ -187,12 +183,13 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     lines = [f"  {run.name}{': done' if run.name in plan.done else ''}" for run in runs]
     tokens = sum(run.tokens - execution.tokens_so_far(plan.folder / run.name) for run in todo)
     steps = sum(run.config["max_iters"] for run in todo)
-    hours = sum(arm_run.records[-1].get("seconds", 0) for arm in plan.arms() for arm_run in arm.runs) / 3600
+    done = [run for arm in plan.arms() for run in arm.runs]
+    hours = sum(run.evaluations[run.last_step]["seconds"] for run in done) / 3600
     arms = len({run.arm for run in runs})
     how = "one after the other" if parallel == 1 else f"{parallel} at a time"
     lines.append(
         f"{len(runs)} runs of {arms} arms in {plan.folder}, {len(runs) - len(todo)} of them done"
-        + (f" (what is done took {hours:.1f} hours)" if hours else "")
+        + (f" (all that is done on the list took {hours:.2f} hours)" if hours else "")
         + f"; to train: {len(todo)} runs, {how}, {tokens:,} tokens of {steps:,} steps in all"
     )
     if others := len(plan.runs.keys() - {run.name for run in runs}):
@@ -215,7 +212,8 @@ def carry_out(plan: Plan, runs: list[Planned], config: AblateConfig):
                 gpus=gpus(runs),
                 parallel=config.parallel,
             )
-            execution.execute(plan, todo, start, config.parallel, stop)
+            if todo:
+                execution.execute(plan, todo, start, config.parallel, stop)
     except KeyboardInterrupt:
         sys.exit(f"ablate.py: interrupted at once. {go_on}")
     if stop:

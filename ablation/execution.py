@@ -23,7 +23,7 @@ from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 OUTPUT = "output.log"  # in each run's folder: what train.py said, in all attempts
-SECONDS = 0.2  # between two looks at the processes
+SECONDS = 0.5  # between two looks at the processes
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -75,9 +75,13 @@ def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, sto
             bar.set_postfix_str(", ".join(one.run.name for one in active), refresh=False)
             bar.update(tokens() - bar.n)
             time.sleep(SECONDS)
-    finally:
+    except KeyboardInterrupt:
         for one in active:
             one.process.kill()
+        raise
+    finally:
+        for one in active:
+            one.process.terminate()
             one.process.wait()
         bar.close()
 

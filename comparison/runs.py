@@ -116,8 +116,10 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 def read_runs(folders: list[str]) -> list[Run]:
     """The runs of several folders, each once, with short names. Raises RunFolderError."""
-    by_place = {Path(folder).resolve(): folder for folder in reversed(folders)}
-    folders = list(reversed(by_place.values()))
+    by_place: dict[Path, str] = {}
+    for folder in folders:
+        by_place.setdefault(Path(folder).resolve(), folder)
+    folders = list(by_place.values())
     names = [Path(folder).resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = folders
