@@ -149,8 +149,8 @@ def reason(output: Path, status: int) -> str:
     text = output.read_text(errors="replace") if output.is_file() else ""
     attempt = re.split(r"^\$ ", text, flags=re.MULTILINE)[-1]
     lines = [line.strip() for line in re.split(r"[\r\n]+", attempt) if line.strip()]
-    own = [line for line in lines if line.startswith("train.py: ")]
-    return (own or lines or [f"status {status}"])[-1].removeprefix("train.py: ")
+    own = re.findall(r"train\.py: (.+)", attempt)  # behind a progress bar, it does not begin its line
+    return (own or lines or [f"status {status}"])[-1]
 
 
 def tokens_so_far(run: Path) -> int:

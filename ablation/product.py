@@ -111,9 +111,9 @@ def product(
                 if found.setdefault(run.name, run).config != run.config:
                     mistakes.setdefault(f"there would be two runs in a folder {run.name}", []).append(arm)
         except ConfigError as error:
-            told = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
+            arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
             for mistake in error.mistakes:
-                mistakes.setdefault(mistake, []).append(told)
+                mistakes.setdefault(mistake, []).append(arm)
     if mistakes:
         raise ConfigError([f"{told(arms)}: {mistake}" for mistake, arms in mistakes.items()])
     return list(found.values()), list(dict.fromkeys(remarks))

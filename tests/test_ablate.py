@@ -82,14 +82,12 @@ def refused(arguments, capsys):
 
 def table(text):
     """The rows of a table, without what depends on the machine; and the lines below it about runs."""
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
-    start = next(n for n, row in enumerate(rows) if row[0] == "run")
-    timed = [rows[start].index(name) for name in ("tokens/s", "minutes")]
-    rows = [[cell for n, cell in enumerate(row) if n not in timed] for row in rows[start:]]
+    lines = text[text.index("| run ") :].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    timed = [rows[0].index(name) for name in ("tokens/s", "minutes")]
+    rows = [[cell for n, cell in enumerate(row) if n not in timed] for row in rows]
     del rows[1]  # the rule, as wide as the columns
-    return rows, [
-        line.split(" (")[0] for line in text.splitlines() if line.startswith(("failed: ", "under "))
-    ]
+    return rows, [line.split(" (")[0] for line in lines if line.startswith(("failed: ", "under "))]
 
 
 def test_parse_axis():
@@ -334,6 +332,19 @@ def test_why_an_attempt_failed(tmp_path):
     assert execution.reason(tmp_path / "none", 3) == "status 3"
 
 
+def test_a_process_that_fails(command, tmp_path):
+    _, (run,), _, _ = ablate.read(command("--dataset=nowhere"))
+    plan = Plan(tmp_path / "new")
+    plan.folder.mkdir()
+    process = execution.train(run, 0, plan.folder, ablate.DEFAULTS, [], 1)
+    line = execution.ended(plan, run, process.wait(60), False)
+    assert line.startswith(f"failed: {run.name}: nowhere")
+    assert line in f"failed: {run.name}: {Plan(plan.folder).failed[run.name]}"
+    written = (plan.folder / run.name / execution.OUTPUT).read_text()
+    assert written.startswith("$ ")
+    assert "--dataset=nowhere" in written
+
+
 def test_a_run_that_changed_name_for_name(tmp_path):
     plan = Plan(tmp_path)
     plan.extend(planned(2), ["seed"])
@@ -397,18 +408,19 @@ def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, her
     )
     log = (folder / names[0] / "log.jsonl").read_bytes()
 
-    process = start()
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
+    here.clear()
+    status, said = ablated(command(*product), capsys)
+    assert status == 1
     assert f"{names[0]}: done" in said
+    assert names[0] not in here
+    assert f"resuming from {folder / names[1] / 'ckpt'}" in said
     assert (folder / names[0] / "log.jsonl").read_bytes() == log
-    assert "resuming from" in (folder / names[1] / "output.log").read_text()
     assert table(said) == table(undisturbed)
     rows, lines = table(said)
     assert [row[rows[0].index("seeds")] for row in rows[1:]] == ["2", "2", "0 of 2"]
     assert rows[3][rows[0].index("validation loss")] == "failed"
     assert len(lines) == 3
-    assert all("loss" in line for line in lines)
+    assert all("which was not made" in line for line in lines if line.startswith("failed"))
     assert set(json.loads((folder / "ablation.json").read_text())["failed"]) == {
         f"gpt2+size-tiny_learning_rate=1e38_seed={seed}" for seed in (1, 2)
     }
