@@ -97,10 +97,11 @@ def product(
         overrides = {key: value for c in choices for key, value in c.overrides.items()}
         name = "_".join([file_name(model), *(file_name("+".join(c.files)) for c in choices if c.files)])
         try:
+            resolved(*files, *others, *options(overrides))
             for axis in axes:
                 for key in axis[0].overrides:
                     tried = [{**overrides, key: choice.overrides[key]} for choice in axis]
-                    if any(without_effect(resolved(*files, *others, *options(t)), key) for t in tried):
+                    if any(idle(resolved, [*files, *others, *options(one)], key) for one in tried):
                         del overrides[key]
                         remarks.append(f"{key} is without effect in {name}: not varied there")
             arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
@@ -127,8 +128,12 @@ def options(overrides: dict[str, str]) -> list[str]:
     return [f"--{key}={value}" for key, value in overrides.items()]
 
 
-def without_effect(config, key: str) -> bool:
-    return any(text.startswith(f"{key}=") for text in config.without_effect())
+def idle(resolve: Callable, arguments: list[str], key: str) -> bool:
+    """Whether the model of a command line does not use a key; the values of other runs may be mistakes."""
+    try:
+        return any(text.startswith(f"{key}=") for text in resolve(*arguments).without_effect())
+    except ConfigError:
+        return False
 
 
 def file_name(stack: str) -> str:

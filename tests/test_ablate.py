@@ -167,7 +167,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert f"{dense}1e-3_dyadic=True and 3 more: --nonsense=1: unknown key 'nonsense'" in said
     assert f"{dense}1e-3_dyadic=True and 1 more: dyadic=True, but attention=softmax" in said
     assert f"{dense}1e-5_dyadic=True and 1 more: min_lr=0.0001 is above learning_rate=1e-05" in said
-    said = refused(command("--vary=dataset=nowhere,nowhere-else"), capsys)
+    arguments = [a for a in command("--vary=dataset=nowhere,nowhere-else") if "--dataset=" not in a]
+    said = refused(arguments, capsys)
     assert "nowhere " in said
     assert "nowhere-else " in said
     assert [p.name for p in (tmp_path / "ablation").iterdir()] == [".lock"]
@@ -337,7 +338,7 @@ def test_a_process_that_fails(command, tmp_path):
     plan = Plan(tmp_path / "new")
     plan.folder.mkdir()
     process = execution.train(run, 0, plan.folder, ablate.DEFAULTS, [], 1)
-    line = execution.ended(plan, run, process.wait(60), False)
+    line = execution.ended(plan, run, process.wait(), False)
     assert line.startswith(f"failed: {run.name}: nowhere")
     assert line in f"failed: {run.name}: {Plan(plan.folder).failed[run.name]}"
     written = (plan.folder / run.name / execution.OUTPUT).read_text()
@@ -358,12 +359,9 @@ def test_a_run_that_changed_name_for_name(tmp_path):
 
 
 def wait_for(condition, process):
-    for _ in range(12_000):
-        if condition():
-            return
+    while not condition():
         assert process.poll() is None, "it ended before"
         time.sleep(0.005)
-    raise AssertionError("nothing happened")
 
 
 def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, here, tmp_path):
@@ -388,7 +386,7 @@ def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, her
     process = start()
     wait_for(lambda: saved(names[0]), process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert f"stopped with 6 of 6 runs left. python ablate.py --out_dir={folder} goes on" in errors
     at = saved(names[0])[-1].name
@@ -397,10 +395,9 @@ def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, her
     process = start()
     wait_for(lambda: saved(names[1]), process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate()
     # what it started ends too, as nobody would be left to watch it
-    deadline = time.monotonic() + 30
-    while execution.locked(folder / names[1]) and time.monotonic() < deadline:
+    while execution.locked(folder / names[1]):
         time.sleep(0.05)
     assert saved(names[1])[-1].name < "step_00000060.pt"
     assert (
