@@ -182,7 +182,6 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     todo = [run for run in runs if run.name not in plan.done]
     lines = [f"  {run.name}{': done' if run.name in plan.done else ''}" for run in runs]
     tokens = sum(run.tokens - execution.tokens_so_far(plan.folder / run.name) for run in todo)
-    steps = sum(run.config["max_iters"] for run in todo)
     done = [run for arm in plan.arms() for run in arm.runs]
     hours = sum(run.evaluations[run.last_step]["seconds"] for run in done) / 3600
     arms = len({run.arm for run in runs})
@@ -190,7 +189,7 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     lines.append(
         f"{len(runs)} runs of {arms} arms in {plan.folder}, {len(runs) - len(todo)} of them done"
         + (f" (all that is done on the list took {hours:.2f} hours)" if hours else "")
-        + f"; to train: {len(todo)} runs, {how}, {tokens:,} tokens of {steps:,} steps in all"
+        + f"; to train: {len(todo)} runs, {how}, {tokens:,} tokens"
     )
     if others := len(plan.runs.keys() - {run.name for run in runs}):
         lines.append(

@@ -22,7 +22,8 @@ def differences(arms: list[Arm], study: list[str]) -> list[str]:
         values = [seeds(arm) if key == "seed" else arm.config.get(key) for arm in arms]
         if any(value != values[0] for value in values):
             differing[key] = values
-            lines.append(f"{label(key, study)}: {key} = {told(values, arms)}")
+            shown = distinct(values) if key in study else told(values, arms)
+            lines.append(f"{label(key, study)}: {key} = {shown}")
             if key in SCORED:
                 lines[-1] += "; their validation losses are of different tokens"
     if study and (others := [key for key in differing if key not in study]):
@@ -39,6 +40,10 @@ def label(key: str, study: list[str]) -> str:
     if not study:
         return "differs"
     return "under study" if key in study else "also differs"
+
+
+def distinct(values: list) -> str:
+    return ", ".join(dict.fromkeys(map(repr, values)))
 
 
 def told(values: list, arms: list[Arm]) -> str:

@@ -190,7 +190,7 @@ def test_dry_run(command, capsys, tmp_path, here):
     ablate.main(command("--vary=dropout=0.0,0.1", "--seeds=1,2", "--dry_run=True"))
     said = capsys.readouterr().out
     assert "4 runs of 2 arms" in said
-    assert f"{4 * 20 * 256:,} tokens of 80 steps" in said
+    assert f"to train: 4 runs, one after the other, {4 * 20 * 256:,} tokens" in said
     assert not here
     assert not (tmp_path / "ablation" / "ablation.json").exists()
 

@@ -197,6 +197,10 @@ def test_keys_outside_the_study(write):
     assert differences(found[:2], ["learning_rate"]) == ["under study: learning_rate = 0.001, 0.002"] + [
         f"not finished: {name}, at step 10 of 20" for name in "ab"
     ]
+    assert differences(found, ["weight_decay", "learning_rate"])[:2] == [
+        "under study: learning_rate = 0.001, 0.002, 0.003",
+        "under study: weight_decay = 0.1, 0.0",
+    ]
     assert differences(found, ["learning_rate"])[:3] == [
         "under study: learning_rate = 0.001, 0.002, 0.003",
         "also differs: weight_decay = 0.1, but 0.0 in c",
