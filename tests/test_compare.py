@@ -25,7 +25,7 @@ def test_table_and_picture(run, capsys, tmp_path):
 
 def test_runs_of_the_same_name_keep_their_paths(run, capsys, tmp_path):
     first, _ = run("x/same", "--max_iters=2")
-    second, _ = run("y/same", "--max_iters=2", "--seed=2")
+    second, _ = run("y/same", "--max_iters=2", "--seed=2", "--dropout=0.1")
     capsys.readouterr()
     main([str(first), str(second), f"--plot={tmp_path / 'a.png'}"])
     said = capsys.readouterr().out

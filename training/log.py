@@ -28,8 +28,9 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
     """
     folder = Path(out_dir)
     try:
-        # a start that failed early leaves its lock behind, and nothing else
-        content = {path.name for path in folder.iterdir()} - {".lock"} if folder.is_dir() else set()
+        # a start that failed early leaves its lock behind, and what ablate.py keeps of it, and nothing else
+        content = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        content -= {".lock", "output.log"}
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be read ({error}); choose another --out_dir") from None
     if content and not resume:

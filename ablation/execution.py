@@ -1,0 +1,175 @@
+"""Trains the runs of a plan, each with train.py in a process of its own, one or several at a time."""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ablation.plan import Plan
+from ablation.product import Planned
+from training.stopping import Stop
+
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+OUTPUT = "output.log"  # in each run's folder: what train.py said, in all attempts
+SECONDS = 0.5  # between two looks at the processes
+PR_SET_PDEATHSIG = 1  # of Linux' prctl
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass
+class Active:
+    run: Planned
+    process: subprocess.Popen
+    slot: int
+
+
+def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, stop: Stop):
+    """Train `runs` of the plan to their ends, `parallel` at a time; one that fails stops no other.
+
+    start: (run, slot from 0) -> its process. Once `stop` has a signal nothing more is started, and what
+    runs saves a checkpoint and ends; a second Ctrl-C (KeyboardInterrupt) kills it.
+    """
+    waiting, slots, active = list(runs), list(range(parallel)), []
+    said, asked = set(), False
+
+    def tokens():
+        return sum(tokens_so_far(plan.folder / run.name) for run in runs)
+
+    bar = tqdm(
+        total=sum(run.tokens for run in runs), initial=tokens(), unit="token", unit_scale=True,
+        dynamic_ncols=True, mininterval=0.5 if sys.stderr.isatty() else 30.0,
+    )  # fmt: skip
+    try:
+        while waiting or active:
+            if stop and not asked:
+                asked, waiting = True, []
+                for one in active:
+                    one.process.send_signal(signal.SIGTERM)
+            free = [run for run in waiting if not locked(plan.folder / run.name)] if slots else []
+            for run in free[: len(slots)]:
+                waiting.remove(run)
+                slot = slots.pop(0)
+                active.append(Active(run, start(run, slot), slot))
+            for run in waiting if not active else []:
+                if run.name not in said:
+                    said.add(run.name)
+                    bar.write(f"waiting: another process is training {run.name}", file=sys.stdout)
+            for one in [one for one in active if one.process.poll() is not None]:
+                active.remove(one)
+                slots.append(one.slot)
+                bar.write(ended(plan, one.run, one.process.returncode, asked), file=sys.stdout)
+                if one.run.name in plan.failed:
+                    bar.total -= one.run.tokens - tokens_so_far(plan.folder / one.run.name)
+            bar.set_postfix_str(", ".join(one.run.name for one in active), refresh=False)
+            bar.update(tokens() - bar.n)
+            time.sleep(SECONDS)
+    except KeyboardInterrupt:
+        for one in active:
+            one.process.kill()
+        raise
+    finally:
+        for one in active:
+            one.process.terminate()
+            one.process.wait()
+        bar.close()
+
+
+def ended(plan: Plan, run: Planned, status: int, asked: bool) -> str:
+    """Note in the plan what a run's end means -> a line about it. asked: whether it was told to stop."""
+    plan.failed.pop(run.name, None)
+    if status == 0:
+        plan.done.add(run.name)
+        line = f"done: {run.name}"
+    elif asked:
+        line = f"stopped: {run.name}"
+    else:
+        plan.failed[run.name] = reason(plan.folder / run.name / OUTPUT, status)
+        line = f"failed: {run.name}: {plan.failed[run.name]}"
+    plan.save()
+    return line
+
+
+def command(run: Planned, folder: Path, defaults: dict) -> list[str]:
+    """The command line of a run: the keys that are not at train.py's defaults, whatever file they are from,
+    so that a file that is edited meanwhile changes nothing.
+    """
+    own = {"out_dir", "resume"}
+    given = {key: value for key, value in run.config.items() if key not in own and value != defaults[key]}
+    keys = [f"--{key}={value}" for key, value in given.items()]
+    return [sys.executable, str(TRAIN), *keys, f"--out_dir={folder / run.name}", "--resume=True"]
+
+
+def train(run: Planned, slot: int, folder: Path, defaults: dict, gpus: list[str], parallel: int):
+    """Start a run's process: on the GPU of its slot alone, or with its share of the processor's cores.
+
+    gpus: what CUDA_VISIBLE_DEVICES can name; empty: none.
+    """
+    environment = dict(os.environ)
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot]
+    elif parallel > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // parallel)))
+    arguments = command(run, folder, defaults)
+    (folder / run.name).mkdir(exist_ok=True)
+    with open(folder / run.name / OUTPUT, "a") as output:
+        output.write(f"$ {shlex.join(arguments)}\n")
+        output.flush()
+        return subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C comes here alone, and is passed on
+            preexec_fn=end_with_parent if LIBC else None,
+        )
+
+
+def end_with_parent():
+    """SIGTERM when whoever started this is killed: nobody would be left to watch it (Linux alone)."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def reason(output: Path, status: int) -> str:
+    """Why an attempt failed: train.py's own last message, or else the last line that it printed."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    text = output.read_text(errors="replace") if output.is_file() else ""
+    attempt = re.split(r"^\$ ", text, flags=re.MULTILINE)[-1]
+    lines = [line.strip() for line in re.split(r"[\r\n]+", attempt) if line.strip()]
+    own = re.findall(r"train\.py: (.+)", attempt)  # behind a progress bar, it does not begin its line
+    return (own or lines or [f"status {status}"])[-1]
+
+
+def tokens_so_far(run: Path) -> int:
+    """The tokens of the last whole record in the end of a run's log."""
+    with contextlib.suppress(OSError, ValueError), open(run / "log.jsonl", "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - 65_536))
+        for line in reversed(log.read().splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return json.loads(line)["tokens"]
+    return 0
+
+
+def locked(run: Path) -> bool:
+    """Whether a process trains in this run folder, such as one that outlived its ablate.py for a moment."""
+    try:
+        with open(run / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

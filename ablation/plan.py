@@ -1,0 +1,134 @@
+"""The list of an ablation's runs, kept in its folder as ablation.json, and what became of each."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ablation.product import Planned
+from comparison.runs import Arm, read_run
+from training import checkpoint
+from training.log import RunFolderError, read_log, write_whole
+from training.resume import FREE
+
+FORMAT = "cofrgenet ablation 1"
+# what may change between two calls: nothing that a run's losses depend on
+MAY_CHANGE = FREE - {"dataset"}
+
+
+class PlanError(ValueError):
+    """A folder or a list of runs that cannot be used; says why and what to do."""
+
+
+class Plan:
+    """The runs of the ablation in `folder`, in the order in which they were listed.
+
+    runs: {name: Planned}. done: names of finished runs. failed: {name: reason} of the last attempt.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.runs: dict[str, Planned] = {}
+        self.done: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.study: list[str] = []
+        path = folder / "ablation.json"
+        if path.is_file():
+            self.read(path)
+        elif folder.is_dir() and {p.name for p in folder.iterdir()} - {".lock"}:
+            raise PlanError(f"{folder} holds files but no ablation.json; choose another --out_dir")
+
+    def read(self, path: Path):
+        try:
+            content = json.loads(path.read_text())
+            if content["format"] != FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
+            self.runs = {
+                name: Planned(name, entry["arm"], entry["config"])
+                for name, entry in content["runs"].items()
+            }
+            self.done, self.failed = set(content["done"]), dict(content["failed"])
+            self.study = list(content["study"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlanError(
+                f"{path} is no list of ablate.py's ({error}); choose another --out_dir"
+            ) from None
+
+    def save(self):
+        content = {
+            "format": FORMAT,
+            "study": self.study,
+            "done": sorted(self.done),
+            "failed": self.failed,
+            "runs": {name: {"arm": run.arm, "config": run.config} for name, run in self.runs.items()},
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / "ablation.json", json.dumps(content, indent=1) + "\n")
+
+    def extend(self, runs: list[Planned], study: list[str]):
+        """Add runs to the list. Raises PlanError where one of the same name has another configuration."""
+        wrong = []
+        for run in runs:
+            before = self.runs.get(run.name)
+            keys = before.config.keys() | run.config.keys() if before else ()
+            for key in sorted(set(keys) - MAY_CHANGE):
+                if before.config.get(key) != run.config.get(key):
+                    wrong.append(
+                        f"{run.name}: {key} was {before.config.get(key)!r}, now {run.config.get(key)!r}"
+                    )
+        if wrong:
+            more = f"\n  and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+            raise PlanError(
+                f"{self.folder} has runs of the same names with another configuration; leave it as it was, "
+                "or choose another --out_dir:\n  " + "\n  ".join(wrong[:8]) + more
+            )
+        self.runs |= {run.name: run for run in runs}
+        self.study += [key for key in study if key not in self.study]
+
+    def look(self):
+        """Note which runs have come to their end, whoever trained them."""
+        for name, run in self.runs.items():
+            if finished(self.folder / name, run.config, checkpoint_too=name not in self.done):
+                self.done.add(name)
+                self.failed.pop(name, None)
+            else:
+                self.done.discard(name)
+
+    def arms(self) -> list[Arm]:
+        """What is done and what failed, for the table; arms of which nothing is known are left out."""
+        found: dict[str, Arm] = {}
+        for name, run in self.runs.items():
+            if name in self.done:
+                found.setdefault(run.arm, Arm(run.arm, [])).runs.append(read_run(self.folder / name, name))
+            elif name in self.failed:
+                found.setdefault(run.arm, Arm(run.arm, [])).failed += 1
+        return list(found.values())
+
+
+def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
+    """Whether the run in `folder` was evaluated at its last step and, if that is asked, saved there.
+
+    The evaluation comes first: a run that was killed in between has something left to do. Of a run known
+    to be done the checkpoints may have been deleted.
+    """
+    last = config["max_iters"]
+    try:
+        if not any(r["step"] == last and "val_loss" in r for r in read_log(folder)):
+            return False
+    except RunFolderError:
+        return False
+    saved = checkpoint.numbered(folder / "ckpt")
+    return not checkpoint_too or (bool(saved) and saved[-1].name == f"step_{last:08d}.pt")
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """The folder for this process alone. Raises PlanError where another one is at work in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlanError(f"another ablate.py is at work in {folder}") from None
+        yield

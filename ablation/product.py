@@ -1,0 +1,151 @@
+"""Models, varied keys and seeds -> the runs of an ablation, each with its whole configuration."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from configurator import ConfigError
+
+
+@dataclass
+class Choice:
+    """One value of something varied: files to put on top, or keys with their values as texts."""
+
+    files: list[str]
+    overrides: dict[str, str]
+
+
+@dataclass
+class Planned:
+    """A run of an ablation: its folder's name, its arm (the name without the seed), its resolved config."""
+
+    name: str
+    arm: str
+    config: dict
+
+    @property
+    def tokens(self) -> int:
+        per_step = self.config["batch_size"] * self.config["gradient_accumulation_steps"]
+        return self.config["max_iters"] * per_step * self.config["block_size"]
+
+
+def parse_axis(text: str) -> list[Choice]:
+    """What --vary was given; raises ValueError that says how to write it.
+
+    `cf_depth=1,3,5`: one key. `learning_rate=1e-3,3e-3 min_lr=1e-4,3e-4`: keys that change together.
+    `a.py,b.py+c.py,none`: files on top of the model's. Values with commas are separated by `;` instead.
+    """
+    parts = text.split()
+    if not parts:
+        raise ValueError("is empty: write --vary=cf_depth=1,3,5")
+    if len(parts) == 1 and "=" not in text:
+        values = values_of(text)
+        if wrong := [v for v in values if v != "none" and not all(f.endswith(".py") for f in v.split("+"))]:
+            raise ValueError(f"{wrong[0]!r} is neither KEY=VALUE,VALUE nor a list of config files (.py)")
+        return [Choice([] if value == "none" else value.split("+"), {}) for value in values]
+    columns = {}
+    for part in parts:
+        key, equals, values = part.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{part!r}: write KEY=VALUE,VALUE")
+        columns[key.replace("-", "_")] = values_of(values)
+    lengths = {key: len(values) for key, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{length} of {key}" for key, length in lengths.items())
+        raise ValueError(f"keys that change together need as many values each, not {told}")
+    rows = zip(*columns.values(), strict=True)
+    return [Choice([], dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def values_of(text: str) -> list[str]:
+    values = text.split(";" if ";" in text else ",")
+    if "" in values:
+        raise ValueError(f"{text!r} holds an empty value")
+    if repeated := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
+        raise ValueError(f"{repeated[0]} stands there twice")
+    return values
+
+
+def product(
+    models: list[str],
+    axes: list[list[Choice]],
+    seeds: list[int] | None,
+    others: list[str],
+    resolve: Callable[[list[str]], object],
+) -> tuple[list[Planned], list[str]]:
+    """Every model with every combination of choices under every seed -> (runs, remarks).
+
+    models: config files stacked with `+`. others: --key=value for all. resolve: a command line of train.py
+    -> its config; raises ConfigError. A key without effect in a model is not varied there, so that a dense
+    model beside CoFrGeNets of several depths runs once. Raises ConfigError with the mistakes of all runs.
+    """
+    found: dict[str, Planned] = {}
+    mistakes: dict[str, list[str]] = {}
+    remarks: list[str] = []
+    known: dict[tuple, object] = {}
+
+    def resolved(*arguments):
+        if arguments not in known:
+            known[arguments] = resolve(list(arguments))
+        return known[arguments]
+
+    for model, choices in itertools.product(models, itertools.product(*axes)):
+        files = [f for stack in (model.split("+"), *(c.files for c in choices)) for f in stack]
+        overrides = {key: value for c in choices for key, value in c.overrides.items()}
+        name = "_".join([file_name(model), *(file_name("+".join(c.files)) for c in choices if c.files)])
+        try:
+            resolved(*files, *others, *options(overrides))
+            for axis in axes:
+                for key in axis[0].overrides:
+                    tried = [{**overrides, key: choice.overrides[key]} for choice in axis]
+                    if any(idle(resolved, [*files, *others, *options(one)], key) for one in tried):
+                        del overrides[key]
+                        remarks.append(f"{key} is without effect in {name}: not varied there")
+            arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
+            arguments = [*files, *others, *options(overrides)]
+            for seed in seeds or [resolved(*arguments).seed]:
+                config = resolved(*arguments, f"--seed={seed}")
+                run = Planned(folder_name(f"{arm}_seed={seed}"), arm, dataclasses.asdict(config))
+                if found.setdefault(run.name, run).config != run.config:
+                    mistakes.setdefault(f"there would be two runs in a folder {run.name}", []).append(arm)
+        except ConfigError as error:
+            arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
+            for mistake in error.mistakes:
+                mistakes.setdefault(mistake, []).append(arm)
+    if mistakes:
+        raise ConfigError([f"{told(arms)}: {mistake}" for mistake, arms in mistakes.items()])
+    return list(found.values()), list(dict.fromkeys(remarks))
+
+
+def told(arms: list[str]) -> str:
+    return arms[0] + (f" and {len(arms) - 1} more" if len(arms) > 1 else "")
+
+
+def options(overrides: dict[str, str]) -> list[str]:
+    return [f"--{key}={value}" for key, value in overrides.items()]
+
+
+def idle(resolve: Callable, arguments: list[str], key: str) -> bool:
+    """Whether the model of a command line does not use a key; the values of other runs may be mistakes."""
+    try:
+        return any(text.startswith(f"{key}=") for text in resolve(*arguments).without_effect())
+    except ConfigError:
+        return False
+
+
+def file_name(stack: str) -> str:
+    """config/paper/gpt2_xl.py+config/size/tiny.py -> paper-gpt2_xl+size-tiny"""
+    names = []
+    for file in stack.split("+"):
+        path = Path(file).with_suffix("")
+        parts = path.parts[path.parts.index("config") + 1 :] if "config" in path.parts else path.parts[-1:]
+        names.append("-".join(parts))
+    return "+".join(names)
+
+
+def folder_name(text: str) -> str:
+    """Without what a shell, a path or compare.py's list of runs would take for something else."""
+    return re.sub(r"[^\w.+=-]+", "-", text)

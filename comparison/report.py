@@ -1,0 +1,63 @@
+"""What a comparison says, on a screen and in files."""
+
+import os
+from pathlib import Path
+
+from comparison import differences, figure, table
+from comparison.runs import Arm
+from training.log import write_whole
+
+# how a file begins that may be replaced
+OURS = {".png": b"\x89PNG", ".md": b"| run ", ".csv": b"run,seeds,"}
+
+
+def remarks(arms: list[Arm], study: list[str]) -> list[str]:
+    """What stands below the table; see `differences.differences` for `study`."""
+    found = [arm for arm in arms if arm.runs]
+    lines = differences.differences(found, study) if found else []
+    if any(len(arm.runs) > 1 for arm in arms):
+        lines.insert(0, "mean ± sample standard deviation over seeds")
+    return lines
+
+
+def write(
+    arms: list[Arm],
+    lines: list[str],
+    against: str,
+    plot: Path | None = None,
+    markdown: Path | None = None,
+    csv: Path | None = None,
+) -> list[str]:
+    """Write those files that have a name; -> a line about each. Raises OSError. lines: of `remarks`."""
+    written = []
+    for path in filter(None, (plot, markdown, csv)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if plot:
+        figure.draw([arm for arm in arms if arm.runs], against, plot)
+        written.append(f"curves: {plot}")
+    if markdown:
+        text = table.markdown(arms) + "\n\n" + "".join(f"- {line}\n" for line in lines)
+        if plot:
+            text += f"\n![validation loss against {against}]({os.path.relpath(plot, markdown.parent)})\n"
+        write_whole(markdown, text)
+        written.append(f"table: {markdown}")
+    if csv:
+        write_whole(csv, table.numbers(arms))
+        written.append(f"numbers: {csv}")
+    return written
+
+
+def refuse(name: str | None, key: str, ending: str) -> list[str]:
+    """Complaints about a file that a comparison is to write: it replaces only what a comparison wrote."""
+    if name is None:
+        return []
+    if not name.endswith(ending):
+        return [f"{key} must end in {ending}, not {name!r}"]
+    path = Path(name)
+    if path.is_dir():
+        return [f"{key}={name} is a folder: choose another name"]
+    if path.is_file():
+        with open(path, "rb") as file:
+            if not file.read(16).startswith(OURS[ending]):
+                return [f"{key}={name} exists and is none of compare.py's: choose another name"]
+    return []

@@ -1,0 +1,162 @@
+"""Run folders read back, and runs of the same configuration under several seeds put together as an arm."""
+
+import functools
+import itertools
+import json
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from model import flops_per_token, model_config, parameter_counts
+from training.log import RunFolderError, read_log
+from training.schedule import wake_step
+
+# keys that say where a run lives or how it is watched, not what it is
+INCIDENTAL = {
+    *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
+    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout"),
+}
+
+
+@dataclass
+class Run:
+    """A run folder of train.py: its configuration and the records of its log, in order."""
+
+    name: str
+    folder: Path
+    config: dict
+    records: list[dict]
+
+    @functools.cached_property
+    def evaluations(self) -> dict[int, dict]:
+        """The records with a validation loss, by step."""
+        return {record["step"]: record for record in self.records if "val_loss" in record}
+
+    @property
+    def last_step(self) -> int:
+        """The last step that was evaluated."""
+        return max(self.evaluations)
+
+    @property
+    def training_flops(self) -> int:
+        """Model FLOPs of a training token: three times those of the forward pass."""
+        return 3 * flops_per_token(model_config(self.config))
+
+    def measures(self, step: int) -> dict[str, float | None]:
+        """What the table says of the run at an evaluated step; None for what it does not have.
+
+        Losses in nats per token; minutes of training, evaluations left out; tokens_per_second is the median
+        of the records up to that step, without the first, which has the compiler in it; clamped is the
+        share of denominators below cf_eps, averaged over the layers with ladders.
+        """
+        at = self.evaluations[step]
+        so_far = [evaluation for s, evaluation in self.evaluations.items() if s <= step]
+        rates = [
+            r["tokens_per_second"] for r in self.records if r["step"] <= step and "tokens_per_second" in r
+        ]
+        clamped = [layer["clamped"] for layer in at.get("ladders", {}).values()]
+        return {
+            "loss": at["val_loss"],
+            "best": min(evaluation["val_loss"] for evaluation in so_far),
+            "bits_per_byte": at["val_bits_per_byte"],
+            "tokens_per_second": statistics.median(rates[1:] or rates) if rates else None,
+            "minutes": at["seconds"] / 60,
+            "clamped": statistics.fmean(clamped) if clamped else None,
+        }
+
+
+@dataclass
+class Arm:
+    """Runs that differ in nothing but the seed. failed: how many more there should have been."""
+
+    name: str
+    runs: list[Run]
+    failed: int = 0
+
+    @property
+    def config(self) -> dict:
+        return self.runs[0].config
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that every run evaluated, in order; never empty, as all evaluate at step 0."""
+        return sorted(set.intersection(*(set(run.evaluations) for run in self.runs)))
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return parameter_counts(model_config(self.config))
+
+    @property
+    def wakes(self) -> list[int] | None:
+        """The step at which each depth of the ladders wakes; None without the dyadic schedule."""
+        if not self.config["dyadic"]:
+            return None
+        iterations = self.config["dyadic_iters"] or self.config["max_iters"]
+        return [wake_step(depth, iterations) for depth in range(1, self.config["cf_depth"] + 1)]
+
+    def measures(self) -> dict[str, list[float]]:
+        """`Run.measures` of each run at the last step that all of them evaluated."""
+        each = [run.measures(self.steps[-1]) for run in self.runs]
+        return {key: [m[key] for m in each if m[key] is not None] for key in each[0]}
+
+
+def read_run(folder: Path, name: str | None = None) -> Run:
+    """Raises RunFolderError where the folder is no run, or was not evaluated once."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        model_config(config)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None
+    run = Run(name or str(folder), folder, config, read_log(folder))
+    if not run.evaluations:
+        raise RunFolderError(f"{folder} has no evaluation in its log yet")
+    return run
+
+
+def read_runs(folders: list[str]) -> list[Run]:
+    """The runs of several folders, each once, with short names. Raises RunFolderError."""
+    by_place: dict[Path, str] = {}
+    for folder in folders:
+        by_place.setdefault(Path(folder).resolve(), folder)
+    folders = list(by_place.values())
+    names = [Path(folder).resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = folders
+    return [read_run(Path(folder), name) for folder, name in zip(folders, names, strict=True)]
+
+
+def arms(runs: list[Run]) -> list[Arm]:
+    """The runs by everything that makes them but the seed, in the order in which they were given.
+
+    Two runs of one seed are two arms: their mean would count one sample twice.
+    """
+    found: list[list[Run]] = []
+    for run in runs:
+        for group in found:
+            if run.config["seed"] not in [r.config["seed"] for r in group] and same(run, group[0]):
+                group.append(run)
+                break
+        else:
+            found.append([run])
+    together = [Arm(shared_name([run.name for run in group]), group) for group in found]
+    names = [arm.name for arm in together]
+    for arm in together:
+        if names.count(arm.name) > 1:
+            arm.name = arm.runs[0].name
+    return together
+
+
+def same(a: Run, b: Run) -> bool:
+    """Whether two runs differ in nothing but the seed."""
+    keys = (a.config.keys() | b.config.keys()) - INCIDENTAL - {"seed"}
+    return all(a.config.get(key) == b.config.get(key) for key in keys)
+
+
+def shared_name(names: list[str]) -> str:
+    """What the names of an arm's runs begin with: `dense_seed1`, `dense_seed2` -> `dense`."""
+    if len(names) == 1:
+        return names[0]
+    pairs = zip(min(names), max(names), strict=False)
+    start = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return re.sub(r"([-_.,/= ]+(seed|s)?|seed)?[-_.,/= ]*\d*$", "", start, count=1) or names[0]

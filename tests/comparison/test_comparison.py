@@ -1,0 +1,310 @@
+"""Arms of several seeds, their table, their curves, and what else differs; on logs that the test writes."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare import main
+from comparison import figure, table
+from comparison.differences import differences
+from comparison.runs import Arm, arms, read_run, read_runs, shared_name
+from model import flops_per_token, model_config, parameter_counts
+from train import TrainConfig
+from training.log import Log, RunFolderError
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {
+    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "vocab_size": 257, "dataset": "data/a",
+    "batch_size": 4, "gradient_accumulation_steps": 2, "max_iters": 20, "eval_interval": 10,
+}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write("name", [loss at step 0, 10, ...], rate=..., clamped=[...], **config) -> a run folder."""
+
+    def make(name, losses, rate=1000.0, clamped=(), **config):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        config = TrainConfig(**{**KEYS, "out_dir": str(folder), **config})
+        (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
+        log = Log(folder, 0)
+        per_step = config.batch_size * config.gradient_accumulation_steps * config.block_size
+        for number, loss in enumerate(losses):
+            at = {"step": 10 * number, "tokens": 10 * number * per_step, "seconds": 60.0 * number}
+            if number:
+                speed = rate if number > 1 else 1.0  # the compiler is in the first one
+                log.add({**at, "loss": loss, "tokens_per_second": speed})
+            ladders = {f"blocks.{i}.ffn": {"clamped": share} for i, share in enumerate(clamped)}
+            log.add(
+                {**at, "val_loss": loss, "val_bits_per_byte": loss / 2}
+                | ({"ladders": ladders} if ladders else {})
+            )
+        log.close()
+        return folder
+
+    return make
+
+
+def cells(text):
+    """A Markdown table as one dict a row."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def test_mean_and_deviation_over_seeds(write):
+    finals = [2.0, 2.5, 2.1]
+    folders = [write(f"f_seed{s}", [5.0, 1.5, x], 1000 * s, seed=s) for s, x in enumerate(finals, 1)]
+    folders.append(write("other", [5.0, 4.0, 3.0], learning_rate=1e-3, min_lr=1e-4))
+    found = arms(read_runs([str(f) for f in folders]))
+    assert [(arm.name, len(arm.runs)) for arm in found] == [("f", 3), ("other", 1)]
+    several, one = cells(table.markdown(found))
+    assert several["seeds"] == "3"
+    assert several["validation loss"] == f"{statistics.mean(finals):.4f} ± {statistics.stdev(finals):.4f}"
+    assert several["best"] == "1.5000 ± 0.0000"
+    halves = [x / 2 for x in finals]
+    assert several["bits per byte"] == f"{statistics.mean(halves):.4f} ± {statistics.stdev(halves):.4f}"
+    assert several["tokens/s"] == "2,000 ± 1,000"
+    assert several["minutes"] == "2.0 ± 0.0"
+    assert several["tokens trained"] == f"{20 * 4 * 2 * 32:,}"
+    config = model_config(found[0].config)
+    assert several["parameters"] == f"{sum(parameter_counts(config).values()):,}"
+    assert several["training MFLOPs/token"] == f"{3 * flops_per_token(config) / 1e6:,.1f}"
+    assert (one["seeds"], one["validation loss"], one["best"]) == ("", "3.0000", "3.0000")
+    assert "clamped" not in one  # nothing here has ladders
+    assert "depths wake at step" not in one
+
+
+def test_the_same_table_as_numbers(write):
+    finals = [2.0, 2.5]
+    folders = [write(f"f-{s}", [5.0, x], clamped=[0.1, 0.3], seed=s) for s, x in enumerate(finals)]
+    folders.append(write("g", [4.0, 3.0], learning_rate=1e-3, min_lr=1e-4))
+    found = arms(read_runs([str(f) for f in folders]))
+    first, second = csv.DictReader(io.StringIO(table.numbers(found)))
+    assert first["run"] == "f"
+    assert float(first["loss"]) == statistics.fmean(finals)
+    assert float(first["loss_deviation"]) == statistics.stdev(finals)
+    assert float(first["clamped"]) == pytest.approx(0.2)
+    assert int(first["flops"]) == 3 * flops_per_token(model_config(found[0].config))
+    assert (second["seeds"], second["loss_deviation"], second["clamped"]) == ("1", "", "")
+    assert cells(table.markdown(found))[0]["clamped"] == "20.00% ± 0.00%"
+
+
+def test_steps_at_which_depths_wake(write):
+    keys = {"ffn": "cffn_added", "cf_depth": 3, "dyadic": True, "max_iters": 16}
+    on, cut = write("on", [5.0], **keys), write("cut", [5.0], dyadic_iters=8, **keys)
+    off = write("off", [5.0], **{**keys, "dyadic": False})
+    rows = cells(table.markdown(arms(read_runs([str(f) for f in (on, cut, off)]))))
+    assert [row["depths wake at step"] for row in rows] == ["8 12 14", "4 6 7", ""]
+
+
+def test_failed_runs_in_the_table(write):
+    whole = Arm("whole", [read_run(write("a", [5.0, 2.0]))], failed=1)
+    rows = cells(table.markdown([whole, Arm("none", [], failed=2)]))
+    assert (rows[0]["seeds"], rows[0]["validation loss"]) == ("1 of 2", "2.0000")
+    assert (rows[1]["seeds"], rows[1]["validation loss"]) == ("0 of 2", "failed")
+    numbers = list(csv.DictReader(io.StringIO(table.numbers([whole, Arm("none", [], failed=2)]))))
+    assert [(row["seeds"], row["failed"]) for row in numbers] == [("1", "1"), ("0", "2")]
+
+
+def test_a_seed_that_is_behind(write):
+    """The mean is taken at the last step that all seeds have, and says so."""
+    folders = [write("f_1", [5.0, 4.0, 3.0], seed=1), write("f_2", [5.0, 4.5], seed=2)]
+    (arm,) = arms(read_runs([str(f) for f in folders]))
+    assert arm.measures()["loss"] == [4.0, 4.5]
+    assert arm.measures()["best"] == [4.0, 4.5]
+    said = differences([arm], [])
+    assert "f: its seeds are at steps 10, 20; the table has step 10" in said
+    assert "not finished: f_2, at step 10 of 20" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (["dense_seed=1", "dense_seed=2"], "dense"),
+        (["dense-s1", "dense-s2"], "dense"),
+        (["d3_10", "d3_11"], "d3"),
+        (["glass1", "glass2"], "glass"),
+        (["a/1", "a/2"], "a"),
+        (["x", "y"], "x"),
+        (["only_1"], "only_1"),
+    ],
+)
+def test_the_name_of_an_arm(names, name):
+    assert shared_name(names) == name
+
+
+def test_what_is_an_arm(write):
+    """Runs of one seed, and runs that differ in a key, are never averaged."""
+    one, again = write("x/f_1", [5.0, 2.0], seed=1), write("y/f_1", [5.0, 2.0], seed=1)
+    other = write("f_2", [5.0, 2.0], seed=2, dropout=0.1)
+    found = arms(read_runs([str(f) for f in (one, again, other, one)]))
+    assert [len(arm.runs) for arm in found] == [1, 1, 1]
+    assert [arm.name for arm in found] == [str(one), str(again), str(other)]
+
+
+@pytest.mark.parametrize("against", ["steps", "tokens", "flops", "hours"])
+def test_the_curve_and_its_band(write, against):
+    folders = [write("f_1", [5.0, 2.0, 1.0], seed=1), write("f_2", [5.0, 3.0, math.nan], seed=2)]
+    (arm,) = arms(read_runs([str(f) for f in folders]))
+    tokens = 10 * 4 * 2 * 32
+    flops = 3 * flops_per_token(model_config(arm.config))
+    place = {"steps": 10, "tokens": tokens / 1e6, "flops": tokens * flops / 1e15, "hours": 1 / 60}[against]
+    # where a seed's loss is not finite there is no mean
+    assert figure.curve(arm, against) == [
+        (0.0, 5.0, 0.0),
+        (pytest.approx(place), 2.5, pytest.approx(statistics.stdev([2.0, 3.0]))),
+    ]
+
+
+def test_the_picture_has_a_line_for_each_arm_and_a_band_for_seeds(write, tmp_path, monkeypatch):
+    from matplotlib import figure as drawing
+
+    made = []
+    monkeypatch.setattr(
+        drawing.Figure, "savefig", lambda self, file, **options: (made.append(self), file.write(b"png"))
+    )
+    folders = [write(f"f_{s}", [5.0, 2.0 + s], seed=s) for s in (1, 2)] + [
+        write("g", [5.0, 3.0], dropout=0.1)
+    ]
+    figure.draw(arms(read_runs([str(f) for f in folders])), "steps", tmp_path / "a.png")
+    (axes,) = made[0].axes
+    assert [line.get_label() for line in axes.lines] == ["f (2 seeds)", "g"]
+    assert axes.lines[0].get_ydata().tolist() == [5.0, 3.5]
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    deviation = statistics.stdev([3.0, 4.0])
+    assert heights.min() == pytest.approx(3.5 - deviation)
+    assert axes.get_xlabel() == "steps"
+    assert (tmp_path / "a.png").read_bytes() == b"png"
+
+
+def test_keys_outside_the_study(write):
+    folders = [
+        write("a", [5.0, 2.0], learning_rate=1e-3, min_lr=1e-4),
+        write("b", [5.0, 2.0], learning_rate=2e-3, min_lr=1e-4),
+        write("c", [5.0, 2.0], learning_rate=3e-3, min_lr=1e-4, weight_decay=0.0),
+    ]
+    found = arms(read_runs([str(f) for f in folders]))
+    assert differences(found[:2], ["learning_rate"]) == ["under study: learning_rate = 0.001, 0.002"] + [
+        f"not finished: {name}, at step 10 of 20" for name in "ab"
+    ]
+    assert differences(found, ["weight_decay", "learning_rate"])[:2] == [
+        "under study: learning_rate = 0.001, 0.002, 0.003",
+        "under study: weight_decay = 0.1, 0.0",
+    ]
+    assert differences(found, ["learning_rate"])[:3] == [
+        "under study: learning_rate = 0.001, 0.002, 0.003",
+        "also differs: weight_decay = 0.1, but 0.0 in c",
+        "the arms differ in more than learning_rate: their losses may differ because of weight_decay",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"dataset": "data/b"}, "dataset"),
+        ({"seed": 2}, "seed"),
+        ({"batch_size": 8}, "tokens per step, tokens"),
+        ({"block_size": 16}, "block_size, tokens per step, tokens"),
+        # as many micro-batches of half the size are the same batches
+        ({"batch_size": 8, "gradient_accumulation_steps": 1}, None),
+        ({"eval_tokens": 640}, None),
+        ({"dropout": 0.1}, None),
+    ],
+)
+def test_different_batches(write, keys, what):
+    first = write("a", [5.0, 4.0, 2.0])
+    second = write("b", [5.0, 4.0, 2.0], **{"weight_decay": 0.0, **keys})
+    said = differences(arms(read_runs([str(first), str(second)])), [])
+    batches = [line for line in said if line.startswith("different batches")]
+    assert batches == ([f"different batches: the arms do not have the same {what}"] if what else [])
+    scored = [line for line in said if "validation losses are of different tokens" in line]
+    assert len(scored) == len(keys.keys() & {"dataset", "block_size", "eval_tokens"})
+
+
+def test_arms_of_the_same_seeds_saw_the_same_batches(write):
+    def lines(seeds):
+        folders = [write(f"{seeds}/a_{s}", [5.0, 4.0, 2.0], seed=s) for s in (1, 2)]
+        folders += [write(f"{seeds}/b_{s}", [5.0, 4.0, 2.0], seed=s, dropout=0.1) for s in seeds]
+        return differences(arms(read_runs([str(f) for f in folders])), [])
+
+    assert lines((2, 1)) == ["differs: dropout = 0.0, 0.1"]
+    assert lines((1, 3))[1:] == [
+        "differs: seed = (1, 2), (1, 3)",
+        "different batches: the arms do not have the same seed",
+    ]
+
+
+def test_a_key_that_changed_on_the_way_is_told(write):
+    folder = write("a", [5.0, 4.0, 2.0])
+    with open(folder / "log.jsonl", "a") as file:
+        file.write(json.dumps({"step": 15, "tokens": 1, "resumed": {"dropout": "dropout was 0.1"}}) + "\n")
+    said = differences([Arm("a", [read_run(folder)])], [])
+    assert said == [f"changed on the way: {folder}, at step 15: dropout was 0.1"]
+
+
+def test_files(write, tmp_path, capsys):
+    folders = [str(write(f"f_{s}", [5.0, 4.0, 2.0 + s], seed=s)) for s in (1, 2)]
+    out = tmp_path / "new"
+    options = [f"--{key}={out / name}" for key, name in (("markdown", "t.md"), ("csv", "t.csv"))]
+    options += [f"--plot={out / 'p.png'}", "--against=hours"]
+    main([*folders, *options])
+    printed = capsys.readouterr().out
+    text = (out / "t.md").read_text()
+    assert text.startswith(printed[: printed.index("\nmean ±")])
+    assert "- mean ± sample standard deviation over seeds\n" in text
+    assert text.endswith("![validation loss against hours](p.png)\n")
+    assert (out / "t.csv").read_text().startswith("run,seeds,")
+    assert (out / "p.png").read_bytes().startswith(b"\x89PNG")
+    main([*folders, *options])  # its own files are replaced
+
+
+def test_no_file_of_somebody_else_is_replaced(write, tmp_path, capsys):
+    folder = write("f", [5.0, 2.0])
+    mine = {name: tmp_path / name for name in ("notes.md", "data.csv", "x.png")}
+    for path in mine.values():
+        path.write_text("# mine")
+    with pytest.raises(SystemExit):
+        main(
+            [
+                str(folder),
+                *(
+                    f"--{key}={path}"
+                    for key, path in zip(("markdown", "csv", "plot"), mine.values(), strict=True)
+                ),
+            ]
+        )
+    said = capsys.readouterr().err
+    assert said.count("exists and is none of compare.py's") == 3
+    assert {path.read_text() for path in mine.values()} == {"# mine"}
+
+
+def test_a_key_under_study_that_no_run_has(write):
+    with pytest.raises(SystemExit, match=r"no key 'cf_dept'; did you mean cf_depth"):
+        main([str(write("f", [5.0, 2.0])), "--study=cf_dept"])
+
+
+def test_a_folder_without_an_evaluation(write):
+    with pytest.raises(RunFolderError, match="no evaluation"):
+        read_run(write("f", []))
+
+
+def test_a_reader_that_has_had_enough(write, tmp_path):
+    """compare.py ... | head -1"""
+    folder = write("f", [5.0, 2.0])
+    command = [sys.executable, str(ROOT / "compare.py"), str(folder), f"--plot={tmp_path / 'a.png'}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()  # before it prints
+    errors = process.stderr.read()
+    assert process.wait() == 141
+    assert errors == ""
+    assert (tmp_path / "a.png").is_file()

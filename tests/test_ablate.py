@@ -1,0 +1,423 @@
+"""ablate.py: which runs there are, and that they end as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ablate
+import train
+from ablation import execution
+from ablation.plan import Plan, PlanError, claimed
+from ablation.product import Choice, Planned, parse_axis
+from training import checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
+
+
+class Ended:
+    """A process that came to its end."""
+
+    def __init__(self, returncode):
+        self.returncode = returncode
+
+    def poll(self):
+        return self.returncode
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs train in this process, one at a time; -> the names of those that were started."""
+    started = []
+
+    def start(run, slot, folder, defaults, gpus, parallel):
+        started.append(run.name)
+        (folder / run.name).mkdir(exist_ok=True)
+        status = 0
+        try:
+            train.main(execution.command(run, folder, defaults)[2:])
+        except SystemExit as stop:
+            (folder / run.name / execution.OUTPUT).write_text(f"$ train.py\n{stop.code}\n")
+            status = 1
+        return Ended(status)
+
+    monkeypatch.setattr(execution, "train", start)
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    return started
+
+
+@pytest.fixture
+def command(arguments, tmp_path):
+    """command(*overrides) -> a command line of ablate.py for tiny runs below tmp_path / "ablation"."""
+    others = [a for a in arguments if not a.startswith(("--learning_rate=", "--min_lr="))]
+
+    def build(*overrides, models=(DENSE,), out_dir=tmp_path / "ablation"):
+        return [*models, *others, "--min_lr=1e-4", *overrides, f"--out_dir={out_dir}"]
+
+    return build
+
+
+def ablated(arguments, capsys):
+    """(exit status, standard output) of ablate.py."""
+    with pytest.raises(SystemExit) as stop:
+        ablate.main(arguments)
+    captured = capsys.readouterr()
+    code = stop.value.code
+    return (code, captured.out) if isinstance(code, int) else (1, code)
+
+
+def refused(arguments, capsys):
+    """What ablate.py complains of before anything starts."""
+    with pytest.raises(SystemExit) as stop:
+        ablate.main(arguments)
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def table(text):
+    """The rows of a table, without what depends on the machine; and the lines below it about runs."""
+    lines = text[text.index("| run ") :].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    timed = [rows[0].index(name) for name in ("tokens/s", "minutes")]
+    rows = [[cell for n, cell in enumerate(row) if n not in timed] for row in rows]
+    del rows[1]  # the rule, as wide as the columns
+    return rows, [line.split(" (")[0] for line in lines if line.startswith(("failed: ", "under "))]
+
+
+def test_parse_axis():
+    assert parse_axis("cf-depth=1,3") == [Choice([], {"cf_depth": "1"}), Choice([], {"cf_depth": "3"})]
+    assert parse_axis("a=1,2 b=3,4") == [Choice([], {"a": "1", "b": "3"}), Choice([], {"a": "2", "b": "4"})]
+    assert parse_axis("dataset=x:1,y:2;z") == [
+        Choice([], {"dataset": "x:1,y:2"}),
+        Choice([], {"dataset": "z"}),
+    ]
+    assert parse_axis("none,a.py+b.py") == [Choice([], {}), Choice(["a.py", "b.py"], {})]
+    for text, complaint in {
+        "": "is empty",
+        "cf_depth": "neither KEY=VALUE",
+        "a=1,,2": "empty value",
+        "a=1,1": "stands there twice",
+        "a=1,2 b=3": "2 of a, 1 of b",
+        "a=1 b": "write KEY=VALUE",
+    }.items():
+        with pytest.raises(ValueError, match=complaint):
+            parse_axis(text)
+
+
+def test_the_product(command):
+    vary = ["--vary=cf_depth=1,3", "--vary=learning_rate=1e-3,2e-3 weight_decay=0.1,0.2", "--seeds=5,6"]
+    _, runs, study, remarks = ablate.read(command(*vary, models=[DENSE, LADDERS]))
+    dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
+    rates = ["learning_rate=1e-3_weight_decay=0.1", "learning_rate=2e-3_weight_decay=0.2"]
+    arms = [f"{dense}_{rate}" for rate in rates]
+    arms += [f"{ladders}_cf_depth={depth}_{rate}" for depth in (1, 3) for rate in rates]
+    assert [run.name for run in runs] == [f"{arm}_seed={seed}" for arm in arms for seed in (5, 6)]
+    assert [run.arm for run in runs] == [arm for arm in arms for _ in (5, 6)]
+    assert remarks == [f"cf_depth is without effect in {dense}: not varied there"]
+    assert {"cf_depth", "learning_rate", "weight_decay", "ffn"} <= set(study)
+    assert not {"seed", "out_dir"} & set(study)
+    last = runs[-1].config
+    assert (last["cf_depth"], last["learning_rate"], last["weight_decay"]) == (3, 2e-3, 0.2)
+    assert (last["seed"], last["ffn"], last["n_embd"]) == (6, "cffn_added", 32)
+    assert runs[-1].tokens == 20 * 4 * 2 * 32
+
+
+def test_files_on_top(command):
+    files = "--vary=none,config/ablate/depth_1.py,config/ablate/depth_5.py+config/ablate/muon.py"
+    _, runs, _, _ = ablate.read(command(files, models=[LADDERS]))
+    assert [run.name for run in runs] == [
+        "cofrgenet_f+size-tiny_seed=1337",
+        "cofrgenet_f+size-tiny_ablate-depth_1_seed=1337",
+        "cofrgenet_f+size-tiny_ablate-depth_5+ablate-muon_seed=1337",
+    ]
+    assert [run.config["cf_depth"] for run in runs] == [3, 1, 5]
+    assert [run.config["optimizer"] for run in runs] == ["adamw", "adamw", "muon"]
+
+
+def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_path):
+    """So that a config file that is edited while others train changes nothing."""
+    _, runs, _, _ = ablate.read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
+    for run in runs:
+        given = execution.command(run, tmp_path, ablate.DEFAULTS)[2:]
+        again = train.configurator.resolve(train.TrainConfig, given)
+        assert vars(again) == {**run.config, "out_dir": str(tmp_path / run.name), "resume": True}
+
+
+def test_all_mistakes_at_once(command, capsys, tmp_path):
+    said = refused(command("--seed=3", "--vary=cf_depth=1,,3", "--parallel=0", "--seeds=1,x"), capsys)
+    for complaint in (
+        "--seed=3: give --seeds=1,2,3",
+        "holds an empty value",
+        "parallel must be above 0, not 0",
+        "seeds: 'x' is no whole number",
+    ):
+        assert complaint in said
+    said = refused(command("--vary=min_lr=1e-4,1e-3", "--vary=dyadic=True,False", "--vary=seed=1"), capsys)
+    assert "min_lr is both varied and given to all" in said
+    assert "seed cannot be varied: give --seeds=1,2,3" in said
+    rates = "--vary=learning_rate=1e-3,1e-5"
+    said = refused(command(rates, "--vary=dyadic=True,False", "--nonsense=1"), capsys)
+    dense = "gpt2+size-tiny_learning_rate="
+    assert f"{dense}1e-3_dyadic=True and 3 more: --nonsense=1: unknown key 'nonsense'" in said
+    assert f"{dense}1e-3_dyadic=True and 1 more: dyadic=True, but attention=softmax" in said
+    assert f"{dense}1e-5_dyadic=True and 1 more: min_lr=0.0001 is above learning_rate=1e-05" in said
+    arguments = [a for a in command("--vary=dataset=nowhere,nowhere-else") if "--dataset=" not in a]
+    said = refused(arguments, capsys)
+    assert "nowhere " in said
+    assert "nowhere-else " in said
+    assert [p.name for p in (tmp_path / "ablation").iterdir()] == [".lock"]
+
+
+def test_folders_that_are_refused(command, capsys, tmp_path):
+    assert "holds no ablation yet" in refused([f"--out_dir={tmp_path / 'new'}"], capsys)
+    assert "name the models" in refused(["--seeds=1", "--max_iters=5"], capsys)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "text").write_text("mine")
+    assert "holds files but no ablation.json" in refused(command(out_dir=tmp_path / "mine"), capsys)
+    (tmp_path / "mine" / "ablation.json").write_text("{}")
+    assert "is no list of ablate.py's" in refused(command(out_dir=tmp_path / "mine"), capsys)
+    with claimed(tmp_path / "busy"):
+        assert "another ablate.py is at work" in refused(command(out_dir=tmp_path / "busy"), capsys)
+
+
+def test_dry_run(command, capsys, tmp_path, here):
+    ablate.main(command("--vary=dropout=0.0,0.1", "--seeds=1,2", "--dry_run=True"))
+    said = capsys.readouterr().out
+    assert "4 runs of 2 arms" in said
+    assert f"to train: 4 runs, one after the other, {4 * 20 * 256:,} tokens" in said
+    assert not here
+    assert not (tmp_path / "ablation" / "ablation.json").exists()
+
+
+def test_another_product_in_the_same_folder(command, capsys, here, tmp_path):
+    first, second = (
+        command("--vary=dropout=0.0,0.1", "--max_iters=10"),
+        "gpt2+size-tiny_dropout=0.2_seed=1337",
+    )
+    assert ablated(first, capsys)[0] == 0
+    assert len(here) == 2
+    # more of the product: only what is new is trained, all stand in the table
+    status, said = ablated(command("--vary=dropout=0.1,0.2", "--max_iters=10", "--log_interval=2"), capsys)
+    assert status == 0
+    assert here[2:] == [second]
+    rows, lines = table(said)
+    assert [row[0].split("=")[-1] for row in rows[1:]] == ["0.0", "0.1", "0.2"]
+    assert lines == ["under study: dropout = 0.0, 0.1, 0.2"]
+    # the same names with another configuration
+    said = refused(command("--vary=dropout=0.1,0.3", "--max_iters=20"), capsys)
+    assert "gpt2+size-tiny_dropout=0.1_seed=1337: max_iters was 10, now 20" in said
+    assert not list((tmp_path / "ablation").glob("*0.3*"))
+    # checkpoints of what is done may go
+    for file in (tmp_path / "ablation").glob("*/ckpt/*"):
+        file.unlink()
+    assert ablated([f"--out_dir={tmp_path / 'ablation'}"], capsys)[0] == 0
+    assert len(here) == 3
+
+
+def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):
+    """The others of its arm make the mean; called again, it alone is tried again."""
+    original = train.main
+
+    def failing(argv):
+        if "--seed=2" in argv:
+            sys.exit("train.py: out of luck")
+        original(argv)
+
+    monkeypatch.setattr(train, "main", failing)
+    arguments = command("--max_iters=5", "--seeds=1,2,3")
+    status, said = ablated(arguments, capsys)
+    assert status == 1
+    rows, lines = table(said)
+    assert rows[1][rows[0].index("seeds")] == "2 of 3"
+    assert "±" in rows[1][rows[0].index("validation loss")]
+    assert lines == ["failed: gpt2+size-tiny_seed=2: out of luck"]
+    assert "out of luck" in (tmp_path / "ablation" / "table.md").read_text()
+    assert "2,1\n" not in (tmp_path / "ablation" / "table.csv").read_text().splitlines()[0]
+    monkeypatch.setattr(train, "main", original)
+    status, said = ablated(arguments, capsys)
+    assert (status, here[3:]) == (0, ["gpt2+size-tiny_seed=2"])
+    rows, lines = table(said)
+    assert (rows[1][rows[0].index("seeds")], lines) == ("3", [])
+
+
+class Counting:
+    """A process that ends at the third look, or at the next one after a signal."""
+
+    def __init__(self, active, slot):
+        self.looks, self.active, self.slot, self.signals = 3, active, slot, []
+        self.returncode = None
+        active.append(self)
+
+    def poll(self):
+        self.looks -= 1
+        if self.looks <= 0 and self.returncode is None:
+            self.returncode = 143 if self.signals else 0
+            self.active.remove(self)
+        return self.returncode
+
+    def send_signal(self, number):
+        self.signals.append(number)
+        self.looks = 1
+
+
+def planned(count):
+    keys = {"max_iters": 1, "batch_size": 1, "gradient_accumulation_steps": 1, "block_size": 8, "seed": 1}
+    return [Planned(f"run{n}", f"run{n}", keys) for n in range(count)]
+
+
+def test_several_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    active, most, slots = [], 0, set()
+
+    def start(run, slot):
+        nonlocal most
+        assert slot not in [process.slot for process in active]
+        process = Counting(active, slot)
+        most = max(most, len(active))
+        slots.add(slot)
+        return process
+
+    plan = Plan(tmp_path)
+    execution.execute(plan, planned(7), start, 3, False)
+    assert (most, slots, len(plan.done)) == (3, {0, 1, 2}, 7)
+
+
+def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    active, started, stop = [], [], []
+
+    def start(run, slot):
+        started.append(Counting(active, slot))
+        if len(started) == 2:
+            stop.append(signal.SIGINT)
+        return started[-1]
+
+    plan = Plan(tmp_path)
+    execution.execute(plan, planned(5), start, 2, stop)
+    assert [process.signals for process in started] == [[signal.SIGTERM]] * 2
+    assert (plan.done, plan.failed) == (set(), {})
+
+
+def test_what_a_process_gets(tmp_path, monkeypatch):
+    got = []
+    monkeypatch.setattr(subprocess, "Popen", lambda arguments, env, **options: got.append(env))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    (run,) = planned(1)
+    defaults = run.config
+    execution.train(run, 1, tmp_path, defaults, ["4", "7"], 2)
+    execution.train(run, 1, tmp_path, defaults, [], 2)
+    execution.train(run, 0, tmp_path, defaults, [], 1)
+    assert [env.get("CUDA_VISIBLE_DEVICES") for env in got] == [
+        "7",
+        *[os.environ.get("CUDA_VISIBLE_DEVICES")] * 2,
+    ]
+    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None]
+
+
+def test_why_an_attempt_failed(tmp_path):
+    output = tmp_path / "output.log"
+    output.write_text(
+        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: loss nan\n  more\n\n"
+    )
+    assert execution.reason(output, 1) == "loss nan"
+    output.write_text("$ train.py\ntrain.py: the first\n$ train.py\nTraceback\n10%\rKeyError: 'x'\n")
+    assert execution.reason(output, 1) == "KeyError: 'x'"
+    assert execution.reason(output, -9) == "killed by SIGKILL"
+    assert execution.reason(tmp_path / "none", 3) == "status 3"
+
+
+def test_a_process_that_fails(command, tmp_path):
+    _, (run,), _, _ = ablate.read(command("--dataset=nowhere"))
+    plan = Plan(tmp_path / "new")
+    plan.folder.mkdir()
+    process = execution.train(run, 0, plan.folder, ablate.DEFAULTS, [], 1)
+    line = execution.ended(plan, run, process.wait(), False)
+    assert line.startswith(f"failed: {run.name}: nowhere")
+    assert line in f"failed: {run.name}: {Plan(plan.folder).failed[run.name]}"
+    written = (plan.folder / run.name / execution.OUTPUT).read_text()
+    assert written.startswith("$ ")
+    assert "--dataset=nowhere" in written
+
+
+def test_a_run_that_changed_name_for_name(tmp_path):
+    plan = Plan(tmp_path)
+    plan.extend(planned(2), ["seed"])
+    plan.save()
+    again = Plan(tmp_path)
+    assert (again.runs, again.study) == (plan.runs, ["seed"])
+    other = planned(1)
+    other[0].config = {**other[0].config, "seed": 2}
+    with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
+        again.extend(other, [])
+
+
+def wait_for(condition, process):
+    while not condition():
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.005)
+
+
+def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, here, tmp_path):
+    """3 x 2 runs, of which one arm diverges; Ctrl-C in the first, SIGKILL in the second."""
+    product = ["--vary=learning_rate=1e-3,3e-3,1e38", "--seeds=1,2", "--max_iters=60", "--dropout=0.1"]
+    status, undisturbed = ablated(command(*product, out_dir=tmp_path / "whole"), capsys)
+    assert status == 1
+
+    folder = tmp_path / "ablation"
+    line = [sys.executable, str(ROOT / "ablate.py"), *command(*product)]
+    names = [f"gpt2+size-tiny_learning_rate=1e-3_seed={seed}" for seed in (1, 2)]
+
+    def start():
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def saved(name):
+        return checkpoint.numbered(folder / name / "ckpt")
+
+    process = start()
+    wait_for(lambda: saved(names[0]), process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert f"stopped with 6 of 6 runs left. python ablate.py --out_dir={folder} goes on" in errors
+    at = saved(names[0])[-1].name
+    assert at < "step_00000060.pt"
+
+    process = start()
+    wait_for(lambda: saved(names[1]), process)
+    process.kill()
+    process.communicate()
+    # what it started ends too, as nobody would be left to watch it
+    while execution.locked(folder / names[1]):
+        time.sleep(0.05)
+    assert saved(names[1])[-1].name < "step_00000060.pt"
+    assert (
+        f"resuming from {folder / names[0] / 'ckpt' / at}" in (folder / names[0] / "output.log").read_text()
+    )
+    log = (folder / names[0] / "log.jsonl").read_bytes()
+
+    here.clear()
+    status, said = ablated(command(*product), capsys)
+    assert status == 1
+    assert f"{names[0]}: done" in said
+    assert names[0] not in here
+    assert f"resuming from {folder / names[1] / 'ckpt'}" in said
+    assert (folder / names[0] / "log.jsonl").read_bytes() == log
+    assert table(said) == table(undisturbed)
+    rows, lines = table(said)
+    assert [row[rows[0].index("seeds")] for row in rows[1:]] == ["2", "2", "0 of 2"]
+    assert rows[3][rows[0].index("validation loss")] == "failed"
+    assert len(lines) == 3
+    assert all("which was not made" in line for line in lines if line.startswith("failed"))
+    assert set(json.loads((folder / "ablation.json").read_text())["failed"]) == {
+        f"gpt2+size-tiny_learning_rate=1e38_seed={seed}" for seed in (1, 2)
+    }
