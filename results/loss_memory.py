@@ -26,7 +26,9 @@ def step(form: str, device: torch.device):
     model.linear_cross_entropy = FORMS[form]
     config = configurator.parse(model.ModelConfig, ["config/gpt2.py"])
     config.vocab_size = 50257
-    options = training_step.StepOptions(BATCH_SIZE, "bfloat16", compile=True, activation_checkpointing=False)
+    options = training_step.StepOptions(
+        BATCH_SIZE, "bfloat16", compile=True, activation_checkpointing=False
+    )
     return {"whole": training_step.sections(config, options, device)["whole"]}
 
 
