@@ -55,6 +55,7 @@ def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, sto
         while waiting or active:
             if stop and not asked:
                 asked, waiting = True, []
+                bar.write("stopping, with a checkpoint each (Ctrl-C again: at once)", file=sys.stderr)
                 for one in active:
                     one.process.send_signal(signal.SIGTERM)
             free = [run for run in waiting if not locked(plan.folder / run.name)] if slots else []

@@ -288,7 +288,7 @@ def test_several_at_a_time(tmp_path, monkeypatch):
     assert (most, slots, len(plan.done)) == (3, {0, 1, 2}, 7)
 
 
-def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch):
+def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(execution, "SECONDS", 0)
     active, started, stop = [], [], []
 
@@ -301,6 +301,7 @@ def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch):
     plan = Plan(tmp_path)
     execution.execute(plan, planned(5), start, 2, stop)
     assert [process.signals for process in started] == [[signal.SIGTERM]] * 2
+    assert "Ctrl-C again" in capsys.readouterr().err
     assert (plan.done, plan.failed) == (set(), {})
 
 
