@@ -125,8 +125,10 @@ def draw(results: dict[str, dict], path: Path):
         x, y = [r["length"] for r in lengths], [r["loss"] for r in lengths]
         average.plot(x, y, marker="o", label=name, **style)
         longest = lengths[-1]
-        places = (np.arange(len(longest["by_position"])) + 0.5) * longest["positions_averaged"]
-        position.plot(places, longest["by_position"], lw=1, **style)
+        # a training length at a time: single positions of few windows are noise
+        parts = np.array_split(np.array(longest["by_position"]), longest["factor"])
+        places = (np.arange(len(parts)) + 0.5) * result["train_length"]
+        position.plot(places, [part.mean() for part in parts], marker=".", lw=1, **style)
     ends = {result["train_length"] for result in results.values()}
     for axes in (average, position):
         for end in ends:
@@ -137,6 +139,6 @@ def draw(results: dict[str, dict], path: Path):
         axes.grid(alpha=0.2)
     average.set_xlabel("window, tokens (grey: training)")
     average.legend(fontsize=8)
-    position.set_xlabel("position in the longest window")
+    position.set_xlabel("position in the longest window, averages over a training length")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
