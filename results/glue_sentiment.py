@@ -137,8 +137,8 @@ def page(out: Path, config: SentimentConfig, splits: dict, dropped: Counter, rec
 Accuracy on the validation sentences in percent, mean ± standard deviation over seeds, after the epoch and
 at the learning rate (*) that are best on those very sentences, which makes the means a little too high;
 "after the last epoch" is without the choice of an epoch. The deviation is that of seeds on the same
-sentences; that so few sentences stand for all others adds a standard error of {error:.1f} points, and a smaller
-difference between two models says nothing.
+sentences; that so few sentences stand for all others adds a standard error of {error:.1f} points, and
+a smaller difference between two models says nothing.
 
 {table(models)}
 
