@@ -184,6 +184,8 @@ def train(config: FinetuneConfig, jobs: list[Job], inputs: Encoded, device: torc
     where = circumstances(device)
     held = None
     for number, job in enumerate(jobs, 1):
+        # another process, on another GPU say, may have finished it meanwhile
+        job.record = job.record or records.read(job.path, job.settings)
         if job.record is not None:
             continue
         subject, task, seed = job.subject, job.data.task, job.settings["seed"]

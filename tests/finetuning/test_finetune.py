@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import finetune
 from data.tokenizer import BpeTokenizer, BytesTokenizer
 from finetune import FinetuneConfig, main
 from finetuning import loop
@@ -149,6 +151,26 @@ def test_killed_between_seeds(trained, glue, tmp_path, capsys):
         assert record["evaluations"] == whole[name]["evaluations"], name
     seeds = [whole[f"trained/sst2_lr0.001_seed{seed}.json"]["evaluations"] for seed in (1, 2)]
     assert seeds[0] != seeds[1]
+
+
+def test_two_processes_share_the_work(trained, glue, tmp_path, monkeypatch, capsys):
+    """What another process finishes after the start is taken, not run again."""
+    keys = [trained, f"--data_dir={glue}", "--tasks=sst2", *QUICK]
+    main([*keys, f"--out_dir={tmp_path / 'other'}"])
+    (tmp_path / "out" / "results" / "trained").mkdir(parents=True)
+    train, ran = finetune.train, []
+
+    def late(*rest):
+        name = "sst2_lr2.5e-05_seed2.json"
+        shutil.copy(*(tmp_path / out / "results" / "trained" / name for out in ("other", "out")))
+        train(*rest)
+
+    monkeypatch.setattr(finetune, "train", late)
+    monkeypatch.setattr(finetune, "finetune", lambda *rest: ran.append(rest[6]) or loop.finetune(*rest))
+    main([*keys, f"--out_dir={tmp_path / 'out'}"])
+    assert ran == [1]  # seeds
+    tables = [(tmp_path / out / "table.md").read_text() for out in ("other", "out")]
+    assert tables[0] == tables[1]
 
 
 def test_results_of_other_settings_are_refused(trained, run, glue, tmp_path, capsys):
