@@ -293,7 +293,7 @@ class GPT(nn.Module):
         where the target is -100, which costs no row of the head. `forward` gives their mean. Raises
         ValueError as `forward` does.
         """
-        h = self.norm(self._residual_stream(tokens))
+        h = self.hidden(tokens)
         scored = targets != IGNORED
         rows = max(1, CHUNK_BYTES // (4 * self.config.padded_vocab_size))
         losses = torch.zeros(targets.shape, device=targets.device)

@@ -14,8 +14,11 @@ local files where a task of your own, a YAML file in `include_path`, says so:
 """
 
 import difflib
+import importlib
 import os
 import random
+import sys
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +29,7 @@ import torch
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 
+ROOT = Path(__file__).resolve().parents[1]
 TESTED = "0.4.13"
 TASKS = [
     "openbookqa", "piqa", "arc_easy", "winogrande", "hellaswag", "lambada_openai", "boolq", "sciq", "mmlu",
@@ -36,6 +40,31 @@ RESAMPLES = 1000  # for standard errors of metrics that are no mean: the harness
 SEED = 1234  # the harness's
 
 
+@contextmanager
+def _hugging_faces_evaluate():
+    """`import evaluate` within the harness means Hugging Face's package and not the script of this name."""
+    ours, path = sys.modules.pop("evaluate", None), sys.path
+    sys.path = [place for place in path if Path(place or os.curdir).resolve() != ROOT]
+    try:
+        sys.modules["evaluate"] = _package_evaluate()
+    except ImportError:
+        pass  # a task that needs it says so
+    finally:
+        sys.path = path
+    try:
+        yield
+    finally:
+        sys.modules.pop("evaluate", None)
+        if ours is not None:
+            sys.modules["evaluate"] = ours
+
+
+@lru_cache
+def _package_evaluate():
+    return importlib.import_module("evaluate")
+
+
+@_hugging_faces_evaluate()
 def evaluate(
     loaded: Loaded,
     tasks: list[str] | None = None,
@@ -84,11 +113,13 @@ def evaluate(
     return scores
 
 
+@_hugging_faces_evaluate()
 def check_tasks(tasks: list[str], include_path: str | None = None):
     """Quick, for the mistakes that should be found before any work starts; see `load_tasks`."""
     _manager(tasks, include_path)
 
 
+@_hugging_faces_evaluate()
 def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
     """The harness's objects, with their data: for each name {tasks, groups, top: those that it names}.
 

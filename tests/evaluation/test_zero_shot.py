@@ -429,3 +429,20 @@ def test_refuses_before_the_model_runs(harness, build, tokenizer, tasks):
     model.forward = model.logits_at = model.decode = model.token_losses = None
     with pytest.raises(EvaluationError, match="made up: our_writing asks for 20 new tokens"):
         zero_shot.evaluate(loaded(model, tokenizer), NAMES, 4, None, str(tasks))
+
+
+def test_the_harness_imports_hugging_faces_evaluate(harness, monkeypatch):
+    """Our script has the name of a package that metrics of the harness come from."""
+    import evaluate as script
+
+    assert not hasattr(script, "load")
+    for _ in range(2):
+        with zero_shot._hugging_faces_evaluate():
+            import evaluate as package
+
+            assert callable(package.load)
+        assert sys.modules["evaluate"] is script
+    monkeypatch.delitem(sys.modules, "evaluate")
+    with zero_shot._hugging_faces_evaluate():
+        pass
+    assert "evaluate" not in sys.modules
