@@ -145,7 +145,10 @@ def _depth_first(a, dim):
     that brings a result back into a's order
     """
     first = a.movedim(dim, 0)
-    order = sorted(range(1, a.dim()), key=first.stride, reverse=True)
+    order = []
+    for one in range(1, a.dim()):  # `sorted` cannot be traced where sizes are symbols
+        larger = [other for other in order if first.stride(other) >= first.stride(one)]
+        order.insert(len(larger), one)
     back = [order.index(one) for one in range(1, a.dim())]
     return first.permute(0, *order), lambda z: z.permute(back)
 

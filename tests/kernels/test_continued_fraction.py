@@ -188,6 +188,23 @@ def test_any_order_of_memory_gives_the_same(memory, pole):
     torch.testing.assert_close(*results, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("depth_first", [True, False])
+@pytest.mark.parametrize("pole", ["clamp", "positive"])
+def test_one_graph_for_all_batch_sizes(pole, depth_first):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(continued_fraction, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (4, 9, 33, 130):
+        a = torch.rand(3, 7, tokens).permute(2, 0, 1) if depth_first else torch.rand(tokens, 3, 7)
+        a.requires_grad_()
+        results = []
+        for function in (compiled, continued_fraction):
+            z = function(a, pole)
+            results.append((z, torch.autograd.grad(z.square().sum(), a)[0]))
+        torch.testing.assert_close(*results)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 @pytest.mark.parametrize("function", [continued_fraction, continued_fraction_ladder, denominator])
 def test_depth_may_be_another_dimension(function):
     torch.manual_seed(0)
