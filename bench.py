@@ -12,6 +12,8 @@ the first one. What computes wrong numbers is not timed.
 import contextlib
 import dataclasses
 import json
+import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +55,8 @@ class BenchConfig:
     def check(self) -> list[str]:
         wrong = []
         for key in ("batch_size", "repetitions", "seconds"):
-            if not getattr(self, key) > 0:
-                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+            if not 0 < getattr(self, key) < math.inf:
+                wrong.append(f"{key} must be above 0, and finite, not {getattr(self, key)}")
         if self.json is not None and Path(self.json).exists():
             wrong.append(f"json={self.json} exists already, and is not overwritten")
         elif self.json is not None and not Path(self.json).parent.is_dir():
@@ -347,4 +349,12 @@ def show_training(config, models, seconds, memory, tokens, device) -> dict:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("\nbench.py: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is to be written
+        sys.exit(141)

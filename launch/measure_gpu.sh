@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 stage=${1:-all}
 shift || true
 case $stage in all | kernels | small | xl) ;; *) echo "no stage $stage: kernels, small, xl or all" >&2; exit 2 ;; esac
+python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null ||
+    { echo "python sees no torch with a GPU: activate the virtual environment, on a machine that has one" >&2; exit 2; }
 out=${OUT_DIR:-results/gpu}
 mkdir -p "$out"
 size=config/size/small.py
@@ -17,6 +19,10 @@ size=config/size/small.py
 table() { # FILE COMMAND...: the command and what it prints, kept whole or not at all
     local file=$1
     shift
+    if [[ -e $file ]]; then
+        echo "$file exists already, and is not overwritten: choose another OUT_DIR" >&2
+        exit 2
+    fi
     { printf '    %s\n\n' "$*" && "$@"; } | tee "$file.part"
     mv "$file.part" "$file"
 }

@@ -138,6 +138,7 @@ def test_what_it_refuses(capsys, tmp_path):
         ([], "name one config file or more"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
+        (["config/gpt2.py", "--seconds=inf"], "seconds must be above 0, and finite"),
         (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
         (["config/gpt2.py", f"--json={tmp_path / 'no' / 'a.json'}"], "there is no folder"),
         (["config/gpt2.py", "--profile=x", "--mode=ops"], "profile acts with"),

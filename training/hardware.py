@@ -62,6 +62,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError("device=cuda, but torch sees no GPU; use --device=cpu")
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
             f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "

@@ -52,6 +52,9 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     assert choose_device("cpu", 7) == torch.device("cpu")
     with pytest.raises(DeviceError, match=r"this machine has 2 GPUs .* --nproc_per_node=2"):
         choose_device("cuda", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="torch sees no GPU; use --device=cpu"):
+        choose_device("cuda")
 
 
 def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
