@@ -60,7 +60,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad = grad.to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
-                grad_w = grad_w + grad.T @ h_c
+                _accumulate(grad_w, grad.T @ h_c)
         count = scored.sum()
         ctx.save_for_backward(torch.cat(grads_h) if grads_h else None, grad_w, count)
         ctx.types = h.dtype, weight.dtype
@@ -74,6 +74,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_h, of_w = ctx.types
         grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
         return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
+
+
+@torch.library.custom_op("cofrgenet::accumulate", mutates_args=("total",))
+def _accumulate(total: torch.Tensor, part: torch.Tensor) -> None:
+    """total += part, here and now. Sums that the compiler sees it puts off to the end, where it adds up
+    all chunks' products at once; until then they and all chunks' gradients are in memory."""
+    total.add_(part)
+
+
+@_accumulate.register_fake
+def _(total, part):
+    return None
 
 
 def _compiled(logits, target, valid, columns):
