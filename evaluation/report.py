@@ -1,6 +1,7 @@
 """What evaluate.py prints: tables with the best in bold and the papers' rows below."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.report import table
@@ -9,10 +10,10 @@ from evaluation import published
 PACKAGES = ("numpy", "tiktoken", "tokenizers", "datasets", "transformers")
 
 
-def versions() -> dict[str, str]:
-    """Of the packages that read texts and tokens, where they are installed."""
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Of packages that are installed; by default of those that read texts and tokens."""
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

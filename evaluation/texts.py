@@ -10,6 +10,7 @@ How the documents of a text are joined decides what a model has seen before a to
 Every stream begins with an end-of-text token, as documents do in training, which is not scored.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -51,7 +52,7 @@ NAMED = {
 
 
 @dataclass
-class Text:
+class Text(ABC):
     """`stride` is the published one, None for a text that no paper names; `source` tells JSON where it is
     from."""
 
@@ -79,8 +80,9 @@ class Text:
                 break
         return found
 
+    @abstractmethod
     def _streams(self, tokenizer, join, max_tokens):
-        raise NotImplementedError
+        """Yields the streams that `join` makes of the text, whole or with at least `max_tokens` tokens."""
 
 
 @dataclass

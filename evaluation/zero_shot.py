@@ -20,13 +20,12 @@ import random
 import sys
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from evaluation import EvaluationError
+from evaluation import EvaluationError, report
 from evaluation.models import Loaded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -153,13 +152,7 @@ def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
 
 def versions() -> dict[str, str]:
     """Of the packages that may change a score, where they are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return report.versions(PACKAGES)
 
 
 def _manager(tasks: list[str], include_path: str | None):
