@@ -1,7 +1,6 @@
 """What evaluate.py prints: tables with the best in bold and the papers' rows below."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.report import table
