@@ -1,8 +1,9 @@
-"""Peak memory of a training step with all logits at once and with the chunked loss, everything else equal.
+"""Peak memory with all logits at once and with the chunked loss, everything else equal.
 
-    python results/loss_memory.py
+    python results/loss_memory.py head      # the head and the loss alone
+    python results/loss_memory.py step      # a whole training step of GPT-2 small
 
-GPT-2 small, 8 x 1,024 tokens, bfloat16, compiled; each form in a process of its own. Needs about 20 GB.
+8 x 1,024 tokens, 50,304 columns, bfloat16, compiled; each form in a process of its own. Needs about 8 GB.
 """
 
 import sys
@@ -17,6 +18,7 @@ import model
 from benchmarks import report, training_step
 from benchmarks.worker import Worker
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
+from training.hardware import autocast
 
 FORMS = {"all logits": linear_cross_entropy_naive, "chunked": linear_cross_entropy}
 BATCH_SIZE = 8
@@ -32,18 +34,39 @@ def step(form: str, device: torch.device):
     return {"whole": training_step.sections(config, options, device)["whole"]}
 
 
+def head(form: str, device: torch.device):
+    drawn = torch.Generator().manual_seed(0)
+    x = torch.randn(BATCH_SIZE, 1024, 768, generator=drawn).to(device).requires_grad_()
+    weight = (0.02 * torch.randn(50304, 768, generator=drawn)).to(device).requires_grad_()
+    targets = torch.randint(50257, (BATCH_SIZE, 1024), generator=drawn).to(device)
+    function = torch.compile(FORMS[form], fullgraph=True, dynamic=False)
+
+    def iteration():
+        x.grad = weight.grad = None
+        with autocast(device, "bfloat16"):
+            loss = function(x, weight, targets, 50257)
+        loss.backward()
+
+    return {"whole": iteration}
+
+
 def main():
+    if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
+        sys.exit(f"{Path(__file__).name}: name what is to be measured: {' or '.join(PARTS)}")
+    part = PARTS[sys.argv[1]]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(", ".join(f"{key} {value}" for key, value in report.circumstances(device).items()))
     rows = []
     for form in FORMS:
-        with Worker(form, device, None, step, form, device) as worker:
+        with Worker(form, device, None, part, form, device) as worker:
             worker.ask("sections")
             worker.ask("time", "whole", 0.0)  # compiles
             peak = worker.ask("memory", "whole")
-        rows.append({"loss": form, "peak MB": f"{peak / 1e6:,.0f}"})
+        rows.append({sys.argv[1]: form, "peak MB": f"{peak / 1e6:,.0f}"})
     print(report.table(rows))
 
+
+PARTS = {"head": head, "step": step}
 
 if __name__ == "__main__":
     main()
