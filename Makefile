@@ -20,12 +20,12 @@ demo: setup $(DATA)/meta.json
 	@echo "== 4/4 side by side"
 	$(PY) compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
 
-test: setup
+test: setup .venv/tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m pytest
 
-lint: setup
+lint: .venv/tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
@@ -42,6 +42,11 @@ setup: .venv/installed
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed; run make PYTHON=python3.11')"
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/tools: requirements-test.txt .venv/installed
+	@echo "== installing what the tests need"
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
 $(DATA)/meta.json: | .venv/installed

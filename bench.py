@@ -4,9 +4,13 @@
     python bench.py config/gpt2.py config/cofrgenet.py+config/size/small.py --mode=infer
     python bench.py --mode=ops
 
-`+` stacks config files; a --key=value of the model applies to all models. Every model has a process of
-its own and they take turns; the first repetition (compilation) does not count. Models are compared with
-the first one. What computes wrong numbers is not timed.
+Each argument is a model: `A.py B.py` are two, `A.py+B.py` is one, B's keys on top of A's. A --key=value
+of the model applies to all models. Every model has a process of its own and they take turns; the first
+repetition (compilation) does not count. Models are compared with the first one; the same one twice shows
+what the machine's noise makes of no difference. What computes wrong numbers is not timed.
+
+GPT-2 small's sizes take minutes for each model; a quick try is
+    python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
 import contextlib
@@ -15,6 +19,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,15 +62,30 @@ class BenchConfig:
         for key in ("batch_size", "repetitions", "seconds"):
             if not 0 < getattr(self, key) < math.inf:
                 wrong.append(f"{key} must be above 0, and finite, not {getattr(self, key)}")
-        if self.json is not None and Path(self.json).exists():
-            wrong.append(f"json={self.json} exists already, and is not overwritten")
-        elif self.json is not None and not Path(self.json).parent.is_dir():
-            wrong.append(f"json={self.json}: there is no folder {Path(self.json).parent}")
+        if self.json is not None and (reason := why_not_written(Path(self.json), folder=False)):
+            wrong.append(f"json={self.json} {reason}")
         if self.profile is not None and self.mode == "ops":
             wrong.append("profile acts with mode=train and mode=infer only")
-        elif self.profile is not None and Path(self.profile).is_dir() and any(Path(self.profile).iterdir()):
-            wrong.append(f"profile={self.profile} is a folder that holds something; give one of its own")
+        elif self.profile is not None and (reason := why_not_written(Path(self.profile), folder=True)):
+            wrong.append(f"profile={self.profile} {reason}")
+        for field in dataclasses.fields(self):
+            of_training = field.name in ("activation_checkpointing", "parts")
+            if of_training and self.mode != "train" and getattr(self, field.name) != field.default:
+                wrong.append(f"{field.name} acts with mode=train only")
         return wrong
+
+
+def why_not_written(path: Path, folder: bool) -> str:
+    """What stands against a new file, or a new or empty folder, at `path`; empty if nothing does."""
+    if folder and path.is_dir():
+        return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
+    if path.exists():
+        return "exists already, and is not overwritten"
+    parents = path.absolute().parents
+    above = next(parent for parent in parents if parent.exists()) if folder else parents[0]
+    if not above.is_dir():
+        return f"cannot be written: there is no folder {above}"
+    return "" if os.access(above, os.W_OK) else f"cannot be written: no right to write into {above}"
 
 
 def main(argv: list[str]):
@@ -80,13 +100,19 @@ def main(argv: list[str]):
     facts = report.circumstances(device)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     try:
-        result = MODES[config.mode](config, models, device)
+        MODES[config.mode](config, models, device, lambda result: save(config, facts, result))
     except BenchError as error:
         sys.exit(f"bench.py: {error}")
+    except OSError as error:
+        sys.exit(f"bench.py: what is above is measured, but a file could not be written: {error}")
+
+
+def save(config: BenchConfig, facts: dict, result: dict):
+    """Write all numbers to config.json, if that is wanted."""
     if config.json is not None:
-        Path(config.json).write_text(
-            json.dumps({**facts, **dataclasses.asdict(config), **result}, indent=1)
-        )
+        numbers = json.dumps({**facts, **dataclasses.asdict(config), **result}, indent=1)
+        with open(config.json, "x") as file:
+            file.write(numbers)
 
 
 def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
@@ -111,16 +137,24 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
             file=sys.stderr,
         )
         sys.exit(2)
-    models = {}
+    models, turns = {}, Counter()
     for name in given:
         model = configurator.parse(ModelConfig, [*filter(None, name.split("+")), *others])
         model.vocab_size = model.vocab_size or 50257
-        models[name] = model
+        if config.mode == "infer" and model.block_size < decoding.SHORTEST:
+            print(
+                f"bench.py: block_size={model.block_size} has no room for a prompt and two steps: "
+                f"mode=infer takes {decoding.SHORTEST} tokens or more",
+                file=sys.stderr,
+            )
+            sys.exit(2)
+        turns[name] += 1
+        models[f"{name} ({turns[name]})" if turns[name] > 1 else name] = model
     return config, models
 
 
-def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device) -> dict:
-    """Prints the table of a training step; -> all numbers."""
+def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device, save):
+    """Prints the table of a training step; all numbers go to `save`."""
     lengths = {model.block_size for model in models.values()}
     if len(lengths) > 1:
         raise BenchError(
@@ -138,16 +172,19 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     )
     chosen = training_step.SECTIONS if config.parts else ("whole",)
     gate, make = training_step.gate, training_step.sections
-    seconds, memory = compare(models, gate, make, options, chosen, config, device)
-    for name, model in models.items():
-        for part in chosen:
-            scale = training_step.layers_in_part(model, part)
-            seconds[name][part] = [scale * s for s in seconds[name][part]]
-    return show_training(config, models, seconds, memory, tokens, device)
+
+    def show(seconds, memory):
+        for name, model in models.items():
+            for part in chosen:
+                scale = training_step.layers_in_part(model, part)
+                seconds[name][part] = [scale * s for s in seconds[name][part]]
+        save(show_training(config, models, seconds, memory, tokens, device))
+
+    compare(models, gate, make, options, chosen, config, device, show)
 
 
-def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device) -> dict:
-    """Prints the table of one-token steps and prompts; -> all numbers."""
+def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device, save):
+    """Prints the table of one-token steps and prompts; all numbers go to `save`."""
     options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
     lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
     print(
@@ -155,9 +192,15 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )
-    seconds, memory = compare(
-        models, decoding.gate, decoding.sections, options, decoding.SECTIONS, config, device
-    )
+
+    def show(seconds, memory):
+        save(show_decoding(config, models, seconds, memory))
+
+    gate, make = decoding.gate, decoding.sections
+    compare(models, gate, make, options, decoding.SECTIONS, config, device, show)
+
+
+def show_decoding(config, models, seconds, memory) -> dict:
     rows, numbers, first = [], {}, None
     for name, model in models.items():
         low, median, high = quartiles(seconds[name]["step"])
@@ -179,7 +222,7 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
             {
                 "model": name,
                 "parameters": f"{found['parameters']:,}",
-                "MFLOPs/token": f"{flops / 1e6:,.1f}",
+                "MFLOPs/token": report.millions(flops),
                 "cache bytes/token": f"{found['cache_bytes_per_token']:,}",
                 "us/step": f"{1e6 * median:,.0f}",
                 "quartiles": f"{1e6 * low:,.0f} .. {1e6 * high:,.0f}",
@@ -194,8 +237,8 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     return {"models": numbers}
 
 
-def ops(config: BenchConfig, models, device: torch.device) -> dict:
-    """Prints one table for each kernel; -> all numbers."""
+def ops(config: BenchConfig, models, device: torch.device, save):
+    """Prints one table for each kernel; all numbers go to `save`."""
     with Worker("ceilings", device, threads(device), operators.ceilings, config.dtype, device) as one:
         found, _ = measure([one], ("copy", "matrix product"), config)
     copy, product = (quartiles(seconds)[1] for seconds in found["ceilings"].values())
@@ -231,7 +274,7 @@ def ops(config: BenchConfig, models, device: torch.device) -> dict:
             )
         print(f"\n{name}: {case.what}\n{report.table(rows)}", flush=True)
         numbers[name] = {"seconds": seconds, "peak_bytes": memory}
-    return numbers
+    save(numbers)
 
 
 MODES = {"train": train, "infer": infer, "ops": ops}
@@ -241,8 +284,11 @@ def threads(device: torch.device) -> int | None:
     return torch.get_num_threads() if device.type == "cpu" else None
 
 
-def compare(models: dict[str, ModelConfig], gate, make, options, sections, config: BenchConfig, device):
-    """Every model through the gate, then all of them in turns; -> as `measure`. Raises BenchError."""
+def compare(
+    models: dict[str, ModelConfig], gate, make, options, sections, config: BenchConfig, device, show
+):
+    """Every model through the gate, then all of them in turns; what `measure` gives goes to `show`, then
+    the traces are written. Raises BenchError, OSError."""
 
     def worker(function, name, model):
         return Worker(name, device, threads(device), function, model, options, device)
@@ -252,14 +298,13 @@ def compare(models: dict[str, ModelConfig], gate, make, options, sections, confi
             one.ask("sections")
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(worker(make, *item)) for item in models.items()]
-        measured = measure(workers, sections, config)
+        show(*measure(workers, sections, config))
         if config.profile is not None:
             Path(config.profile).mkdir(parents=True, exist_ok=True)
             for one in workers:
                 name = "".join(c if c.isalnum() else "_" for c in one.name)
                 path = Path(config.profile) / f"{config.mode}_{name}.json"
                 print(f"{one.name}, {sections[0]}: {path}\n{one.ask('profile', sections[0], str(path))}")
-        return measured
 
 
 def measure(workers: list[Worker], sections, config: BenchConfig):
@@ -312,7 +357,7 @@ def show_training(config, models, seconds, memory, tokens, device) -> dict:
             {
                 "model": name,
                 "parameters": f"{found['parameters']:,}",
-                "MFLOPs/token": f"{flops / 1e6:,.1f}",
+                "MFLOPs/token": report.millions(flops),
                 "tokens/s": f"{tokens / median:,.0f}",
                 "quartiles": f"{tokens / high:,.0f} .. {tokens / low:,.0f}",
                 "peak MB": "" if memory[name] is None else f"{memory[name] / 1e6:,.0f}",

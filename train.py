@@ -122,7 +122,7 @@ class TrainConfig(ModelConfig):
             wrong.append(f"muon_learning_rate acts with optimizer=muon only, not with {self.optimizer}")
         if self.lr_schedule != "wsd" and self.wsd_decay_iters is not None:
             wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
-        elif self.warmup_iters + (self.wsd_decay_iters or 0) > self.max_iters:
+        elif self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
             wrong.append(
                 f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "
                 f"than max_iters={self.max_iters}"

@@ -65,5 +65,10 @@ def table(rows: list[dict[str, str]]) -> str:
     return "\n".join([line(dict(zip(columns, columns, strict=True))), line(rule), *map(line, rows)])
 
 
+def millions(count: float) -> str:
+    """Three digits at least: 1,234.5, but 0.0123."""
+    return f"{count / 1e6:,.1f}" if count >= 1e7 else f"{count / 1e6:.3g}"
+
+
 def share(part: float, whole: float | None) -> str:
     return "" if whole is None else f"{100 * part / whole:.1f} %"

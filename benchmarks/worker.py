@@ -7,6 +7,7 @@ workers, so that a machine that slows down slows all of them down. A worker that
 import gc
 import math
 import multiprocessing
+import re
 import statistics
 import time
 import traceback
@@ -81,6 +82,9 @@ def _serve(pipe, device, threads, make, arguments):
             except torch.OutOfMemoryError as error:
                 pipe.send((True, f"out of memory ({str(error).splitlines()[0]})"))
             except Exception as error:  # whatever a model raises is told to the parent
+                if asked := re.search(r"can't allocate memory: you tried to allocate (\d+)", str(error)):
+                    pipe.send((True, f"out of memory ({int(asked[1]) / 1e9:,.1f} GB more were asked for)"))
+                    continue
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 pipe.send(
                     (True, f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is to be measured on a GPU, in stages of less than ten minutes each; tables go to results/gpu/.
+# What is to be measured on a GPU, in stages of less than ten minutes each, in the activated virtual
+# environment; tables go to results/gpu/, or to another folder: OUT_DIR=my_tables bash launch/measure_gpu.sh
 #   bash launch/measure_gpu.sh                 all of them
 #   bash launch/measure_gpu.sh kernels         every kernel against its oracle, then its speed
 #   bash launch/measure_gpu.sh small           training steps and decoding at GPT-2 small's width
@@ -9,7 +10,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 stage=${1:-all}
 shift || true
-case $stage in all | kernels | small | xl) ;; *) echo "no stage $stage: kernels, small, xl or all" >&2; exit 2 ;; esac
+case $stage in
+    all | kernels | small | xl) ;;
+    -*) echo "name the stage before $stage: kernels, small, xl or all" >&2; exit 2 ;;
+    *) echo "no stage $stage: kernels, small, xl or all" >&2; exit 2 ;;
+esac
 python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null ||
     { echo "python sees no torch with a GPU: activate the virtual environment, on a machine that has one" >&2; exit 2; }
 out=${OUT_DIR:-results/gpu}
@@ -23,8 +28,13 @@ table() { # FILE COMMAND...: the command and what it prints, kept whole or not a
         echo "$file exists already, and is not overwritten: choose another OUT_DIR" >&2
         exit 2
     fi
-    { printf '    %s\n\n' "$*" && "$@"; } | tee "$file.part"
-    mv "$file.part" "$file"
+    if { printf '    %s\n\n' "$*" && "$@"; } | tee "$file.part"; then
+        mv "$file.part" "$file"
+    else
+        rm -f "$file.part"
+        echo "no $file: the command above failed" >&2
+        exit 1
+    fi
 }
 
 if [[ $stage == all || $stage == kernels ]]; then

@@ -6,16 +6,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from accounts import print_accounts
 from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
-from model import (
-    GPT,
-    ModelConfig,
-    cache_bytes_per_token,
-    flops_per_token,
-    parameter_counts,
-    print_accounts,
-)  # fmt: skip
+from model import GPT, ModelConfig, cache_bytes_per_token, flops_per_token, parameter_counts
 from tests.model_variants import every_option
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +88,7 @@ def test_accounts_of_several_models(capsys, monkeypatch):
     """One line each, with the paper's figure and what adds up to the parameters."""
     monkeypatch.chdir(ROOT)
     small = "config/gpt2_xl.py+config/size/small.py"
-    print_accounts(["config/paper/cofrgenet_f.py", small, "config/llama_3b.py"])
+    print_accounts("", ["config/paper/cofrgenet_f.py", small, "config/llama_3b.py"])
     head, f, middle, llama, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
     f, llama = (dict(zip(head, line, strict=True)) for line in (f, llama))
     assert (f["parameters"], f["published"], f["cache"]) == ("823,860,800", "985M", "307,200")
@@ -105,9 +99,9 @@ def test_accounts_of_several_models(capsys, monkeypatch):
     assert middle[1:3] == ["124,373,760", "84,953,856"]  # nothing is published under this name
     # nor of what is put on top of a model of the paper
     f = "config/paper/cofrgenet_f.py"
-    print_accounts([f"{f}+config/size/small.py"])
-    print_accounts([f, "--cf_depth=1"])
-    print_accounts(["--n_layer=1"])
+    print_accounts("", [f"{f}+config/size/small.py"])
+    print_accounts("", [f, "--cf_depth=1"])
+    print_accounts("", ["--n_layer=1"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f)]
     assert [line.split()[1:3] for line in lines] == [
         ["82,422,528", "43,002,624"],

@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -49,6 +50,31 @@ def test_decoding(capsys, tmp_path):
     assert lines[1].startswith("decoding: 2 sequences, a cache of 16 tokens, weights in float32, eager")
     models = json.loads((tmp_path / "all.json").read_text())["models"]
     assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * 64]
+
+
+def test_a_model_beside_itself():
+    assert list(bench.read(["config/gpt2.py"] * 3)[1]) == [
+        "config/gpt2.py", "config/gpt2.py (2)", "config/gpt2.py (3)"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["json", "profile"])
+def test_a_disk_that_fills_up_costs_no_table(capsys, tmp_path, monkeypatch, option):
+    def full(*given, **keys):
+        raise OSError(28, "No space left on device")
+
+    def measured(workers, sections, config):
+        return {MODELS[0]: {"whole": [0.5]}}, {MODELS[0]: None}
+
+    if option == "json":
+        monkeypatch.setattr(bench, "open", full, raising=False)
+    else:
+        monkeypatch.setattr("pathlib.Path.mkdir", full)
+    monkeypatch.setattr(bench, "Worker", lambda *given: MagicMock())
+    monkeypatch.setattr(bench, "measure", measured)
+    with pytest.raises(SystemExit, match="No space left on device"):
+        bench.main([MODELS[0], *SMALL, "--parts=False", f"--{option}={tmp_path / 'new'}"])
+    assert "tokens/s" in capsys.readouterr().out
 
 
 def test_kernels(capsys, monkeypatch):
@@ -130,10 +156,12 @@ def test_a_process_that_fails_is_named():
     assert not worker.process.is_alive()
 
 
-def test_what_it_refuses(capsys, tmp_path):
+def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     (tmp_path / "there.json").touch()
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "train_a.json").touch()
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
     for arguments, message in [
         ([], "name one config file or more"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
@@ -141,6 +169,13 @@ def test_what_it_refuses(capsys, tmp_path):
         (["config/gpt2.py", "--seconds=inf"], "seconds must be above 0, and finite"),
         (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
         (["config/gpt2.py", f"--json={tmp_path / 'no' / 'a.json'}"], "there is no folder"),
+        (["config/gpt2.py", f"--json={tmp_path / 'locked' / 'a.json'}"], "no right to write"),
+        (["config/gpt2.py", f"--profile={tmp_path / 'locked' / 'a'}"], "no right to write"),
+        (["config/gpt2.py", f"--profile={tmp_path / 'there.json'}"], "exists already"),
+        (["config/gpt2.py", f"--profile={tmp_path / 'there.json' / 'a'}"], "there is no folder"),
+        (["config/gpt2.py", "--mode=infer", "--parts=False"], "parts acts with mode=train only"),
+        (["--mode=ops", "--activation_checkpointing=True"], "activation_checkpointing acts with"),
+        (["config/gpt2.py", "--mode=infer", "--block_size=3"], "no room for a prompt and two steps"),
         (["config/gpt2.py", "--profile=x", "--mode=ops"], "profile acts with"),
         (["config/gpt2.py", f"--profile={tmp_path / 'traces'}"], "is a folder that holds something"),
         (["config/gpt2.py", "--learning_rate=1"], "learning_rate is a key of train.py"),
