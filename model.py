@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels.backend import why_not_triton
+from kernels.continued_fraction import FUSED_POLES
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
@@ -64,15 +65,17 @@ class ModelConfig:
     exqpe_theta_2: float | None = None  # exqpe: what a token adds to its one column; None: l expe_theta
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
-    cf_pole: Literal["clamp", "positive"] = "positive"  # near K_d = 0: as printed, softplus(a) + cf_floor
-    cf_eps: float = 0.01  # clamp: smallest |K_d|
+    # near K_d = 0: clamp as printed, softplus(a) + cf_floor, |a| + cf_floor, two smooth forms of the clamp
+    cf_pole: Literal["clamp", "positive", "absolute", "smooth", "soft_clamp"] = "positive"
+    cf_eps: float = 0.01  # clamp, smooth, soft_clamp: smallest |K_d|, or about that
     cf_pole_grad: Literal["formula", "exact", "zero"] = "formula"  # clamp: gradient where |K_d| < cf_eps
-    cf_floor: float = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
+    cf_floor: float = 0.1  # positive, absolute: smallest partial denominator; |z| <= 1 / cf_floor
     cf_init: Literal["bias1", "nanogpt"] = "bias1"  # a near 1, or weights N(0, 0.02) and no biases
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or as written: d clamped ones
     cf_backend: Literal["auto", "torch", "triton"] = "auto"  # the code; auto: Triton's kernels on a GPU
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
+    cf_control: bool = False  # leave all fractions out: every z is 0, without weights of ladders
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cffn_proj: bool = False  # cffn_gated: a linear map on the output
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
@@ -104,9 +107,14 @@ class ModelConfig:
             value = getattr(self, field.name)
             if get_origin(field.type) is Literal and value not in get_args(field.type):
                 wrong.append(_unknown(field.name, value, get_args(field.type)))
-        if self.cf_pole_grad != "formula" and (self.cf_pole == "positive" or self.cf_impl == "ladder"):
+        if self.cf_pole_grad != "formula" and (self.cf_pole != "clamp" or self.cf_impl == "ladder"):
             wrong.append(
                 f"cf_pole_grad={self.cf_pole_grad} acts with cf_pole=clamp and cf_impl=continuant only"
+            )
+        if self.cf_pole not in FUSED_POLES and (self.cf_impl == "ladder" or self.cf_backend == "triton"):
+            wrong.append(
+                f"cf_pole={self.cf_pole} is not there for cf_impl=ladder and cf_backend=triton, but for "
+                "cf_impl=continuant in PyTorch"
             )
         if self.cf_backend == "triton" and (reason := why_not_triton()):
             wrong.append(f"cf_backend=triton {reason}")
@@ -139,9 +147,11 @@ class ModelConfig:
             "rope_": self.position == "rope" and self.rope_scaling == "llama3",
             "expe_": self.position in ("expe", "exqpe"),
             "exqpe_": self.position == "exqpe",
-            "cf_eps": self.has_ladders and self.cf_pole == "clamp",
-            "cf_floor": self.has_ladders and self.cf_pole == "positive",
-            "cf_ladder": ensembles,
+            "cf_eps": self.has_ladders and self.cf_pole in ("clamp", "smooth", "soft_clamp"),
+            "cf_floor": self.has_ladders and self.cf_pole in ("positive", "absolute"),
+            "cf_ladder": ensembles and self.has_ladders,
+            "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
+            "cf_control": _could_have_ladders(self),
             "cf_": self.has_ladders,
             "cffn_": self.ffn == "cffn_gated",
             "cattn_": self.attention == "cattn_m",
@@ -169,8 +179,7 @@ class ModelConfig:
 
     @property
     def has_ladders(self) -> bool:
-        chosen = (ATTENTION[self.attention], FFN[self.ffn])
-        return any(getattr(layer, "has_ladders", False) for layer in chosen)
+        return _could_have_ladders(self) and not self.cf_control
 
     @property
     def padded_vocab_size(self) -> int:
@@ -182,6 +191,16 @@ def _unknown(key, name, known) -> str:
     near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{key} must be one of {', '.join(known)}, not {name!r}{hint}"
+
+
+def _could_have_ladders(config) -> bool:
+    chosen = (ATTENTION[config.attention], FFN[config.ffn])
+    return any(getattr(layer, "has_ladders", False) for layer in chosen)
+
+
+def _rank_of_control(config) -> bool:
+    """Whether the number of ladders is a rank too, which remains where there are no ladders."""
+    return config.attention == "cattn_m" or (config.ffn == "cffn_gated" and config.cffn_gate == "glu")
 
 
 def _has_queries_and_keys(attention) -> bool:
@@ -460,10 +479,10 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
 
 def model_config(config) -> ModelConfig:
     """The model's share of a script's config (or of a saved dict, whose cf_backend is the choice of the
-    machine it was saved on and becomes auto).
+    machine it was saved on and becomes auto, and which has the default of what it does not name yet).
     """
     values = {**config, "cf_backend": "auto"} if isinstance(config, dict) else dataclasses.asdict(config)
-    return ModelConfig(**{f.name: values[f.name] for f in dataclasses.fields(ModelConfig)})
+    return ModelConfig(**{f.name: values.get(f.name, f.default) for f in dataclasses.fields(ModelConfig)})
 
 
 def cache_bytes_per_token(config: ModelConfig) -> int:

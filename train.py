@@ -65,9 +65,11 @@ class TrainConfig(ModelConfig):
     wsd_decay_iters: int | None = None  # wsd: steps of its last part; None: a fifth of max_iters
     weight_decay: float = 0.1  # of matrices and embeddings; never of norms and biases
     decay_ladders: bool = False  # weight decay on the matrices of ladders too
+    ladder_lr: float = 1.0  # learning rate of the ladder weights, times that of all others
     beta1: float = 0.9  # AdamW
     beta2: float = 0.95  # AdamW
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
+    ladder_grad_clip: float = 0.0  # that of the ladder weights alone, clipped before all; 0: no clipping
     dyadic: bool = False  # ladder weights of depth i train for the last max_iters / 2^i steps only
     dyadic_iters: int | None = None  # the steps that this divides; None: max_iters
     dyadic_rewarmup: int = 0  # steps of linear warmup of a depth that woke
@@ -91,11 +93,12 @@ class TrainConfig(ModelConfig):
         wrong = super().check()
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
         positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
-        optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu")
+        optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
         for key in (*positive.split(), *optional):
             if getattr(self, key) is not None and not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        for key in ("min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "dyadic_rewarmup"):
+        at_least_0 = "min_lr warmup_iters weight_decay grad_clip ladder_grad_clip seed dyadic_rewarmup"
+        for key in at_least_0.split():
             if not getattr(self, key) >= 0:
                 wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
@@ -129,10 +132,10 @@ class TrainConfig(ModelConfig):
             )
         if self.dyadic and not self.has_ladders:
             wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
-        if self.decay_ladders and not self.has_ladders:
-            wrong.append(
-                f"decay_ladders=True, but attention={self.attention} and ffn={self.ffn} have no ladders"
-            )
+        for key in ("decay_ladders", "ladder_grad_clip"):
+            if getattr(self, key) and not self.has_ladders:
+                without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
+                wrong.append(f"{key}={getattr(self, key)}, but {without}")
         for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
             if getattr(self, key) and not self.dyadic:
                 wrong.append(f"{key} acts with dyadic=True only")

@@ -27,7 +27,8 @@ from kernels import backend as backends
 if backends.AVAILABLE:
     from kernels.continued_fraction_triton import continued_fraction_triton
 
-POLES = ("clamp", "positive")
+FUSED_POLES = ("clamp", "positive")  # differentiated in closed form, and by Triton
+POLES = (*FUSED_POLES, "absolute", "smooth", "soft_clamp")
 POLE_GRADS = ("formula", "exact", "zero")
 
 
@@ -51,6 +52,11 @@ def continued_fraction(
     - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1.
     - "positive": every a_k passes through softplus(a_k) + floor, so that no continuant changes its
       sign. Then |z| <= 1/floor and |dz/da_k| <= max(1/(4 floor), 1).
+    - "absolute": the same with |a_k| + floor.
+    - "smooth": 1/K_d is replaced by K_d / (K_d^2 + eps^2), which is 0 at the pole.
+    - "soft_clamp": 1/K_d is replaced by s / sqrt(K_d^2 + eps^2), which jumps there as the clamp does.
+
+    The last three are for comparison: differentiated by autograd, in PyTorch everywhere, |K_d| < 1e19.
 
     pole_grad says what the gradient is where |K_d| < eps, with pole="clamp":
     - "formula": equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
@@ -65,6 +71,8 @@ def continued_fraction(
     and where a has no depth.
     """
     options = _checked(a, pole, eps, floor, pole_grad, dim)
+    if pole not in FUSED_POLES:
+        return _by_autograd(a, pole, eps, floor, dim)
     first, in_order = _depth_first(a, dim)
     if backends.use_triton(backend, a):
         z, _, _ = continued_fraction_triton(first.flatten(1).unsqueeze(1), *options)
@@ -85,7 +93,7 @@ def continued_fraction_and_range(
     dimensions after `dim`, those before it are tokens.
     """
     options = _checked(a, pole, eps, floor, pole_grad, dim)
-    if not backends.use_triton(backend, a):
+    if pole not in FUSED_POLES or not backends.use_triton(backend, a):
         z = continued_fraction(a, pole, eps, floor, pole_grad, backend, dim)
         return z, *finite_range(z, dims=-1 - dim)
     where = a.dim() + dim
@@ -116,9 +124,11 @@ def continued_fraction_ladder(
 ) -> torch.Tensor:
     """f(a_1..a_d) as the ladder is written, d divisions, differentiated by autograd (CoFrGeNet_B).
 
-    Shapes, types and poles as in `continued_fraction`, but "clamp" clamps each of the d denominators
-    a_k + 1/(...). The two are equal wherever no denominator is clamped.
+    Shapes and types as in `continued_fraction`, poles "clamp", which clamps each of the d denominators
+    a_k + 1/(...), and "positive". The two are equal wherever no denominator is clamped.
     """
+    if pole not in FUSED_POLES:
+        raise ValueError(f"a ladder of d divisions takes cf_pole={' or '.join(FUSED_POLES)}, not {pole!r}")
     _check(a, pole, dim)
     partial = _partial_denominators(a, pole == "positive", floor).unbind(dim)
     z = torch.zeros_like(partial[0])
@@ -134,10 +144,29 @@ def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1, dim: i
     """K_d(a_1..a_d) before any clamp: how near a ladder is to its pole.
 
     a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive"
-    of softplus(a) + floor. Raises ValueError for an unknown pole and where a has no depth.
+    of softplus(a) + floor, with "absolute" of |a| + floor. Raises ValueError for an unknown pole and where
+    a has no depth.
     """
     _check(a, pole, dim)
-    return _continuants(_partial_denominators(a, pole == "positive", floor).unbind(dim))[-1]
+    return _continuants(_of_pole(a, pole, floor).unbind(dim))[-1]
+
+
+def _of_pole(a, pole, floor):
+    """The partial denominators, at least float32, that the pole's treatment puts in a's place."""
+    if pole == "absolute":
+        return a.to(torch.promote_types(a.dtype, torch.float32)).abs() + floor
+    return _partial_denominators(a, pole == "positive", floor)
+
+
+def _by_autograd(a, pole, eps, floor, dim):
+    *_, numerator, K_d = _continuants(_of_pole(a, pole, floor).unbind(dim))
+    if pole == "absolute":
+        z = numerator / K_d
+    elif pole == "smooth":
+        z = numerator * (K_d / (K_d.square() + eps * eps))
+    else:
+        z = numerator * torch.where(K_d < 0, -1.0, 1.0) * (K_d.square() + eps * eps).rsqrt()
+    return z.to(a.dtype)
 
 
 def _depth_first(a, dim):

@@ -65,11 +65,13 @@ class CAttnU(Ladders):
         # float32 up to the matrix products, and no operation before them that autocast would round
         x = x.mT.to(torch.promote_types(x.dtype, torch.float32))
         own = slice(length) if cache is None else pos  # the ladders of these tokens
-        a = x * torch.stack(list(self.W))[:, :, None, None, own]  # [d, 2, B, C, T]
-        if self.b:
-            a = a + torch.stack(list(self.b))[:, :, None, None, own]
-        a = a.movedim((0, 1), (-3, -2))
-        y = self.w0[:, own] * x.unsqueeze(-2) + self.fraction(a, None if cache is None else pos)
+        y = self.w0[:, own] * x.unsqueeze(-2)
+        if self.depth:
+            a = x * torch.stack(list(self.W))[:, :, None, None, own]  # [d, 2, B, C, T]
+            if self.b:
+                a = a + torch.stack(list(self.b))[:, :, None, None, own]
+            a = a.movedim((0, 1), (-3, -2))
+            y = y + self.fraction(a, None if cache is None else pos)
         y = y.to(self.M.dtype)
         if cache is None:
             M = unpack_lower(self.M, length)
@@ -88,7 +90,8 @@ class CAttnU(Ladders):
     def parameter_count(config):
         """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without biases)."""
         length, biased = config.block_size, config.cf_init != "nanogpt"
-        return 2 * packed_size(length) + 2 * length * (config.cf_depth * (1 + biased) + 1)
+        depth = 0 if config.cf_control else config.cf_depth
+        return 2 * packed_size(length) + 2 * length * (depth * (1 + biased) + 1)
 
     @staticmethod
     def cached_values(config):

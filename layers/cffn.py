@@ -23,7 +23,7 @@ class CffnGated(nn.Module):
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
 
-    cffn_proj: a p x p map on the output.
+    cffn_proj: a p x p map on the output. cf_control with self: y = U x, and no gate.
     """
 
     has_ladders = True
@@ -32,7 +32,8 @@ class CffnGated(nn.Module):
         super().__init__()
         width, ladders = config.n_embd, config.cf_ladders
         self.kind = config.cffn_gate
-        self.gate = nn.Linear(width, width, bias=False)
+        gated = self.kind != "self" or not config.cf_control
+        self.gate = nn.Linear(width, width, bias=False) if gated else None
         self.up = None if self.kind == "self" else nn.Linear(width, width, bias=False)
         self.ladders = LadderEnsemble(
             config,
@@ -53,7 +54,9 @@ class CffnGated(nn.Module):
 
     def forward(self, x):
         if self.kind == "self":
-            y = self.U(x) + self.ladders(torch.sigmoid(self.gate(x)) * x)
+            y = self.U(x)
+            if self.gate is not None:
+                y = y + self.ladders(torch.sigmoid(self.gate(x)) * x)
         else:
             y = self.ladders(F.silu(self.gate(x)) * self.up(x))
             y = y if self.V is None else self.V(y.to(self.V.weight.dtype))
@@ -69,19 +72,26 @@ class CffnGated(nn.Module):
     def parameter_count(config):
         """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed, cffn_proj: p^2 more each."""
         p, ladders = config.n_embd, config.cf_ladders
-        extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
-        extra += config.cffn_proj * p * p
-        ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
-        return 2 * p * p + extra + ensemble
+        ensemble = LadderEnsemble.parameter_count(
+            config, p, p, ladders, config.cf_depth, linear=False, project=config.cffn_gate != "glu"
+        )
+        return CffnGated._maps(config) + ensemble
 
     @staticmethod
     def flops_per_token(config, context):
         """Two for each weight of a matrix."""
         p, ladders = config.n_embd, config.cf_ladders
-        extra = {"self": 0, "glu": ladders * p, "glu_collapsed": p * p}[config.cffn_gate]
-        extra += config.cffn_proj * p * p
-        ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
-        return 4 * p * p + 2 * extra + ensemble
+        ensemble = LadderEnsemble.flops_per_token(
+            config, p, p, ladders, config.cf_depth, linear=False, project=config.cffn_gate != "glu"
+        )
+        return 2 * CffnGated._maps(config) + ensemble
+
+    @staticmethod
+    def _maps(config):
+        """Weights of the linear maps beside the ladders and their own V: G, U or P, both, and glu's V."""
+        p, ladders = config.n_embd, config.cf_ladders
+        squares = {"self": 1 if config.cf_control else 2, "glu": 2, "glu_collapsed": 3}[config.cffn_gate]
+        return (squares + config.cffn_proj) * p * p + (config.cffn_gate == "glu") * 2 * ladders * p
 
 
 class CffnProduct(nn.Module):
@@ -94,7 +104,8 @@ class CffnProduct(nn.Module):
         width, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
         self.first = LadderEnsemble(config, width, width, ladders, depth)
         self.second = LadderEnsemble(config, width, width, ladders, depth + 1)
-        self.first.U.residual_output = self.first.V.residual_output = True
+        for output in filter(None, (self.first.U, self.first.V)):
+            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -125,7 +136,8 @@ class CffnAdded(nn.Module):
         self.ladders = LadderEnsemble(
             config, width, width, config.cf_ladders, config.cf_depth, linear=False
         )
-        self.U1.residual_output = self.ladders.V.residual_output = True
+        for output in filter(None, (self.U1, self.ladders.V)):
+            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):

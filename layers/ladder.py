@@ -97,13 +97,13 @@ class Ladders(nn.Module):
     """
 
     def hold_ladders(self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in):
-        """fan_in: how many inputs a partial denominator sums over."""
-        self.depth = depth
+        """fan_in: how many inputs a partial denominator sums over. With cf_control nothing is held."""
+        self.depth = 0 if config.cf_control else depth
         self.weight_std = 0.02 if config.cf_init == "nanogpt" else 0.1 / fan_in**0.5
-        biases = 0 if config.cf_init == "nanogpt" else depth
-        self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(depth))
+        biases = 0 if config.cf_init == "nanogpt" else self.depth
+        self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
         self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(biases))
-        self.fraction = Fraction(config, fraction_shape)
+        self.fraction = Fraction(config, fraction_shape) if self.depth else None
 
     def init_weights(self):
         """bias1: std(a) is 0.1 around a bias of 1, for inputs of unit variance. nanogpt: N(0, 0.02)."""
@@ -128,6 +128,8 @@ class LadderEnsemble(Ladders):
     cf_ladder=elementwise, an ablation: ladders of one variable, for each coordinate c of x its own,
     a_k^{j,c} = W_k[j,c] x_c + b_k[j] and y_c = (U x)_c + sum_j V[c,j] z_{j,c}. As many parameters; p
     times as many fractions, and activations in proportion. Needs p = q and V.
+
+    cf_control: y = U x, and 0 without U.
     """
 
     def __init__(self, config, n_in, n_out, ladders, depth, linear=True, project=True):
@@ -141,14 +143,16 @@ class LadderEnsemble(Ladders):
             raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
         self.n_in, self.ladders = n_in, ladders
         self.U = nn.Linear(n_in, n_out, bias=False) if linear else None
-        self.V = nn.Linear(ladders, n_out, bias=False) if project else None
-        if self.elementwise:
+        self.V = nn.Linear(ladders, n_out, bias=False) if project and not config.cf_control else None
+        if self.elementwise and self.V is not None:
             self.V.elementwise = True  # a table of weights, though it is held as a map
         fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
         self.hold_ladders(config, depth, (ladders, n_in), (ladders,), fractions, fan_in)
 
     def forward(self, x):
         """x: [..., n_in] -> y: [..., n_out], in the type that the linear maps give."""
+        if not self.depth:
+            return 0.0 if self.U is None else self.U(x)
         z = self.fractions(x)
         if self.elementwise:
             z = (z * self.V.weight.T).sum(-2).to(x.dtype)
@@ -185,6 +189,8 @@ class LadderEnsemble(Ladders):
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
         """L d p for the ladders, L d for their biases, p q for U, L q for V."""
+        if config.cf_control:
+            return linear * n_in * n_out
         biased = config.cf_init != "nanogpt"
         return ladders * depth * (n_in + biased) + linear * n_in * n_out + project * ladders * n_out
 
@@ -193,6 +199,6 @@ class LadderEnsemble(Ladders):
         """Matrix products only (two FLOPs a weight). The fraction itself is O(L d) and not counted;
         elementwise all but U is element by element, O(L d p), and not counted either.
         """
-        if config.cf_ladder == "elementwise":
+        if config.cf_ladder == "elementwise" or config.cf_control:
             return 2 * linear * n_in * n_out
         return 2 * (ladders * depth * n_in + linear * n_in * n_out + project * ladders * n_out)

@@ -26,14 +26,29 @@ BLOCKS = [
     {"cattn_value_width": 8},
     {"cattn_value_width": 8, "cattn_heads": 3, "cattn_proj": True},
 ]
-# what may stand together
+# cf_control: every module without its fractions
+CONTROLS = [
+    (("cattn_m", "cffn_product"), {"cf_control": True}),
+    (("cattn_u", "cffn_added"), {"cf_control": True}),
+    *((("cattn_m", "cffn_gated"), {"cf_control": True, "cffn_gate": gate}) for gate in ("self", "glu")),
+    (("softmax", "cffn_gated"), {"cf_control": True, "cffn_gate": "glu_collapsed"}),
+]
+
+
+def _sound(attention, ffn, options) -> bool:
+    """Whether this may stand together, and is another model than without the options."""
+    config = ModelConfig(n_embd=24, n_head=3, attention=attention, ffn=ffn, **options)
+    return not config.check() and (not options or len(config.without_effect()) < len(options))
+
+
 SOUND = [
     pytest.param(attention, ffn, options, id=" ".join([attention, ffn, *map(str, options.values())]))
     for (attention, ffn), options in [
         *itertools.product(VARIANTS, OPTIONS),
         *itertools.product(itertools.product(ATTENTION, ["swiglu"]), BLOCKS),
+        *CONTROLS,
     ]
-    if not ModelConfig(n_embd=24, n_head=3, attention=attention, ffn=ffn, **options).check()
+    if _sound(attention, ffn, options)
 ]
 variants = pytest.mark.parametrize(("attention", "ffn"), VARIANTS)
 every_option = pytest.mark.parametrize(("attention", "ffn", "options"), SOUND)

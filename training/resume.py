@@ -30,6 +30,8 @@ CHANGEABLE = {
     "warmup_iters": "from here on",
     "weight_decay": "from here on",
     "decay_ladders": "from here on",
+    "ladder_lr": "from here on",
+    "ladder_grad_clip": "from here on",
     "beta1": "from here on",
     "beta2": "from here on",
     "grad_clip": "from here on",

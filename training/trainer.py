@@ -179,7 +179,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
         ladders = ladder_gradients(self.model) if followed else {}
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
+        norm = self.clip()
         scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
         self.watch.note(step, loss, norm, scale)
         self.scaler.step(self.optimizer, skip=self.watch.unsound)
@@ -217,6 +217,19 @@ class Trainer:
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
 
+    def clip(self) -> torch.Tensor:
+        """Clip the gradients -> the norm of all before, a scalar on the device."""
+        config, utilities = self.config, torch.nn.utils
+        every = list(self.model.parameters())
+        if not config.ladder_grad_clip:
+            return utilities.clip_grad_norm_(every, config.grad_clip or math.inf)
+        norm = utilities.get_total_norm([p.grad for p in every if p.grad is not None])
+        groups = self.optimizer.param_groups
+        ladders = [p for group in groups if group["depth"] for p in group["params"]]
+        utilities.clip_grad_norm_(ladders, config.ladder_grad_clip)
+        utilities.clip_grad_norm_(every, config.grad_clip or math.inf)
+        return norm
+
     def set_learning_rates(self, step: int) -> float:
         config = self.config
         decay = config.wsd_decay_iters or max(1, config.max_iters // 5)
@@ -228,6 +241,8 @@ class Trainer:
             group["lr"] = rate
             if group["muon"]:  # the same schedule from another peak
                 group["lr"] *= (config.muon_learning_rate or config.learning_rate) / config.learning_rate
+            if group["depth"]:
+                group["lr"] *= config.ladder_lr
             if self.dyadic and group["depth"]:
                 wake = wake_step(group["depth"], config.dyadic_iters)
                 group["lr"] *= rewarmup(step, wake, config.dyadic_rewarmup)

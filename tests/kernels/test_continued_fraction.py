@@ -86,6 +86,42 @@ def test_equals_the_ladder_as_written_in_value_and_gradient(depth, pole):
     torch.testing.assert_close(grad, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("pole", ["absolute", "smooth", "soft_clamp"])
+@pytest.mark.parametrize("depth", range(1, 8))
+def test_other_poles_in_value_and_gradient(depth, pole):
+    """Against the same function of K_{d-1} and K_d, which are here those of two ladders as written."""
+    a, eps, floor = random_ladders(depth, count=100).requires_grad_(), 0.3, 0.1
+    partial = a.abs() + floor if pole == "absolute" else a
+    z = continued_fraction_naive(partial)
+    K = 1.0  # K_d, the product of all tails' denominators
+    for k in range(depth):
+        K = K / continued_fraction_naive(partial[k:])
+    factor = {
+        "absolute": 1.0,
+        "smooth": K**2 / (K**2 + eps**2),
+        "soft_clamp": abs(K) / (K**2 + eps**2) ** 0.5,
+    }
+    expected, found = z * factor[pole], continued_fraction(a, pole, eps, floor)
+    weight = torch.randn_like(z)
+    gradients = [torch.autograd.grad((y * weight).sum(), a)[0] for y in (found, expected)]
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
+    single = continued_fraction(a.detach().bfloat16(), pole, eps, floor)
+    assert single.dtype == torch.bfloat16
+    exact = continued_fraction(a.detach().bfloat16().double(), pole, eps, floor)
+    torch.testing.assert_close(single.double(), exact, rtol=2e-2, atol=1e-3)
+    K_found = denominator(a, pole, floor)
+    torch.testing.assert_close(K_found, K if isinstance(K, torch.Tensor) else torch.full_like(z, K))
+
+
+def test_other_poles_at_the_pole():
+    assert fraction(0.0, pole="smooth") == 0
+    assert fraction(0.0, pole="soft_clamp", eps=0.5) == 2
+    assert fraction(-0.0, pole="absolute", floor=0.5) == 2
+    with pytest.raises(ValueError, match="a ladder of d divisions takes cf_pole=clamp or positive"):
+        continued_fraction_ladder(torch.ones(2, 1), "smooth")
+
+
 @pytest.mark.parametrize("depth", [2, 3, 5, 8])
 def test_denominator_is_the_determinant(depth):
     """z = K_{d-1} / K_d, both as determinants of tridiagonal matrices."""
@@ -227,7 +263,7 @@ def test_ladders_are_what_comes_after_depth(dim):
 
 
 def test_refuses_what_is_no_continued_fraction():
-    with pytest.raises(ValueError, match="cf_pole must be one of clamp, positive, not 'klamp'"):
+    with pytest.raises(ValueError, match="cf_pole must be one of clamp, positive, absolute, smooth, soft_clamp, not 'klamp'"):
         continued_fraction(torch.ones(3, 1), "klamp")
     with pytest.raises(ValueError, match="cf_pole_grad must be one of formula, exact, zero, not 'exakt'"):
         continued_fraction(torch.ones(3, 1), pole_grad="exakt")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernels.continued_fraction import (
+    FUSED_POLES,
     POLE_GRADS,
-    POLES,
     continued_fraction,
     continued_fraction_and_range,
     denominator,
@@ -67,7 +67,7 @@ def check(triton_device, a, pole, pole_grad, dtype):
     assert torch.equal(high, z.float().amax(0))
 
 
-@pytest.mark.parametrize("pole", POLES)
+@pytest.mark.parametrize("pole", FUSED_POLES)
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (1, 1), (2, 5, 3, 70), (3, 2, 2, 2, 5)])
 def test_shapes(triton_device, shape, pole):
     """None, several or all dimensions before d and L; more ladders than one program takes."""
@@ -142,7 +142,7 @@ def test_refuses_float64_and_a_second_derivative(triton_device):
         grad.sum().backward()
 
 
-@pytest.mark.parametrize("pole", POLES)
+@pytest.mark.parametrize("pole", FUSED_POLES)
 def test_a_layer_and_its_ranges(triton_device, tiny, pole):
     made = {}
     for backend in ("torch", "triton"):

@@ -9,6 +9,7 @@ from layers import ATTENTION, FFN
 from layers.cattn import CAttnM
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP, SwiGLU
+from layers.ladder import Fraction
 
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -176,6 +177,31 @@ def test_elementwise_ladders(tiny, dtype):
     config = tiny(cf_ladder="elementwise")
     check(drawn(CffnGated(config)), gated, dtype)
     check(drawn(CffnProduct(config)), product, dtype)
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "keys"),
+    [
+        (ATTENTION, "cattn_m", {"cattn_heads": 2}),
+        (ATTENTION, "cattn_u", {}),
+        (FFN, "cffn_gated", {"cffn_gate": "self"}),
+        (FFN, "cffn_gated", {"cffn_gate": "glu"}),
+        (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed", "cffn_proj": True}),
+        (FFN, "cffn_product", {}),
+        (FFN, "cffn_product", {"cf_ladder": "elementwise"}),
+        (FFN, "cffn_added", {}),
+    ],
+)
+def test_a_control_is_the_module_whose_fractions_are_zero(tiny, monkeypatch, registry, name, keys):
+    layer = drawn(registry[name](tiny(**keys)))
+    control = registry[name](tiny(cf_control=True, **keys))
+    left = control.load_state_dict(layer.state_dict(), strict=False)
+    assert not left.missing_keys
+    assert left.unexpected_keys
+    assert not any(".W." in key or ".b." in key for key in control.state_dict())
+    monkeypatch.setattr(Fraction, "forward", lambda self, a, pos=None: 0 * a.sum(-1 - len(self.shape)))
+    x = torch.randn(2, 13, 24)
+    torch.testing.assert_close(control(x), layer(x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("heads", "value_width"), [(1, 8), (3, 8), (6, 12), (4, 24)])

@@ -248,6 +248,32 @@ def test_ladder_weights_decay_only_where_that_is_asked_for(run):
     assert losses(kept)[-1] != losses(decayed)[-1]
 
 
+def test_ladder_weights_have_a_learning_rate_and_a_clip_of_their_own(run):
+    keys = ("--max_iters=2", "--ffn=cffn_gated", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=2")
+
+    def weights(name, *more):
+        folder, records = run(name, *keys, *more)
+        # of the second step, after the first one's update
+        return checkpoint.load(checkpoint.find(folder))["model"], records[-2]["grad_norm"]
+
+    start, _ = weights("start", "--learning_rate=1e-30", "--min_lr=0")
+    usual, norm = weights("usual")
+    slow, _ = weights("slow", "--ladder_lr=1e-3")
+    clipped, same = weights("clipped", "--ladder_grad_clip=1e-9")
+    ladders = [name for name in usual if ".ladders.W" in name or ".ladders.b" in name]
+    others = [name for name in usual if name not in ladders]
+    assert len(ladders) == 2 * 2 * 3
+
+    def step(found, names):
+        return max(float((found[name] - start[name]).abs().max()) for name in names)
+
+    assert step(slow, ladders) < 0.002 * step(usual, ladders)
+    # AdamW's first step does not depend on the gradient's size unless that comes near its epsilon of 1e-8
+    assert step(clipped, ladders) < 0.3 * step(usual, ladders)
+    assert step(clipped, others) > 0.5 * step(usual, others)
+    assert same == pytest.approx(norm, rel=0.2)  # the one before clipping
+
+
 def test_blocks_are_recomputed_where_that_is_asked_for(run, monkeypatch):
     import model
 
