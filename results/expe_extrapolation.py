@@ -31,7 +31,7 @@ class StudyConfig:
 
     out: str = "out/expe_extrapolation"  # folder of the runs, the numbers and the picture
     dataset: str = "data/sotu/bpe4096"  # prepared data set, its validation documents long enough
-    steps: int = 3000  # of training, 4,096 tokens each
+    steps: int = 1000  # of training, 4,096 tokens each
     tokens: int = 131_072  # of the validation text that are measured
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # of initialisation and data order
 
