@@ -24,14 +24,12 @@ def run(capsys, *arguments):
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_training(capsys, tmp_path, dtype):
-    lines = run(
-        capsys, f"--dtype={dtype}", f"--json={tmp_path / 'all.json'}", f"--profile={tmp_path / 'p'}"
-    )
+def test_training(capsys, tmp_path):
+    files = (f"--json={tmp_path / 'all.json'}", f"--profile={tmp_path / 'p'}")
+    lines = run(capsys, "--dtype=bfloat16", *files)
     assert lines[0].startswith("device ")
     assert f"torch {torch.__version__}, commit " in lines[0]
-    assert lines[1] == f"training step: 2 x 16 tokens, {dtype}, eager"
+    assert lines[1] == "training step: 2 x 16 tokens, bfloat16, eager"
     assert all(sum(name in line for line in lines) >= 3 for name in MODELS)
     assert len(list((tmp_path / "p").iterdir())) == 2
     numbers = json.loads((tmp_path / "all.json").read_text())

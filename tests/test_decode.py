@@ -44,6 +44,8 @@ LEGAL = [
     if not ModelConfig(**{"n_embd": 24, "n_head": 3, **keys}).check()
 ]
 legal = pytest.mark.parametrize("keys", LEGAL)
+# what a compiler may trip over: the options, and each mixer as it is
+compiled = pytest.mark.parametrize("keys", [{"attention": a} for a in ATTENTION] + LEGAL[-len(OPTIONS) :])
 mixers = pytest.mark.parametrize("attention", ATTENTION)
 # how 17 tokens are fed; the last also stops short of the block
 PIECES = [[1] * 17, [17], [9] + [1] * 8, [1, 5, 11], [1, 5, 7, 1]]
@@ -211,7 +213,7 @@ class Counter:
         return graph.forward
 
 
-@legal
+@compiled
 @torch.no_grad()
 def test_one_graph_for_all_steps(build, keys):
     torch._dynamo.reset()
@@ -230,12 +232,12 @@ def test_one_graph_for_all_steps(build, keys):
     assert compiler.graphs == 1
 
 
-@legal
+@mixers
 @torch.no_grad()
-def test_compiled_steps_in_bfloat16(build, keys):
+def test_compiled_steps_in_bfloat16(build, attention):
     """They multiply and add in float32 where the matrix products of eager steps round."""
     torch._dynamo.reset()
-    model = recorded(build(scale=1.0, **keys)).bfloat16()
+    model = recorded(build(scale=1.0, attention=attention)).bfloat16()
     tokens = torch.randint(0, 100, (2, 9))
     cache, expected = with_garbage(model.new_cache(2)), model(tokens).float()
     step = torch.compile(model.decode, fullgraph=True, dynamic=False, backend="eager")
