@@ -80,7 +80,8 @@ def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     main([
         "config/gpt2.py", "config/size/xl.py", "--n_layer=8", "--dry_run=True", "--dry_run_gpus=8",
-        "--dry_run_mfu=0.5", "--dry_run_gpu=A100", f"--out_dir={tmp_path / 'out'}", f"--dataset={tmp_path / 'none'}",
+        "--dry_run_mfu=0.5", "--dry_run_gpu=A100",
+        f"--out_dir={tmp_path / 'out'}", f"--dataset={tmp_path / 'none'}",
     ])  # fmt: skip
     said = capsys.readouterr().out
     assert (
