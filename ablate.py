@@ -37,7 +37,8 @@ from comparison import report, table
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
 from data import DataError
-from train import TrainConfig, open_data, saved_config  # what the runs are checked with
+from training.config import TrainConfig, saved_config
+from training.inputs import open_data
 from training.log import RunFolderError
 from training.stopping import Stop
 

@@ -174,12 +174,13 @@ def field_comments(config_class) -> dict[str, str]:
 def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script, read from the source of the scripts: importing them would be slow."""
     owners = {}
-    for script in sorted(ROOT.glob("*.py")):
+    scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
+    for script, name in {**scripts, ROOT / "training" / "config.py": "train.py"}.items():
         for node in ast.parse(script.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
                 for item in node.body:
                     if isinstance(item, ast.AnnAssign) and item.target.id not in own:
-                        owners.setdefault(item.target.id, script.name)
+                        owners.setdefault(item.target.id, name)
     return owners
 
 

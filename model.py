@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from kernels.backend import why_not_triton
-from kernels.continued_fraction import FUSED_POLES
+from kernels.continued_fraction import FUSED_POLES, POLES
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
@@ -65,8 +65,7 @@ class ModelConfig:
     exqpe_theta_2: float | None = None  # exqpe: what a token adds to its one column; None: l expe_theta
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
-    # near K_d = 0: clamp as printed, softplus(a) + cf_floor, |a| + cf_floor, two smooth forms of the clamp
-    cf_pole: Literal["clamp", "positive", "absolute", "smooth", "soft_clamp"] = "positive"
+    cf_pole: Literal[POLES] = "positive"  # near K_d = 0: clamp as printed, positive softplus(a) + cf_floor
     cf_eps: float = 0.01  # clamp, smooth, soft_clamp: smallest |K_d|, or about that
     cf_pole_grad: Literal["formula", "exact", "zero"] = "formula"  # clamp: gradient where |K_d| < cf_eps
     cf_floor: float = 0.1  # positive, absolute: smallest partial denominator; |z| <= 1 / cf_floor

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import ablate
+import configurator
 import train
 from ablation import execution
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Choice, Planned, parse_axis
 from training import checkpoint
+from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
@@ -145,7 +147,7 @@ def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_pat
     _, runs, _, _ = ablate.read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
     for run in runs:
         given = execution.command(run, tmp_path, ablate.DEFAULTS)[2:]
-        again = train.configurator.resolve(train.TrainConfig, given)
+        again = configurator.resolve(TrainConfig, given)
         assert vars(again) == {**run.config, "out_dir": str(tmp_path / run.name), "resume": True}
 
 

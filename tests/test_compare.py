@@ -4,7 +4,7 @@ import json
 import pytest
 
 from compare import main
-from train import TrainConfig
+from training.config import TrainConfig
 
 
 def test_table_and_picture(run, capsys, tmp_path):

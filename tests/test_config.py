@@ -11,7 +11,7 @@ from configurator import resolve
 from data import mixture
 from layers import POSITION
 from model import ModelConfig, flops_per_token, model_config, parameter_counts
-from train import TrainConfig
+from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))

@@ -10,7 +10,7 @@ import pytest
 import configurator
 from configurator import ConfigError, field_comments, format_config, help_text, resolve
 from sample import SampleConfig
-from train import TrainConfig
+from training.config import TrainConfig
 
 
 @dataclass

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from data.loader import Dataset
-from train import TrainConfig, main
+from train import main
 from training import checkpoint, hardware, trainer
+from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
 from training.log import RunFolderError, draw_losses, open_run, read_log

@@ -17,7 +17,7 @@ from comparison import figure, table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from model import flops_per_token, model_config, parameter_counts
-from train import TrainConfig
+from training.config import TrainConfig
 from training.log import Log, RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,8 @@ from data.binary import prepare
 from data.loader import Dataset, Loader
 from data.mixture import LONGEST_PERIOD, Shares, open_dataset, parse, short_names
 from tests.data.test_loader import change_meta, write_folder
-from train import TrainConfig, main
+from train import main
+from training.config import TrainConfig
 
 BLOCK = 8
 WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=10)

@@ -225,7 +225,7 @@ def test_every_key_has_a_rule():
     import dataclasses
 
     from model import ModelConfig
-    from train import TrainConfig
+    from training.config import TrainConfig
     from training.resume import CHANGEABLE, FREE, REASONS
 
     keys = {f.name for f in dataclasses.fields(TrainConfig)}

@@ -9,8 +9,9 @@ from configurator import ConfigError, resolve
 from layers import ATTENTION, FFN, POSITION
 from model import GPT, ModelConfig
 from tests.training.transformers_models import drawn, gpt2
-from train import TrainConfig, main, saved_config
+from train import main
 from training import checkpoint, pretrained, surgery
+from training.config import TrainConfig, saved_config
 
 
 def test_every_key_has_its_place():

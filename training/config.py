@@ -1,0 +1,151 @@
+"""The keys of a training run, and where those come from that the command line does not give."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from configurator import ConfigError
+from data import DataError, mixture
+from model import ModelConfig
+from training import pretrained, surgery
+from training.checkpoint import CheckpointError
+from training.distributed import world_size
+
+
+@dataclass
+class TrainConfig(ModelConfig):
+    """Pretrain one model. Defaults are nanoGPT's for GPT-2 (124M)."""
+
+    # run
+    out_dir: str = "out/gpt2"  # run folder: config.json, log.jsonl, loss.png, ckpt/
+    resume: bool = False  # go on from out_dir's last checkpoint; from scratch where there is none
+    init_from: str | None = None  # weights of a run or model folder, or gpt2, gpt2-medium, -large, -xl
+    seed: int = 1337  # of the weights, the order of the data and dropout
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
+    compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
+    activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
+    distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
+    # data
+    dataset: str = "data/openwebtext/gpt2"  # prepared folder, or several: folder:weight,folder:weight
+    batch_size: int = 12  # sequences in a micro-batch
+    gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
+    # optimisation
+    max_iters: int = 600_000  # steps in all
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for matrices of the blocks, AdamW for the rest
+    learning_rate: float = 6e-4  # peak, after the warmup
+    muon_learning_rate: float | None = None  # Muon: peak, of the same schedule; None: learning_rate
+    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # way down; wsd: warmup, stable, decay
+    min_lr: float = 6e-5  # where the schedule ends, at max_iters
+    warmup_iters: int = 2000  # steps of linear warmup
+    wsd_decay_iters: int | None = None  # wsd: steps of its last part; None: a fifth of max_iters
+    weight_decay: float = 0.1  # of matrices and embeddings; never of norms and biases
+    decay_ladders: bool = False  # weight decay on the matrices of ladders too
+    ladder_lr: float = 1.0  # learning rate of the ladder weights, times that of all others
+    beta1: float = 0.9  # AdamW
+    beta2: float = 0.95  # AdamW
+    grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
+    ladder_grad_clip: float = 0.0  # that of the ladder weights alone, clipped before all; 0: no clipping
+    dyadic: bool = False  # ladder weights of depth i train for the last max_iters / 2^i steps only
+    dyadic_iters: int | None = None  # the steps that this divides; None: max_iters
+    dyadic_rewarmup: int = 0  # steps of linear warmup of a depth that woke
+    dyadic_reset_ranges: bool = False  # forget the ladders' ranges (cf_eval_clip) when a depth wakes
+    # watching
+    log_interval: int = 10  # steps between training records
+    eval_interval: int = 2000  # steps between evaluations
+    eval_tokens: int = 1_048_576  # validation tokens scored, the same ones each time
+    checkpoint_interval: int = 2000  # steps between checkpoints; a new best is saved besides
+    keep_checkpoints: int = 2  # newest checkpoints kept, next to the best
+    wandb_log: bool = False  # also log to Weights & Biases
+    wandb_project: str = "cofrgenet"  # wandb project
+    wandb_run_name: str | None = None  # wandb run; None: the run folder's name
+    # planning
+    dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
+    dry_run_gpu: str = "H100"  # dry run: which GPU
+    dry_run_gpus: int = 1  # dry run: how many of them
+    dry_run_mfu: float = 0.4  # dry run: share of their peak FLOP rate that the model gets
+
+    def check(self) -> list[str]:
+        wrong = super().check()
+        positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
+        positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
+        optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
+        for key in (*positive.split(), *optional):
+            if getattr(self, key) is not None and not getattr(self, key) > 0:
+                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        at_least_0 = "min_lr warmup_iters weight_decay grad_clip ladder_grad_clip seed dyadic_rewarmup"
+        for key in at_least_0.split():
+            if not getattr(self, key) >= 0:
+                wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
+        for field in dataclasses.fields(self):
+            if isinstance(value := getattr(self, field.name), float) and math.isinf(value):
+                wrong.append(f"{field.name} must be finite, not {value}")
+        if not self.out_dir:
+            wrong.append("out_dir is empty: give the run a folder of its own, such as out/mine")
+        try:
+            mixture.parse(self.dataset)
+        except DataError as error:
+            wrong.append(str(error))
+        if self.seed >= 2**32:
+            wrong.append(f"seed must be below 2^32, not {self.seed}")
+        for key in ("beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
+        if self.min_lr > self.learning_rate:
+            wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
+        if self.warmup_iters >= self.max_iters:
+            wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
+        if self.dry_run_mfu > 1:
+            wrong.append(f"dry_run_mfu is a share, at most 1, not {self.dry_run_mfu}")
+        if self.optimizer != "muon" and self.muon_learning_rate is not None:
+            wrong.append(f"muon_learning_rate acts with optimizer=muon only, not with {self.optimizer}")
+        if self.lr_schedule != "wsd" and self.wsd_decay_iters is not None:
+            wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
+        elif self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
+            wrong.append(
+                f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "
+                f"than max_iters={self.max_iters}"
+            )
+        if self.dyadic and not self.has_ladders:
+            wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
+        for key in ("decay_ladders", "ladder_grad_clip"):
+            if getattr(self, key) and not self.has_ladders:
+                without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
+                wrong.append(f"{key}={getattr(self, key)}, but {without}")
+        for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
+            if getattr(self, key) and not self.dyadic:
+                wrong.append(f"{key} acts with dyadic=True only")
+        if (self.dyadic_iters or 0) > self.max_iters:
+            wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
+        if self.device == "cuda" and not torch.cuda.is_available() and not self.dry_run:
+            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
+        if ranks > 0 and self.gradient_accumulation_steps % ranks:
+            steps = self.gradient_accumulation_steps
+            near = sorted({max(1, steps // ranks) * ranks, (steps // ranks + 1) * ranks})
+            wrong.append(
+                f"gradient_accumulation_steps={steps} is the micro-batches of all ranks together; "
+                f"{key}={ranks} does not divide it: take {' or '.join(map(str, near))}"
+            )
+        return wrong
+
+
+def saved_config(given: dict) -> Path | dict | None:
+    """A resumed run has the configuration that it was started with, where the command line says nothing;
+    a run that starts from another model's weights has its architecture.
+
+    Without a checkpoint there is nothing to resume, and nothing of an earlier start counts.
+    """
+    folder = Path(given.get("out_dir", TrainConfig.out_dir))
+    if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
+        return folder / "config.json"
+    if not given.get("init_from"):
+        return None
+    try:
+        return surgery.architecture(pretrained.open_source(given["init_from"]), given)
+    except CheckpointError as error:
+        raise ConfigError([f"init_from: {error}"]) from None
