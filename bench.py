@@ -64,6 +64,8 @@ class BenchConfig:
                 wrong.append(f"{key} must be above 0, and finite, not {getattr(self, key)}")
         if self.json is not None and (reason := why_not_written(Path(self.json), folder=False)):
             wrong.append(f"json={self.json} {reason}")
+        if self.json is not None and self.profile == self.json:
+            wrong.append(f"json and profile are both {self.json}")
         if self.profile is not None and self.mode == "ops":
             wrong.append("profile acts with mode=train and mode=infer only")
         elif self.profile is not None and (reason := why_not_written(Path(self.profile), folder=True)):
@@ -99,18 +101,32 @@ def main(argv: list[str]):
         sys.exit(f"bench.py: torch.compile lacks {' and '.join(lacks)}; or use --compile=False")
     facts = report.circumstances(device)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    for line in remarks(models, argv):
+        print(line)
     try:
         MODES[config.mode](config, models, device, lambda result: save(config, facts, result))
     except BenchError as error:
         sys.exit(f"bench.py: {error}")
+    except BrokenPipeError:
+        raise
     except OSError as error:
         sys.exit(f"bench.py: what is above is measured, but a file could not be written: {error}")
+
+
+def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
+    """What was asked for beside the config files, and what of it a model does not read."""
+    given = [a for a in argv if a.startswith("-") and not a.startswith(("--json", "--profile", "--mode"))]
+    lines = [f"with {' '.join(given)}"] if given else []
+    for name, model in models.items():
+        if idle := model.without_effect():
+            lines.append(f"without effect in {name}: {', '.join(idle)}")
+    return lines
 
 
 def save(config: BenchConfig, facts: dict, result: dict):
     """Write all numbers to config.json, if that is wanted."""
     if config.json is not None:
-        numbers = json.dumps({**facts, **dataclasses.asdict(config), **result}, indent=1)
+        numbers = json.dumps({**dataclasses.asdict(config), **facts, **result}, indent=1)
         with open(config.json, "x") as file:
             file.write(numbers)
 
@@ -150,24 +166,28 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
             sys.exit(2)
         turns[name] += 1
         models[f"{name} ({turns[name]})" if turns[name] > 1 else name] = model
+    lengths = sorted({model.block_size for model in models.values()})
+    if config.mode == "train" and len(lengths) > 1:
+        print(
+            f"bench.py: models of different block_size {lengths} cannot be compared; give one to all, "
+            f"--block_size={lengths[0]} say",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     return config, models
 
 
 def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device, save):
     """Prints the table of a training step; all numbers go to `save`."""
-    lengths = {model.block_size for model in models.values()}
-    if len(lengths) > 1:
-        raise BenchError(
-            f"models of different block_size {sorted(lengths)} cannot be compared; give one to all"
-        )
-    (length,) = lengths
+    length = next(iter(models.values())).block_size
     tokens = config.batch_size * length
     options = training_step.StepOptions(
         config.batch_size, config.dtype, config.compile, config.activation_checkpointing
     )
     print(
         f"training step: {config.batch_size} x {length} tokens, {config.dtype}, "
-        f"{'compiled' if config.compile else 'eager'}",
+        f"{'compiled' if config.compile else 'eager'}"
+        + (", blocks recomputed in the backward pass" if config.activation_checkpointing else ""),
         flush=True,
     )
     chosen = training_step.SECTIONS if config.parts else ("whole",)
@@ -188,7 +208,8 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
     lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
     print(
-        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, weights in {config.dtype}, "
+        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, half full for a step and "
+        f"full but for one after a prompt, weights in {config.dtype}, "
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )
@@ -208,6 +229,7 @@ def show_decoding(config, models, seconds, memory) -> dict:
         flops = flops_per_token(model)
         first = first or (median, prompt)
         found = {
+            "config": dataclasses.asdict(model),
             "parameters": sum(parameter_counts(model).values()),
             "flops_per_token": flops,
             "cache_bytes_per_token": cache_bytes_per_token(model),
@@ -274,6 +296,7 @@ def ops(config: BenchConfig, models, device: torch.device, save):
             )
         print(f"\n{name}: {case.what}\n{report.table(rows)}", flush=True)
         numbers[name] = {"seconds": seconds, "peak_bytes": memory}
+    print("\na share above 100 %: less work than is counted, or a machine that was busier at the start")
     save(numbers)
 
 
@@ -343,6 +366,7 @@ def show_training(config, models, seconds, memory, tokens, device) -> dict:
         head = 3 * 2 * model.n_embd * model.padded_vocab_size
         blocks = quartiles(seconds[name].get("blocks", [0.0]))[1]
         found = {
+            "config": dataclasses.asdict(model),
             "parameters": sum(parameter_counts(model).values()),
             "flops_per_token": flops,
             "flops_per_token_blocks": flops - head,

@@ -490,6 +490,10 @@ def cache_bytes_per_token(config: ModelConfig) -> int:
 
 
 if __name__ == "__main__":
+    import signal
+
     from accounts import print_accounts
 
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     print_accounts(__doc__, sys.argv[1:])

@@ -51,8 +51,11 @@ def head(form: str, device: torch.device):
 
 
 def main():
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        return print(__doc__.strip())
     if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
-        sys.exit(f"{Path(__file__).name}: name what is to be measured: {' or '.join(PARTS)}")
+        print(f"{Path(__file__).name}: give {' or '.join(PARTS)}, and nothing else", file=sys.stderr)
+        sys.exit(2)
     part = PARTS[sys.argv[1]]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(", ".join(f"{key} {value}" for key, value in report.circumstances(device).items()))

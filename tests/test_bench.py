@@ -26,15 +26,19 @@ def run(capsys, *arguments):
 
 def test_training(capsys, tmp_path):
     files = (f"--json={tmp_path / 'all.json'}", f"--profile={tmp_path / 'p'}")
-    lines = run(capsys, "--dtype=bfloat16", *files)
+    lines = run(capsys, "--dtype=bfloat16", "--cf_depth=2", *files)
     assert lines[0].startswith("device ")
     assert f"torch {torch.__version__}, commit " in lines[0]
-    assert lines[1] == "training step: 2 x 16 tokens, bfloat16, eager"
+    assert lines[1] == f"with {' '.join(SMALL)} --dtype=bfloat16 --cf_depth=2"
+    assert lines[2] == f"without effect in {MODELS[0]}: cf_ladders=2, cf_depth=2"
+    assert lines[3] == "training step: 2 x 16 tokens, bfloat16, eager"
     assert all(sum(name in line for line in lines) >= 3 for name in MODELS)
     assert len(list((tmp_path / "p").iterdir())) == 2
     numbers = json.loads((tmp_path / "all.json").read_text())
     assert {"device", "torch", "commit", "batch_size", "dtype", "models"} <= numbers.keys()
+    assert f"device {numbers['device']}, " in lines[0]
     dense, full = numbers["models"].values()
+    assert (full["config"]["attention"], full["config"]["cf_depth"]) == ("cattn_m", 2)
     assert [set(m["seconds"]) for m in (dense, full)] == [set(training_step.SECTIONS)] * 2
     assert {len(s) for m in (dense, full) for s in m["seconds"].values()} == {2}
     assert dense["speed_up"] == dense["flop_ratio"] == dense["blocks_speed_up"] == 1
@@ -45,7 +49,7 @@ def test_training(capsys, tmp_path):
 
 def test_decoding(capsys, tmp_path):
     lines = run(capsys, "--mode=infer", "--dtype=float32", f"--json={tmp_path / 'all.json'}")
-    assert lines[1].startswith("decoding: 2 sequences, a cache of 16 tokens, weights in float32, eager")
+    assert lines[3].startswith("decoding: 2 sequences, a cache of 16 tokens, half full for a step")
     models = json.loads((tmp_path / "all.json").read_text())["models"]
     assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * 64]
 
@@ -178,14 +182,13 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["config/gpt2.py", f"--profile={tmp_path / 'traces'}"], "is a folder that holds something"),
         (["config/gpt2.py", "--learning_rate=1"], "learning_rate is a key of train.py"),
         (["config/gpt3.py"], "no such config file"),
+        (["config/gpt2.py", "config/llama_3b.py"], "models of different block_size"),
+        (["config/gpt2.py", f"--json={tmp_path / 'x'}", f"--profile={tmp_path / 'x'}"], "are both"),
     ]:
         with pytest.raises(SystemExit) as stop:
             bench.main(arguments)
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        bench.main(["config/gpt2.py", "config/llama_3b.py", "--compile=False", "--device=cpu"])
-    assert "models of different block_size" in str(stop.value.code)
 
 
 def test_quartiles_and_tables():
