@@ -1,4 +1,4 @@
-"""Every module with fractions trains at a high learning rate without gradient spikes; as printed none does."""
+"""Modules with fractions train at a high learning rate without gradient spikes; as printed none does."""
 
 import statistics
 
