@@ -96,6 +96,8 @@ class EvaluateConfig:
                 wrong.append(
                     f"{key}={path} exists already, and nothing is overwritten: choose another name"
                 )
+        if len({Path(model) for model in self.models}) < len(self.models):
+            wrong.append(f"a model is named twice: {', '.join(self.models)}")
         if self.device == "cuda" and not torch.cuda.is_available():
             wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
         return wrong
@@ -165,13 +167,16 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
         for scale in (scales if of_expe else []) or [model.config.expe_inference_scale]:
             name = f"{model.name}, scale {scale:g}" if of_expe and scales else model.name
             arms.append((dataclasses.replace(model, name=name), scale))
+    streams: dict[str, list] = {}
+    for model in opened:  # before anything is measured: whether the texts have documents for all of them
+        if (key := model.tokenizer.hash) not in streams:
+            given = (model.tokenizer, config.join or "separate", config.max_tokens)
+            streams[key] = [stream for text in chosen for stream in text.streams(*given)]
+        extrapolation.check_documents(model.name, streams[key], model.config.block_size, factors)
     found, results = about(config, opened, chosen), {}
     for loaded in in_turn(config, [model for model, _ in arms], found, [scale for _, scale in arms]):
-        streams = []
-        for text in chosen:
-            streams += text.streams(loaded.tokenizer, config.join or "separate", config.max_tokens)
         results[loaded.name] = extrapolation.extrapolate(
-            loaded, streams, factors, config.batch_size, loaded.name
+            loaded, streams[loaded.tokenizer.hash], factors, config.batch_size, loaded.name
         )
         found["models"][-1]["results"] = results[loaded.name]
     return found, results

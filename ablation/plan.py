@@ -125,6 +125,8 @@ def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """The folder for this process alone. Raises PlanError where another one is at work in it."""
+    if folder.exists() and not folder.is_dir():
+        raise PlanError(f"out_dir={folder} is a file: an ablation needs a folder")
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:

@@ -45,6 +45,7 @@ def parse_axis(text: str) -> list[Choice]:
         values = values_of(text)
         if wrong := [v for v in values if v != "none" and not all(f.endswith(".py") for f in v.split("+"))]:
             raise ValueError(f"{wrong[0]!r} is neither KEY=VALUE,VALUE nor a list of config files (.py)")
+        refuse_repetition(values)
         return [Choice([] if value == "none" else value.split("+"), {}) for value in values]
     columns = {}
     for part in parts:
@@ -56,7 +57,8 @@ def parse_axis(text: str) -> list[Choice]:
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{length} of {key}" for key, length in lengths.items())
         raise ValueError(f"keys that change together need as many values each, not {told}")
-    rows = zip(*columns.values(), strict=True)
+    rows = list(zip(*columns.values(), strict=True))
+    refuse_repetition([" ".join(row) for row in rows])  # of several keys one may well keep its value
     return [Choice([], dict(zip(columns, row, strict=True))) for row in rows]
 
 
@@ -64,9 +66,12 @@ def values_of(text: str) -> list[str]:
     values = text.split(";" if ";" in text else ",")
     if "" in values:
         raise ValueError(f"{text!r} holds an empty value")
+    return values
+
+
+def refuse_repetition(values: list[str]):
     if repeated := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
         raise ValueError(f"{repeated[0]} stands there twice")
-    return values
 
 
 def product(

@@ -38,6 +38,19 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
     return kept
 
 
+def check_documents(name: str, streams: Sequence[np.ndarray], block_size: int, factors: Sequence[int]):
+    """Raises EvaluationError where `extrapolate` would, of a model of that name and block_size."""
+    if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
+        raise EvaluationError(
+            f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
+            f"measured on the same tokens: not so with {', '.join(map(str, wrong))}"
+        )
+    try:
+        documents_for(streams, block_size * max(factors))
+    except EvaluationError as error:
+        raise EvaluationError(f"{name}: {error}") from None
+
+
 def extrapolate(
     loaded: Loaded,
     streams: Sequence[np.ndarray],
@@ -52,11 +65,7 @@ def extrapolate(
     that the model cannot see are not measured but listed under "refused" with the reason. Raises
     EvaluationError for other factors and where no document is long enough.
     """
-    if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
-        raise EvaluationError(
-            f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
-            f"measured on the same tokens: not so with {', '.join(map(str, wrong))}"
-        )
+    check_documents(loaded.name, streams, loaded.block_size, factors)
     train = loaded.block_size
     documents = documents_for(streams, train * max(factors))
     refused, measured, nats_at_train = {}, [], None

@@ -105,6 +105,8 @@ def test_parse_axis():
         "cf_depth": "neither KEY=VALUE",
         "a=1,,2": "empty value",
         "a=1,1": "stands there twice",
+        "a=1,1 b=2,2": "1 2 stands there twice",
+        "a.py,a.py": "stands there twice",
         "a=1,2 b=3": "2 of a, 1 of b",
         "a=1 b": "write KEY=VALUE",
     }.items():
@@ -184,6 +186,10 @@ def test_folders_that_are_refused(command, capsys, tmp_path):
     assert "holds files but no ablation.json" in refused(command(out_dir=tmp_path / "mine"), capsys)
     (tmp_path / "mine" / "ablation.json").write_text("{}")
     assert "is no list of ablate.py's" in refused(command(out_dir=tmp_path / "mine"), capsys)
+    (tmp_path / "file").touch()
+    assert "file is a file: an ablation needs a folder" in refused(
+        command(out_dir=tmp_path / "file"), capsys
+    )
     with claimed(tmp_path / "busy"):
         assert "another ablate.py is at work" in refused(command(out_dir=tmp_path / "busy"), capsys)
 

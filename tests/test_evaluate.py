@@ -187,7 +187,8 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
     assert found["models"][0]["results"]["piqa"]["acc_stderr"] == 0.01
 
 
-def test_mistakes_are_named_before_any_work(runs, dataset, capsys, tmp_path):
+def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path):
+    wide, _ = run("wide", "--max_iters=2", "--position=rope", "--block_size=48")
     (tmp_path / "a.json").write_text("{}")
     said = refused(
         capsys, runs["rope"], f"--json={tmp_path}/a.json", "--plot=a.jpg", "--batch_size=0", "--join=glue",
@@ -208,6 +209,14 @@ def test_mistakes_are_named_before_any_work(runs, dataset, capsys, tmp_path):
     assert "loss" not in said
     said = refused(capsys, runs["rope"], f"--texts={dataset}", "--task=extrapolation", "--scales=0.5")
     assert "a scale of 0.5 multiplies the columns of position=expe and exqpe" in said
+    said = refused(capsys, runs["rope"], f"{runs['rope']}/", f"--texts={dataset}")
+    assert "a model is named twice" in said
+    # only the second one's training length is too long for these documents
+    (tmp_path / "long.txt").write_text("abc " * 20)
+    lengths = (f"--texts={tmp_path}/long.txt", "--task=extrapolation", "--lengths=1,2")
+    said = refused(capsys, runs["rope"], wide, *lengths)
+    assert "wide: no document has the 96 tokens of the longest window" in said
+    assert "batches" not in said
     (tmp_path / "t.txt").write_text("abc")
     tokenizer = BpeTokenizer.train(["ab ab abc"] * 9, 258)
     (tmp_path / "bpe.json").write_text(tokenizer.text)
