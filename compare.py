@@ -4,7 +4,8 @@
     python compare.py out/ablation/*/ --study=cf_depth --against=flops --markdown=depth.md --csv=depth.csv
 
 Runs that differ in the seed alone are one arm: mean ± sample standard deviation in the table, a band in
-the picture. Below the table stands what else differs, and whether the runs saw the same batches.
+the picture. Below the table stands what else differs, and whether the runs saw the same batches. With
+--baseline=NAME each arm's loss is set against that arm's, paired by seed.
 """
 
 import os
@@ -25,6 +26,7 @@ class CompareConfig:
 
     runs: list[str]  # run folders of train.py, separated by spaces or commas
     study: list[str] | None = None  # keys that the runs are to differ in, and in no others
+    baseline: str | None = None  # a run's or arm's name: differences to it, paired by seed, and their p
     against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # what the picture's losses stand over
     plot: str = "out/compare.png"  # where the picture goes; an earlier picture is replaced
     markdown: str | None = None  # file for the table and the remarks below it; an earlier table is replaced
@@ -46,13 +48,16 @@ def main(argv: list[str]):
         study = config.study or []
         if mistakes := differences.unknown_keys(study, compared):
             sys.exit(f"compare.py: {'; '.join(mistakes)}")
-        lines = report.remarks(compared, study)
-        written = report.write(compared, lines, config.against, **files)
+        if config.baseline is not None and config.baseline not in [arm.name for arm in compared]:
+            names = ", ".join(arm.name for arm in compared)
+            sys.exit(f"compare.py: baseline={config.baseline} is none of the arms: {names}")
+        lines = report.remarks(compared, study, config.baseline)
+        written = report.write(compared, lines, config.against, config.baseline, **files)
     except RunFolderError as error:
         sys.exit(f"compare.py: {error}")
     except OSError as error:
         sys.exit(f"compare.py: {error}; choose another --plot, --markdown or --csv")
-    print("\n".join([table.markdown(compared), *lines, *written]))
+    print("\n".join([table.markdown(compared, config.baseline), *lines, *written]))
 
 
 if __name__ == "__main__":

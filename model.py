@@ -479,8 +479,11 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
 def model_config(config) -> ModelConfig:
     """The model's share of a script's config (or of a saved dict, whose cf_backend is the choice of the
     machine it was saved on and becomes auto, and which has the default of what it does not name yet).
+    Raises KeyError where it cannot be one of ours.
     """
     values = {**config, "cf_backend": "auto"} if isinstance(config, dict) else dataclasses.asdict(config)
+    if missing := {"n_layer", "n_head", "n_embd", "block_size", "attention", "ffn"} - values.keys():
+        raise KeyError(f"no config of ours: it lacks {', '.join(sorted(missing))}")
     return ModelConfig(**{f.name: values.get(f.name, f.default) for f in dataclasses.fields(ModelConfig)})
 
 

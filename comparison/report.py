@@ -11,12 +11,16 @@ from training.log import write_whole
 OURS = {".png": b"\x89PNG", ".md": b"| run ", ".csv": b"run,seeds,"}
 
 
-def remarks(arms: list[Arm], study: list[str]) -> list[str]:
+def remarks(arms: list[Arm], study: list[str], baseline: str | None = None) -> list[str]:
     """What stands below the table; see `differences.differences` for `study`."""
     found = [arm for arm in arms if arm.runs]
     lines = differences.differences(found, study) if found else []
     if any(len(arm.runs) > 1 for arm in arms):
         lines.insert(0, "mean ± sample standard deviation over seeds")
+    if baseline is not None:
+        lines.append(
+            f"difference: loss less that of {baseline}, paired by seed; p: of a two-sided paired t-test"
+        )
     return lines
 
 
@@ -24,6 +28,7 @@ def write(
     arms: list[Arm],
     lines: list[str],
     against: str,
+    baseline: str | None = None,
     plot: Path | None = None,
     markdown: Path | None = None,
     csv: Path | None = None,
@@ -36,13 +41,13 @@ def write(
         figure.draw([arm for arm in arms if arm.runs], against, plot)
         written.append(f"curves: {plot}")
     if markdown:
-        text = table.markdown(arms) + "\n\n" + "".join(f"- {line}\n" for line in lines)
+        text = table.markdown(arms, baseline) + "\n\n" + "".join(f"- {line}\n" for line in lines)
         if plot:
             text += f"\n![validation loss against {against}]({os.path.relpath(plot, markdown.parent)})\n"
         write_whole(markdown, text)
         written.append(f"table: {markdown}")
     if csv:
-        write_whole(csv, table.numbers(arms))
+        write_whole(csv, table.numbers(arms, baseline))
         written.append(f"numbers: {csv}")
     return written
 

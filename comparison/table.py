@@ -6,6 +6,7 @@ import statistics
 
 from benchmarks.report import table
 from comparison.runs import Arm
+from comparison.significance import difference
 
 COLUMNS = {
     "run": "run",
@@ -15,6 +16,8 @@ COLUMNS = {
     "flops": "training MFLOPs/token",
     "tokens": "tokens trained",
     "loss": "validation loss",
+    "difference": "difference",
+    "p": "p",
     "best": "best",
     "bits_per_byte": "bits per byte",
     "tokens_per_second": "tokens/s",
@@ -23,7 +26,7 @@ COLUMNS = {
     "clamped": "clamped",
 }
 # left out of what is for reading where no arm has them
-OPTIONAL = ("seeds", "wakes", "clamped")
+OPTIONAL = ("seeds", "difference", "p", "wakes", "clamped")
 FORMATS = {
     "loss": "{:.4f}",
     "best": "{:.4f}",
@@ -35,14 +38,20 @@ FORMATS = {
 MEASURED = tuple(FORMATS)
 
 
-def markdown(arms: list[Arm]) -> str:
-    """A Markdown table with a row for each arm: mean ± sample standard deviation over its seeds."""
-    rows = [row(arm) for arm in arms]
+def markdown(arms: list[Arm], baseline: str | None = None) -> str:
+    """A Markdown table with a row for each arm: mean ± sample standard deviation over its seeds; with the
+    name of a baseline also the differences to that arm.
+    """
+    rows = [row(arm, _named(arms, baseline)) for arm in arms]
     shown = [key for key in COLUMNS if key not in OPTIONAL or any(cells[key] for cells in rows)]
     return table([{COLUMNS[key]: cells[key] for key in shown} for cells in rows])
 
 
-def row(arm: Arm) -> dict[str, str]:
+def _named(arms: list[Arm], name: str | None) -> Arm | None:
+    return next((arm for arm in arms if arm.name == name), None)
+
+
+def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
     cells = dict.fromkeys(COLUMNS, "")
     cells["run"] = arm.name
     wanted = len(arm.runs) + arm.failed
@@ -57,6 +66,11 @@ def row(arm: Arm) -> dict[str, str]:
     cells["tokens"] = f"{arm.runs[0].evaluations[arm.steps[-1]]['tokens']:,}"
     if arm.wakes is not None:
         cells["wakes"] = " ".join(f"{step:,}" for step in arm.wakes)
+    if baseline not in (None, arm) and (found := difference(arm, baseline)):
+        cells["difference"] = f"{found.mean:+.4f}"
+        if found.p is not None:
+            cells["difference"] += f" ± {found.deviation:.4f} ({found.pairs})"
+            cells["p"] = f"{found.p:.2g}"
     for key, values in arm.measures().items():
         if values:
             cells[key] = FORMATS[key].format(statistics.fmean(values))
@@ -65,13 +79,17 @@ def row(arm: Arm) -> dict[str, str]:
     return cells
 
 
-def numbers(arms: list[Arm]) -> str:
-    """The table as CSV: unrounded, with the standard deviation over seeds in columns of its own.
+def numbers(arms: list[Arm], baseline: str | None = None) -> str:
+    """The table as CSV: unrounded, with the standard deviation over seeds in columns of its own; with a
+    baseline also the differences to it, how many pairs they are of, and p.
 
     FLOPs per token are not in millions here; losses in nats per token; clamped is a share from 0 to 1.
     """
-    columns = [key for key in COLUMNS if key not in MEASURED and key != "wakes"]
+    against = _named(arms, baseline)
+    of_pairs = ["difference", "difference_deviation", "pairs", "p"]
+    columns = [key for key in COLUMNS if key not in (*MEASURED, *of_pairs, "wakes")]
     columns += [name for key in MEASURED for name in (key, f"{key}_deviation")] + ["wakes", "failed"]
+    columns += of_pairs if against else []
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -86,6 +104,9 @@ def numbers(arms: list[Arm]) -> str:
             for key, values in arm.measures().items():
                 cells[key] = statistics.fmean(values) if values else ""
                 cells[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else ""
+        if against not in (None, arm) and (found := difference(arm, against)):
+            values = (found.mean, found.deviation, found.pairs, found.p)
+            cells |= dict(zip(of_pairs, values, strict=True))
         writer.writerow(cells)
     return text.getvalue()
 

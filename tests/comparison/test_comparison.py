@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import scipy.stats
 
 from compare import main
 from comparison import figure, table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
+from comparison.significance import Difference, difference
 from model import flops_per_token, model_config, parameter_counts
 from training.config import TrainConfig
 from training.log import Log, RunFolderError
@@ -96,6 +98,41 @@ def test_the_same_table_as_numbers(write):
     assert int(first["flops"]) == 3 * flops_per_token(model_config(found[0].config))
     assert (second["seeds"], second["loss_deviation"], second["clamped"]) == ("1", "", "")
     assert cells(table.markdown(found))[0]["clamped"] == "20.00% ± 0.00%"
+
+
+def test_differences_to_a_baseline_are_paired_by_seed(write, capsys, tmp_path):
+    base, better = {1: 3.0, 2: 3.5, 3: 2.5, 4: 2.0}, {1: 2.8, 2: 3.4, 3: 2.2}
+    folders = [write(f"base_seed{s}", [5.0, x], seed=s) for s, x in base.items()]
+    folders += [write(f"new_seed{s}", [5.0, x], n_layer=1, seed=s) for s, x in better.items()]
+    folders += [
+        write("same_seed1", [5.0, 3.0], n_layer=3, seed=1),
+        write("none", [5.0, 1.0], n_layer=4, seed=9),
+    ]
+    found = arms(read_runs([str(f) for f in folders]))
+    new, same, alone = (difference(arm, found[0]) for arm in found[1:])
+    assert (new.pairs, same, alone) == (3, Difference(1, 0.0, None, None), None)
+    each = [-0.2, -0.1, -0.3]
+    expected = scipy.stats.ttest_rel([2.8, 3.4, 2.2], [3.0, 3.5, 2.5])
+    assert (new.mean, new.deviation) == pytest.approx((-0.2, statistics.stdev(each)))
+    assert new.p == pytest.approx(expected.pvalue)
+    main([*map(str, folders), "--baseline=base", f"--plot={tmp_path}/c.png", f"--csv={tmp_path}/c.csv"])
+    said = capsys.readouterr().out
+    rows = cells(said[: said.index("\nmean")])
+    shown = [(row["difference"], row["p"]) for row in rows]
+    assert shown == [("", ""), ("-0.2000 ± 0.1000 (3)", f"{new.p:.2g}"), ("+0.0000", ""), ("", "")]
+    assert "less that of base, paired by seed" in said
+    row = list(csv.DictReader((tmp_path / "c.csv").open()))[1]
+    assert (row["pairs"], float(row["difference"])) == ("3", pytest.approx(-0.2))
+    with pytest.raises(SystemExit, match="baseline=bass is none of the arms: base, new, same_seed1, none"):
+        main([*map(str, folders), "--baseline=bass", f"--plot={tmp_path}/d.png"])
+
+
+@pytest.mark.parametrize(("losses", "p"), [([2.0, 2.5], 1.0), ([1.5, 2.0], 0.0)])
+def test_differences_that_are_all_alike(write, losses, p):
+    folders = [write(f"a{s}", [5.0, x], seed=s) for s, x in enumerate([2.0, 2.5])]
+    folders += [write(f"b{s}", [5.0, x], n_layer=1, seed=s) for s, x in enumerate(losses)]
+    one, other = arms(read_runs([str(f) for f in folders]))
+    assert difference(other, one).p == p
 
 
 def test_steps_at_which_depths_wake(write):

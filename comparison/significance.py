@@ -1,0 +1,47 @@
+"""Whether an arm beats another: differences of validation losses, paired by seed.
+
+Runs of one seed saw the same batches, so what the data did to both cancels out in their difference.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from comparison.runs import Arm
+
+
+@dataclass
+class Difference:
+    """An arm's validation loss less the baseline's, in nats per token, over the seeds that both have.
+
+    mean; deviation: sample standard deviation, and p: of a two-sided paired t-test that the mean is 0, both
+    None for a single pair; p is 0 where all pairs differ alike.
+    """
+
+    pairs: int
+    mean: float
+    deviation: float | None
+    p: float | None
+
+
+def difference(arm: Arm, baseline: Arm) -> Difference | None:
+    """At the last step that every run of both evaluated; None where they share no seed or no step."""
+    steps = sorted(set(arm.steps) & set(baseline.steps)) if arm.runs and baseline.runs else []
+    if not steps:
+        return None
+    losses = [
+        {run.config["seed"]: run.evaluations[steps[-1]]["val_loss"] for run in one.runs}
+        for one in (arm, baseline)
+    ]
+    each = [losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()]
+    if len(each) < 2:
+        return Difference(1, each[0], None, None) if each else None
+    mean, deviation = statistics.fmean(each), statistics.stdev(each)
+    return Difference(len(each), mean, deviation, _p(mean, deviation, len(each)))
+
+
+def _p(mean: float, deviation: float, pairs: int) -> float:
+    from scipy.stats import t  # slow to import, and seldom needed
+
+    if not deviation:
+        return float(mean == 0)
+    return float(2 * t.sf(abs(mean) / deviation * pairs**0.5, pairs - 1))
