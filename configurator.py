@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
-LISTS = {list[str]: str, list[float]: float}  # from a text: separated by commas
+LISTS = {list[str]: str, list[int]: int, list[float]: float}  # from a text: separated by commas
 TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
 
 
@@ -264,9 +264,7 @@ def _from_text(text: str, hint):
             return hint(text)
         except ValueError:
             pass
-    if hint == list[float]:
-        return [_from_text(item, float) for item in text.split(",")]
-    return text.split(",") if hint == list[str] else text
+    return [_from_text(item, LISTS[hint]) for item in text.split(",")] if hint in LISTS else text
 
 
 def _type_name(hint) -> str:

@@ -16,9 +16,9 @@ from training.config import TrainConfig
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
 FINE_TUNING = ["config/finetune_text.py", "config/glue.py"]  # of finished models: tests/finetuning
-MODELS = [
-    name for name in FILES if "/size/" not in name and "/ablate/" not in name and name not in FINE_TUNING
-]
+ON_TOP = ("/size/", "/ablate/", "/study/")
+MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
+STUDY = [name for name in FILES if "/study/" in name]
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
 LLAMA = [name for name in MODELS if "/paper/llama" in name]
@@ -54,6 +54,17 @@ def test_llama():
     assert narrow.cattn_value_width == dense.n_embd // dense.n_head * dense.n_kv_head
     # both replaced: what F saves and what A saves
     assert counts["_cofrgenet"] == counts["_cofrgenet_f"] + counts["_cofrgenet_a"] - counts[""]
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_arms_of_the_study(name):
+    """Each is another model than the base, by keys that it reads."""
+    base, arm = model("config/study/base.py"), model("config/study/base.py", name)
+    assert (arm == base) == (name == "config/study/base.py")
+    assert not arm.without_effect()
+    if name.endswith("_control.py"):
+        assert not arm.has_ladders
+        assert dataclasses.replace(arm, cf_control=False).has_ladders
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -25,6 +25,7 @@ class Config:
     kind: Literal["x", "y"] = "x"  # a choice
     runs: list[str] = dataclasses.field(default_factory=list)  # a list
     rates: list[float] | None = None  # a list of numbers or nothing
+    seeds: list[int] | None = None  # a list of whole numbers or nothing
 
     def check(self):
         return ["count must not be 13"] if self.count == 13 else []
@@ -61,6 +62,7 @@ def test_later_files_win_and_overrides_win_over_files(tmp_path):
         ("--rate=5", "rate", 5.0),
         ("--rates=5,1e-3", "rates", [5.0, 1e-3]),
         ("--rates=None", "rates", None),
+        ("--seeds=5,1", "seeds", [5, 1]),
         ("--rate=1e-4", "rate", 1e-4),
         ("--count=1_000", "count", 1000),
         ("--name=a=b=c", "name", "a=b=c"),
@@ -92,6 +94,7 @@ def test_values_from_the_command_line(argument, key, value):
         ("--count=abc", "count must be of type int, not 'abc' (str)"),
         ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
         ("--rates=5,x", "rates must be of type list of float"),
+        ("--seeds=5,1.0", "seeds must be of type list of int"),
         ("--flag=yes", "flag must be of type bool, not 'yes' (str)"),
         ("--kind=z", "kind must be one of 'x', 'y', not 'z'"),
         ("--count=None", "count must be of type int"),

@@ -1,0 +1,166 @@
+"""Which continued fractions can be trained, and what they add: the runs behind results/trainability.md.
+
+    python results/trainability.py poles        # treatments of the pole, in the arXiv paper's Cffn
+    python results/trainability.py rescues      # other ways to train the printed one
+    python results/trainability.py depths       # every depth, with and without the dyadic schedule
+    python results/trainability.py rates        # learning rates of the main arms
+    python results/trainability.py modules      # each module, its control and its standard counterpart
+
+Needs the data that config/study/base.py names. Each study is one or more calls of ablate.py, printed before
+they start; the same command goes on where it was interrupted. At the end stands a table with the validation
+losses and, from the log of every step, the gradient norms after the warmup.
+"""
+
+import shlex
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+import configurator  # noqa: E402
+from benchmarks.report import table  # noqa: E402
+from comparison.runs import Arm, arms, read_runs  # noqa: E402
+from comparison.significance import difference  # noqa: E402
+
+BASE = "config/study/base.py"
+
+
+def on_base(*names: str) -> list[str]:
+    return [f"{BASE}+config/study/{name}.py" for name in names]
+
+
+# the first arm of a study is what its differences are to
+STUDIES = {
+    "poles": [
+        [
+            *on_base("cffn_gated"),
+            "--vary=cf_pole=positive,positive,absolute,smooth,soft_clamp cf_floor=0.1,1.0,0.1,0.1,0.1 "
+            "cf_eps=0.01,0.01,0.01,0.3,0.3",
+        ],
+        [
+            *on_base("cffn_gated"),
+            "--cf_pole=clamp",
+            "--vary=cf_eps=0.01,0.01,0.01,0.3 cf_pole_grad=formula,exact,zero,formula",
+        ],
+    ],
+    "rescues": [
+        [*on_base("cffn_gated_clamp"), "--vary=ladder_lr=1.0,0.05"],
+        [*on_base("cffn_gated_clamp"), "--vary=ladder_grad_clip=0.1"],
+        [*on_base("cffn_gated_clamp"), "--vary=cf_depth=2"],
+        [*on_base("cffn_gated_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
+    ],
+    "depths": [[*on_base("full"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
+    "rates": [
+        [
+            BASE,
+            *on_base("cffn_added", "cattn_m", "full"),
+            "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
+        ]
+    ],
+    "modules": [
+        [
+            BASE,
+            *on_base(
+                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_clamp", "cffn_glu"),
+                *("cffn_glu_control", "cffn_product", "cffn_product_control", "cffn_added"),
+                *("cffn_added_wide", "cattn_m", "cattn_m_control", "cattn_m_heads"),
+                *("cattn_m_heads_control", "cattn_u", "cattn_u_control", "full", "full_control"),
+            ),
+        ]
+    ],
+}
+
+
+@dataclass
+class StudyConfig:
+    """Train the runs of a study of continued fractions, and print what came out."""
+
+    study: Literal["poles", "rescues", "depths", "rates", "modules"]  # which one
+    out: str = "out/trainability"  # a folder of ablate.py for each study
+    seeds: list[int] = field(default_factory=lambda: [1])  # of every arm
+    max_iters: int = 600  # steps of every run, 4,096 tokens each; a tenth of them warms up
+    parallel: int = 1  # runs at a time
+
+
+def main(config: StudyConfig):
+    folder = Path(config.out) / config.study
+    common = [
+        f"--out_dir={folder}",
+        f"--seeds={','.join(map(str, config.seeds))}",
+        f"--max_iters={config.max_iters}",
+        f"--warmup_iters={max(1, config.max_iters // 10)}",
+        f"--parallel={config.parallel}",
+    ]
+    failed = False
+    for arguments in STUDIES[config.study]:
+        command = [sys.executable, "ablate.py", *arguments, *common]
+        print(f"== {shlex.join(command[1:])}", flush=True)
+        status = subprocess.run(command, cwd=ROOT).returncode
+        if status not in (0, 1):  # 1: a run failed, which the table says
+            sys.exit(status)
+        failed |= status == 1
+    found = [path.parent for path in sorted((ROOT / folder).glob("*/log.jsonl"), key=started)]
+    show(arms(read_runs([str(path) for path in found])), folder)
+    sys.exit(failed)
+
+
+def started(log: Path) -> float:
+    return (log.parent / "config.json").stat().st_mtime
+
+
+def show(found: list[Arm], folder: Path):
+    """The table of the arms, on the screen and in the study's folder."""
+    rows = []
+    for arm in found:
+        losses = arm.measures()["loss"]
+        spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
+        counts = arm.parameters
+        row = {
+            "arm": arm.name,
+            "without embeddings": f"{counts['attention'] + counts['ffn'] + counts['norm']:,}",
+            "seeds": str(len(losses)),
+            "validation loss": f"{statistics.fmean(losses):.4f}{spread}",
+            "difference": "",
+            "p": "",
+            **gradients(arm),
+        }
+        if arm is not found[0] and (against := difference(arm, found[0])):
+            row["difference"] = f"{against.mean:+.4f}"
+            if against.p is not None:
+                row["difference"] += f" ± {against.deviation:.4f}"
+                row["p"] = f"{against.p:.2g}"
+        clamped = arm.measures()["clamped"]
+        rows.append(row | {"clamped": f"{statistics.fmean(clamped):.2%}" if clamped else ""})
+    text = table(rows)
+    print(text)
+    (ROOT / folder / "trainability.md").write_text(text + "\n")
+
+
+def gradients(arm: Arm) -> dict[str, str]:
+    """Of all seeds: median and 95th percentile of the gradient norm after the warmup, the largest over the
+    median, and how many steps are above ten times the median of their run.
+    """
+    medians, high, worst, spikes = [], [], [], 0
+    for run in arm.runs:
+        warm = run.config["warmup_iters"]
+        norms = sorted(r["grad_norm"] for r in run.records if r.get("grad_norm") and r["step"] > warm)
+        median = statistics.median(norms)
+        medians.append(median)
+        high.append(norms[int(0.95 * len(norms))])
+        worst.append(norms[-1] / median)
+        spikes += sum(norm > 10 * median for norm in norms)
+    return {
+        "gradient norm": f"{statistics.median(medians):.2f}",
+        "95 %": f"{statistics.median(high):,.2f}",
+        "largest / median": f"{max(worst):,.1f}",
+        "spikes": f"{spikes:,}",
+    }
+
+
+if __name__ == "__main__":
+    main(configurator.parse(StudyConfig, sys.argv[1:], positional="study"))
