@@ -127,9 +127,9 @@ def continued_fraction_ladder(
     Shapes and types as in `continued_fraction`, poles "clamp", which clamps each of the d denominators
     a_k + 1/(...), and "positive". The two are equal wherever no denominator is clamped.
     """
+    _check(a, pole, dim)
     if pole not in FUSED_POLES:
         raise ValueError(f"a ladder of d divisions takes cf_pole={' or '.join(FUSED_POLES)}, not {pole!r}")
-    _check(a, pole, dim)
     partial = _partial_denominators(a, pole == "positive", floor).unbind(dim)
     z = torch.zeros_like(partial[0])
     for a_k in reversed(partial):
