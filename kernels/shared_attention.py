@@ -169,12 +169,19 @@ def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> 
     """The same through PyTorch's attention, with y for queries, F for keys and zeros up to one width, a
     multiple of 8. Products in v's type, no `strict`. Shapes as in `shared_attention`.
     """
-    length, rank, width = *y.shape[2:], v.shape[-1]
+    return attention_by_rank(y, F[..., : y.shape[2]].mT.expand_as(y), v)
+
+
+def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0):
+    """softmax(y k^T) v over the past and the present, through PyTorch's attention with zeros up to one width,
+    a multiple of 8. y, k: [B, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
+    """
+    rank, width = y.shape[-1], v.shape[-1]
     common = -(-max(rank, width) // 8) * 8
-    q = functional.pad(y.to(v.dtype), (0, common - rank))
-    k = functional.pad(F[..., :length].mT.to(v.dtype), (0, common - rank)).expand_as(q)
+    q, k = (functional.pad(one.to(v.dtype), (0, common - rank)) for one in (y, k))
     v = functional.pad(v, (0, common - width))
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)[..., :width]
+    out = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=1.0)
+    return out[..., :width]
 
 
 def shared_attention_naive(

@@ -7,13 +7,15 @@
 
 There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
 is at most L. Only the values are needed from the past.
+
+cattn_content, ours: column j is F_j + G x_j, which addresses a token by what it is, too; the rank stays.
 """
 
 import torch
 from torch import nn
 
-from kernels.shared_attention import shared_attention
-from layers.cache import weighted_sum, written
+from kernels.shared_attention import attention_by_rank, shared_attention
+from layers.cache import products, weighted_sum, written
 from layers.ladder import LadderEnsemble
 
 
@@ -23,6 +25,7 @@ class CAttnM(nn.Module):
     cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V.
     cattn_value_width: columns of V, C = r times as many as there are. Each group of r heads shares its
     columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
+    cattn_content: a C x L map G in each head, whose product with token j is added to column j.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
     dropout: where weights are dropped, in training, all T x T of them are in memory.
@@ -38,6 +41,7 @@ class CAttnM(nn.Module):
         self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
         value_width = config.cattn_value_width or width
+        self.content = nn.Linear(width, ladders, bias=False) if config.cattn_content else None
         self.repeats = width // value_width
         self.value = nn.Linear(width, value_width, bias=False)
         self.proj = nn.Linear(width, width, bias=False) if config.cattn_proj else None
@@ -49,10 +53,14 @@ class CAttnM(nn.Module):
         nn.init.normal_(self.F, std=0.02)
 
     def new_cache(self, batch, length, device, dtype):
-        """v: [B, heads that differ in v, length, their width]. Scores need nothing of the past."""
+        """v: [B, heads that differ in v, length, their width]; with content before it the columns as rows,
+        [B, heads, length, L]. Else scores need nothing of the past.
+        """
         groups = max(1, self.heads // self.repeats)
-        shape = (batch, groups, length, self.value.out_features // groups)
-        return (torch.empty(shape, device=device, dtype=dtype),)
+        shapes = [(batch, groups, length, self.value.out_features // groups)]
+        if self.content is not None:
+            shapes.insert(0, (batch, self.heads, length, self.F.shape[1]))
+        return tuple(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
 
     def forward(self, x, pos=None, cache=None):
         """With a cache x is what follows the tokens in it, at pos: [T] int64."""
@@ -61,16 +69,29 @@ class CAttnM(nn.Module):
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
         y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
+        columns = None
+        if self.content is not None:
+            own = self.F[..., :length] if cache is None else self.F[..., pos]
+            columns = self.content(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) + own.mT
         if cache is not None:
-            v_all = written(*cache, v, pos)
-            weights = self._causal_softmax(y @ self.F[..., :length].to(y.dtype), pos)
+            v_all = written(cache[-1], v, pos)
+            if columns is None:
+                scores = y @ self.F[..., :length].to(y.dtype)
+            else:
+                all_columns = written(cache[0], columns, pos)
+                scores = products(
+                    y.to(torch.promote_types(y.dtype, torch.float32)), all_columns.to(y.dtype)
+                )
+            weights = self._causal_softmax(scores, pos)
             # heads that share v as further rows: a copy of the cache for each head would cost more
             rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
             out = weighted_sum(rows, v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2).to(v.dtype)
         else:
             if self.heads > 1 < self.repeats:
                 v = v.repeat_interleave(self.repeats, dim=1)
-            if self.training and self.weight_dropout.p:
+            if columns is not None:
+                out = attention_by_rank(y, columns, v, self.weight_dropout.p if self.training else 0.0)
+            elif self.training and self.weight_dropout.p:
                 scores = y @ self.F[..., :length].to(y.dtype)
                 out = self.weight_dropout(self._causal_softmax(scores).to(v.dtype)) @ v
             else:
@@ -114,24 +135,28 @@ class CAttnM(nn.Module):
                 f"cattn_value_width={value_width} must be n_embd={config.n_embd} divided by a whole "
                 f"number, by a divisor of cattn_heads={heads} unless that is 1"
             )
+        if config.cattn_content and config.cattn_strict:
+            wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
         if config.cf_ladder == "elementwise":
             wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
         return wrong
 
     @staticmethod
     def parameter_count(config):
-        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v, and p^2 more with a projection."""
+        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; content L p and a projection p^2 more."""
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
         maps = (config.cattn_value_width or width) * width + config.cattn_proj * width**2
+        maps += config.cattn_content * ladders * width
         return ensemble + ladders * config.block_size + maps
 
     @staticmethod
     def cached_values(config):
-        """Per token of the past: v alone."""
-        return config.cattn_value_width or config.n_embd
+        """Per token of the past: v alone, and its columns with content."""
+        columns = config.cattn_content * config.cattn_heads * config.cf_ladders
+        return (config.cattn_value_width or config.n_embd) + columns
 
     @staticmethod
     def flops_per_token(config, context):
@@ -142,5 +167,5 @@ class CAttnM(nn.Module):
         )
         value_width = config.cattn_value_width or width
         mixed = value_width if config.cattn_heads == 1 else width
-        maps = value_width * width + config.cattn_proj * width**2
+        maps = value_width * width + config.cattn_proj * width**2 + config.cattn_content * ladders * width
         return ensemble + 2 * (ladders + mixed) * context + 2 * maps

@@ -69,7 +69,9 @@ STUDIES = {
                 *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_clamp", "cffn_glu"),
                 *("cffn_glu_control", "cffn_product", "cffn_product_control", "cffn_added"),
                 *("cffn_added_wide", "cattn_m", "cattn_m_control", "cattn_m_heads"),
-                *("cattn_m_heads_control", "cattn_u", "cattn_u_control", "full", "full_control"),
+                *("cattn_m_heads_control", "cattn_m_content", "cattn_m_content_control"),
+                *("cattn_u", "cattn_u_control", "full", "full_control"),
+                *("full_content", "full_content_control"),
             ),
         ]
     ],

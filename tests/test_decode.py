@@ -28,6 +28,8 @@ OPTIONS = [
     {"attention": "cattn_m", "cattn_heads": 6, "cattn_value_width": 12, "cf_pole": "clamp", "cf_eps": 0.3},
     {"attention": "cattn_m", "cattn_value_width": 8, "cf_init": "nanogpt"},
     {"attention": "cattn_m", "cattn_heads": 2, "cf_eval_clip": True},
+    {"attention": "cattn_m", "cattn_content": True},
+    {"attention": "cattn_m", "cattn_heads": 6, "cattn_value_width": 12, "cattn_content": True},
     {"attention": "cattn_u", "cf_eval_clip": True},
     {"attention": "cattn_u", "cf_init": "nanogpt", "cf_impl": "ladder", "cf_depth": 2},
     {"attention": "synthesizer", "synthesizer_proj": False, "bias": True},

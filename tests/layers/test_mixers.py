@@ -60,9 +60,14 @@ def test_softmax_attention(tiny, dtype, bias):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(("heads", "proj"), [(1, False), (3, False), (2, True)])
-def test_cattn_m(tiny, dtype, strict, heads, proj):
-    config = tiny(attention="cattn_m", cattn_heads=heads, cattn_proj=proj, cattn_strict=strict)
+@pytest.mark.parametrize(
+    ("heads", "proj", "content"),
+    [(1, False, False), (3, False, False), (2, True, False), (1, False, True), (2, True, True)],
+)
+def test_cattn_m(tiny, dtype, strict, heads, proj, content):
+    keys = {"cattn_heads": heads, "cattn_proj": proj, "cattn_content": content}
+    config = tiny(attention="cattn_m", cattn_strict=strict and not content, **keys)
+    strict = config.cattn_strict
 
     def oracle(w, x):
         y = x @ w["ladders.U.weight"].T + fractions(w, "ladders", 3, x)
@@ -71,7 +76,10 @@ def test_cattn_m(tiny, dtype, strict, heads, proj):
         width = 24 // heads
         for head in range(heads):
             part = slice(width * head, width * (head + 1))
-            scores = y[..., 3 * head : 3 * head + 3] @ w["F"][head]
+            own = slice(3 * head, 3 * head + 3)
+            scores = y[..., own] @ w["F"][head]
+            if content:
+                scores = scores[..., : x.shape[1]] + y[..., own] @ (x @ w["content.weight"][own].T).mT
             for t in range(x.shape[1]):
                 end = t if strict else t + 1
                 if end:
