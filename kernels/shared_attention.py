@@ -173,8 +173,8 @@ def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> 
 
 
 def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0):
-    """softmax(y k^T) v over the past and the present, through PyTorch's attention with zeros up to one width,
-    a multiple of 8. y, k: [B, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
+    """softmax(y k^T) v over the past and the present, through PyTorch's attention with zeros up to a common
+    width, a multiple of 8. y, k: [B, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
     """
     rank, width = y.shape[-1], v.shape[-1]
     common = -(-max(rank, width) // 8) * 8
