@@ -37,7 +37,7 @@ from comparison import report, table
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
 from data import DataError
-from training.config import TrainConfig, saved_config
+from training.config import DEFAULTS, TrainConfig, saved_config
 from training.inputs import open_data
 from training.log import RunFolderError
 from training.stopping import Stop
@@ -65,7 +65,6 @@ class AblateConfig:
         return wrong
 
 
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
 # what `open_data` depends on
 OF_THE_DATA = (
     *("dataset", "block_size", "vocab_size", "eval_tokens"),

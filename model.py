@@ -149,6 +149,7 @@ class ModelConfig:
             "exqpe_": self.position == "exqpe",
             "cf_eps": self.has_ladders and self.cf_pole in ("clamp", "smooth", "soft_clamp"),
             "cf_floor": self.has_ladders and self.cf_pole in ("positive", "absolute"),
+            "cf_backend": self.has_ladders or (self.attention == "cattn_m" and not self.cattn_content),
             "cf_ladder": ensembles and self.has_ladders,
             "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
             "cf_control": _could_have_ladders(self),

@@ -9,6 +9,7 @@ from pathlib import Path
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
 from training import checkpoint
+from training.config import with_defaults
 from training.log import RunFolderError, read_log, write_whole
 from training.resume import FREE
 
@@ -45,7 +46,7 @@ class Plan:
             if content["format"] != FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
             self.runs = {
-                name: Planned(name, entry["arm"], entry["config"])
+                name: Planned(name, entry["arm"], with_defaults(entry["config"]))
                 for name, entry in content["runs"].items()
             }
             self.done, self.failed = set(content["done"]), dict(content["failed"])

@@ -162,9 +162,8 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     function = torch.compile(model, fullgraph=True, dynamic=False) if options.compile else model
     found = gradients(function, model, options.dtype)
     for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
-        distance = float(
-            (a - b).norm() / b.norm().clamp_min(1e-12)
-        )  # a vocabulary of one token has no loss
+        # not by 0: a vocabulary of one token has no loss
+        distance = float((a - b).norm() / b.norm().clamp_min(1e-12))
         if not distance <= GATE[options.dtype]:
             raise ValueError(
                 f"wrong {what}: {distance:.2g} away from that of float32 without the compiler "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model import flops_per_token, model_config, parameter_counts
+from training.config import with_defaults
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step
 
@@ -108,7 +109,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         model_config(config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None
-    run = Run(name or str(folder), folder, config, read_log(folder))
+    run = Run(name or str(folder), folder, with_defaults(config), read_log(folder))
     if not run.evaluations:
         raise RunFolderError(f"{folder} has no evaluation in its log yet")
     return run

@@ -169,16 +169,18 @@ def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> 
     """The same through PyTorch's attention, with y for queries, F for keys and zeros up to one width, a
     multiple of 8. Products in v's type, no `strict`. Shapes as in `shared_attention`.
     """
-    return attention_by_rank(y, F[..., : y.shape[2]].mT.expand_as(y), v)
+    return attention_by_rank(y, F[None, ..., : y.shape[2]].mT, v)
 
 
 def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0):
     """softmax(y k^T) v over the past and the present, through PyTorch's attention with zeros up to a common
-    width, a multiple of 8. y, k: [B, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
+    width, a multiple of 8: where R < P it computes more than it must.
+    y: [B, H, T, R], k: the same or [1, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
     """
     rank, width = y.shape[-1], v.shape[-1]
     common = -(-max(rank, width) // 8) * 8
     q, k = (functional.pad(one.to(v.dtype), (0, common - rank)) for one in (y, k))
+    k = k.expand_as(q)
     v = functional.pad(v, (0, common - width))
     out = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=1.0)
     return out[..., :width]

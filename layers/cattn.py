@@ -78,10 +78,8 @@ class CAttnM(nn.Module):
             if columns is None:
                 scores = y @ self.F[..., :length].to(y.dtype)
             else:
-                all_columns = written(cache[0], columns, pos)
-                scores = products(
-                    y.to(torch.promote_types(y.dtype, torch.float32)), all_columns.to(y.dtype)
-                )
+                y = y.to(torch.promote_types(y.dtype, torch.float32))
+                scores = products(y, written(cache[0], columns, pos).to(y.dtype))
             weights = self._causal_softmax(scores, pos)
             # heads that share v as further rows: a copy of the cache for each head would cost more
             rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)

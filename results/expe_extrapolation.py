@@ -59,13 +59,20 @@ def main(config: StudyConfig):
             }  # fmt: skip
             run("train.py", *(f"--{key}={value}" for key, value in keys.items()))
         numbers = out / f"seed-{seed}" / "numbers.json"
-        if not numbers.exists():
+        if not numbers.exists() or not current(json.loads(numbers.read_text()), config):
+            numbers.unlink(missing_ok=True)
             run(
                 "evaluate.py", *(str(out / f"seed-{seed}" / position) for position in POSITIONS),
                 "--task=extrapolation", "--which=last", f"--texts={config.dataset}/val.bin",
                 "--scales=1,0.5", f"--max_tokens={config.tokens}", f"--json={numbers}",
             )  # fmt: skip
     show([json.loads((out / f"seed-{seed}" / "numbers.json").read_text()) for seed in config.seeds], out)
+
+
+def current(measured: dict, config: StudyConfig) -> bool:
+    """Whether these numbers are of the models and the text that are asked for."""
+    steps = {model["step"] for model in measured["models"]}
+    return steps == {config.steps} and measured["settings"]["max_tokens"] == config.tokens
 
 
 def run(script: str, *arguments: str):

@@ -23,8 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
+from ablation.plan import Plan  # noqa: E402
 from benchmarks.report import table  # noqa: E402
-from comparison.runs import Arm, arms, read_runs  # noqa: E402
+from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 
 BASE = "config/study/base.py"
@@ -44,8 +45,8 @@ STUDIES = {
         ],
         [
             *on_base("cffn_gated"),
-            "--cf_pole=clamp",
-            "--vary=cf_eps=0.01,0.01,0.01,0.3 cf_pole_grad=formula,exact,zero,formula",
+            "--vary=cf_pole=clamp,clamp,clamp,clamp cf_eps=0.01,0.01,0.01,0.3 "
+            "cf_pole_grad=formula,exact,zero,formula",
         ],
     ],
     "rescues": [
@@ -78,6 +79,10 @@ STUDIES = {
 }
 
 
+COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
+COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
+
+
 @dataclass
 class StudyConfig:
     """Train the runs of a study of continued fractions, and print what came out."""
@@ -98,47 +103,44 @@ def main(config: StudyConfig):
         f"--warmup_iters={max(1, config.max_iters // 10)}",
         f"--parallel={config.parallel}",
     ]
-    failed = False
     for arguments in STUDIES[config.study]:
         command = [sys.executable, "ablate.py", *arguments, *common]
         print(f"== {shlex.join(command[1:])}", flush=True)
         status = subprocess.run(command, cwd=ROOT).returncode
-        if status not in (0, 1):  # 1: a run failed, which the table says
+        plan = Plan(ROOT / folder)
+        if status and not (status == 1 and plan.failed):  # a run that failed is told in the table
             sys.exit(status)
-        failed |= status == 1
-    found = [path.parent for path in sorted((ROOT / folder).glob("*/log.jsonl"), key=started)]
-    show(arms(read_runs([str(path) for path in found])), folder)
-    sys.exit(failed)
-
-
-def started(log: Path) -> float:
-    return (log.parent / "config.json").stat().st_mtime
+    show(plan.arms(), folder)
+    sys.exit(bool(plan.failed))
 
 
 def show(found: list[Arm], folder: Path):
-    """The table of the arms, on the screen and in the study's folder."""
+    """The table of the arms, on the screen and in the study's folder; differences are to the first."""
     rows = []
     for arm in found:
+        if not arm.runs:
+            rows.append(dict.fromkeys(COLUMNS, "") | {"arm": arm.name, "validation loss": "failed"})
+            continue
         losses = arm.measures()["loss"]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
         counts = arm.parameters
         row = {
             "arm": arm.name,
             "without embeddings": f"{counts['attention'] + counts['ffn'] + counts['norm']:,}",
-            "seeds": str(len(losses)),
+            "seeds": f"{len(losses)} of {len(losses) + arm.failed}" if arm.failed else str(len(losses)),
             "validation loss": f"{statistics.fmean(losses):.4f}{spread}",
             "difference": "",
             "p": "",
             **gradients(arm),
         }
-        if arm is not found[0] and (against := difference(arm, found[0])):
+        if arm is not found[0] and found[0].runs and (against := difference(arm, found[0])):
             row["difference"] = f"{against.mean:+.4f}"
             if against.p is not None:
                 row["difference"] += f" ± {against.deviation:.4f}"
                 row["p"] = f"{against.p:.2g}"
-        clamped = arm.measures()["clamped"]
+        clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
         rows.append(row | {"clamped": f"{statistics.fmean(clamped):.2%}" if clamped else ""})
-    text = table(rows)
+    text = f"{table(rows)}\n\ndifferences are to {found[0].name}"
     print(text)
     (ROOT / folder / "trainability.md").write_text(text + "\n")
 

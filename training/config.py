@@ -10,6 +10,7 @@ import torch
 
 from configurator import ConfigError
 from data import DataError, mixture
+from layers import ATTENTION, FFN
 from model import ModelConfig
 from training import pretrained, surgery
 from training.checkpoint import CheckpointError
@@ -110,10 +111,11 @@ class TrainConfig(ModelConfig):
                 f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "
                 f"than max_iters={self.max_iters}"
             )
-        if self.dyadic and not self.has_ladders:
+        known = self.attention in ATTENTION and self.ffn in FFN  # if not, that is said already
+        if self.dyadic and known and not self.has_ladders:
             wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
-        for key in ("decay_ladders", "ladder_grad_clip"):
-            if getattr(self, key) and not self.has_ladders:
+        for key in ("decay_ladders", "ladder_lr", "ladder_grad_clip"):
+            if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
                 without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
                 wrong.append(f"{key}={getattr(self, key)}, but {without}")
         for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
@@ -132,6 +134,14 @@ class TrainConfig(ModelConfig):
                 f"{key}={ranks} does not divide it: take {' or '.join(map(str, near))}"
             )
         return wrong
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+
+
+def with_defaults(config: dict) -> dict:
+    """A saved configuration, and the defaults of the keys that came after it."""
+    return {**DEFAULTS, **config}
 
 
 def saved_config(given: dict) -> Path | dict | None:

@@ -84,8 +84,8 @@ def reduce_ranges(model, ranks: Ranks):
 def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
     """How near to their poles the ladders of each layer run on `tokens` [B, T].
 
-    {layer: {clamped: share of |K_d| < cf_eps, min_denominator: least |K_d|, z_99: 99th percentile of
-    |z|}}. Empty for a model without ladders.
+    {layer: {clamped: share of |K_d| < cf_eps, whether or not the pole clamps there, min_denominator: least
+    |K_d|, z_99: 99th percentile of |z|}}. Empty for a model without ladders.
     """
     found: dict[str, dict[str, float]] = {}
 

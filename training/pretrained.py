@@ -154,13 +154,14 @@ def _ours(path: Path, content: dict) -> Source:
     if content["format"] != FORMAT:
         raise CheckpointError(f"{path}/config.json: its format is {content['format']!r}, not {FORMAT!r}")
     model = content.get("model")
-    keys = {field.name for field in dataclasses.fields(ModelConfig)}
-    if not isinstance(model, dict) or model.keys() != keys:
-        other = sorted(keys.symmetric_difference(model or ()))
+    try:
+        if unknown := sorted(model.keys() - {field.name for field in dataclasses.fields(ModelConfig)}):
+            raise KeyError(", ".join(unknown[:3]))
+        config = model_config(model)
+    except (AttributeError, KeyError) as error:
         raise CheckpointError(
-            f"{path}/config.json is no model configuration that this version knows ({', '.join(other[:3])})"
-        )
-    config = ModelConfig(**model)
+            f"{path}/config.json is no model configuration that this version knows ({error.args[0]})"
+        ) from None
     try:
         wrong = config.check()
     except TypeError as error:

@@ -135,6 +135,16 @@ def test_differences_that_are_all_alike(write, losses, p):
     assert difference(other, one).p == p
 
 
+def test_a_run_from_before_a_key_belongs_to_its_arm(write):
+    folders = [write(f"a_seed{s}", [5.0, 2.0], seed=s) for s in (1, 2)]
+    config = json.loads((folders[0] / "config.json").read_text())
+    del config["cf_control"], config["ladder_lr"]
+    (folders[0] / "config.json").write_text(json.dumps(config))
+    (arm,) = arms(read_runs([str(f) for f in folders]))
+    assert len(arm.runs) == 2
+    assert arm.config["cf_control"] is False
+
+
 def test_steps_at_which_depths_wake(write):
     keys = {"ffn": "cffn_added", "cf_depth": 3, "dyadic": True, "max_iters": 16}
     on, cut = write("on", [5.0], **keys), write("cut", [5.0], dyadic_iters=8, **keys)

@@ -66,8 +66,9 @@ def test_softmax_attention(tiny, dtype, bias):
 )
 def test_cattn_m(tiny, dtype, strict, heads, proj, content):
     keys = {"cattn_heads": heads, "cattn_proj": proj, "cattn_content": content}
-    config = tiny(attention="cattn_m", cattn_strict=strict and not content, **keys)
-    strict = config.cattn_strict
+    if content and strict:
+        pytest.skip("do not go together")
+    config = tiny(attention="cattn_m", cattn_strict=strict, **keys)
 
     def oracle(w, x):
         y = x @ w["ladders.U.weight"].T + fractions(w, "ladders", 3, x)
@@ -206,7 +207,7 @@ def test_a_control_is_the_module_whose_fractions_are_zero(tiny, monkeypatch, reg
     left = control.load_state_dict(layer.state_dict(), strict=False)
     assert not left.missing_keys
     assert left.unexpected_keys
-    assert not any(".W." in key or ".b." in key for key in control.state_dict())
+    assert not any(key.split(".")[-2:-1] in (["W"], ["b"]) for key in control.state_dict())
     monkeypatch.setattr(Fraction, "forward", lambda self, a, pos=None: 0 * a.sum(-1 - len(self.shape)))
     x = torch.randn(2, 13, 24)
     torch.testing.assert_close(control(x), layer(x), rtol=1e-5, atol=1e-6)

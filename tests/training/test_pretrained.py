@@ -288,7 +288,18 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
         sample.main([str(where), "--max_new_tokens=20", "--temperature=0"])
         return capsys.readouterr().out
 
-    assert text(folder) == text(tmp_path / "out")
+    said = text(folder)
+    assert said == text(tmp_path / "out")
+    if keys:
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        del config["model"]["cf_control"]  # as a version without that key wrote it
+        (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+        assert said == text(tmp_path / "out")
+        config["model"]["cf_later"] = 1
+        (tmp_path / "later").mkdir()
+        (tmp_path / "later" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(SystemExit, match=r"that this version knows .*cf_later"):
+            text(tmp_path / "later")
     run("again", f"--init_from={tmp_path / 'out'}", "--max_iters=2", *keys)
     with pytest.raises(SystemExit, match="is not empty, and nothing is overwritten"):
         export.main([str(folder), str(tmp_path / "out")])
@@ -309,10 +320,10 @@ def test_refuses_other_versions_of_our_format(build, tmp_path):
     path = tmp_path / "out" / "config.json"
     content = json.loads(path.read_text())
     keys = content["model"]
-    less = {key: value for key, value in keys.items() if key != "cf_floor"}
+    less = {key: value for key, value in keys.items() if key != "n_embd"}
     for change, said in (
         ({"model": {**keys, "cf_new": 1}}, r"that this version knows \(cf_new\)"),
-        ({"model": less}, r"that this version knows \(cf_floor\)"),
+        ({"model": less}, "it lacks n_embd"),
         ({"model": {**keys, "norm": "rms"}}, "norm must be one of"),
         ({"model": {**keys, "n_head": "3"}}, "config.json"),
         ({"format": "cofrgenet model 2"}, "its format is"),
