@@ -17,7 +17,7 @@ from ablation import execution
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Choice, Planned, parse_axis
 from training import checkpoint
-from training.config import TrainConfig
+from training.config import TrainConfig, with_defaults
 
 ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
@@ -372,6 +372,8 @@ def test_a_run_that_changed_name_for_name(tmp_path):
     plan.extend(planned(2), ["seed"])
     plan.save()
     again = Plan(tmp_path)
+    for run in plan.runs.values():
+        run.config = with_defaults(run.config)
     assert (again.runs, again.study) == (plan.runs, ["seed"])
     other = planned(1)
     other[0].config = {**other[0].config, "seed": 2}
