@@ -376,7 +376,7 @@ def test_a_run_that_changed_name_for_name(tmp_path):
         run.config = with_defaults(run.config)
     assert (again.runs, again.study) == (plan.runs, ["seed"])
     other = planned(1)
-    other[0].config = {**other[0].config, "seed": 2}
+    other[0].config = {**again.runs["run0"].config, "seed": 2}
     with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
         again.extend(other, [])
 
