@@ -1,7 +1,7 @@
 """Five positional encodings on texts up to 16 times as long as those of training.
 
     python data/sotu/prepare.py
-    python results/expe_extrapolation.py
+    OMP_NUM_THREADS=1 python results/expe_extrapolation.py --seeds=1,2
 
 Trains a tiny model for each encoding and seed on windows of 128 tokens, evaluates all of them to 2048, and
 prints the tables that results/expe_extrapolation.md holds, mean and deviation over the seeds; their means
