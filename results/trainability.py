@@ -11,6 +11,7 @@ they start; the same command goes on where it was interrupted. At the end stands
 losses and, from the log of every step, the gradient norms after the warmup.
 """
 
+import re
 import shlex
 import statistics
 import subprocess
@@ -25,8 +26,10 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 import configurator  # noqa: E402
 from ablation.plan import Plan  # noqa: E402
 from benchmarks.report import table  # noqa: E402
+from comparison import figure  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
+from comparison.table import body  # noqa: E402
 
 BASE = "config/study/base.py"
 
@@ -79,7 +82,22 @@ STUDIES = {
 }
 
 
+CONTROLS = {  # what each module is without its fractions
+    "cffn_gated": "cffn_gated_control",
+    "cffn_gated_clamp": "cffn_gated_control",
+    "cffn_glu": "cffn_glu_control",
+    "cffn_product": "cffn_product_control",
+    "cffn_added": "cffn_product_control",
+    "cffn_added_wide": "cffn_product_control",
+    "cattn_m": "cattn_m_control",
+    "cattn_m_heads": "cattn_m_heads_control",
+    "cattn_m_content": "cattn_m_content_control",
+    "cattn_u": "cattn_u_control",
+    "full": "full_control",
+    "full_content": "full_content_control",
+}
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
+COLUMNS += ("to control", "p (control)")
 COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
 
 
@@ -101,6 +119,7 @@ def main(config: StudyConfig):
         f"--seeds={','.join(map(str, config.seeds))}",
         f"--max_iters={config.max_iters}",
         f"--warmup_iters={max(1, config.max_iters // 10)}",
+        f"--eval_interval={max(1, config.max_iters // 5)}",
         f"--parallel={config.parallel}",
     ]
     for arguments in STUDIES[config.study]:
@@ -110,39 +129,68 @@ def main(config: StudyConfig):
         plan = Plan(ROOT / folder)
         if status and not (status == 1 and plan.failed):  # a run that failed is told in the table
             sys.exit(status)
-    show(plan.arms(), folder)
+    found = plan.arms()
+    for arm in found:
+        arm.name = arm.name.replace("study-base+study-", "").replace("study-base", "dense")
+    show(found, ROOT / folder)
     sys.exit(bool(plan.failed))
 
 
 def show(found: list[Arm], folder: Path):
-    """The table of the arms, on the screen and in the study's folder; differences are to the first."""
-    rows = []
+    """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
+    of every run, and tokens.png and hours.png have their curves. Differences are to the first arm.
+    """
+    rows, named = [], {arm.name: arm for arm in found if arm.runs}
     for arm in found:
         if not arm.runs:
             rows.append(dict.fromkeys(COLUMNS, "") | {"arm": arm.name, "validation loss": "failed"})
             continue
         losses = arm.measures()["loss"]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        counts = arm.parameters
+        control, varied = re.fullmatch(r"(\w*)(.*)", arm.name, re.S).groups()
+        control = named.get(CONTROLS.get(control, "") + varied)
+        difference_, p = compared(arm, found[0])
+        to_control, p_control = compared(arm, control)
+        clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
         row = {
             "arm": arm.name,
-            "without embeddings": f"{counts['attention'] + counts['ffn'] + counts['norm']:,}",
+            "without embeddings": f"{body(arm.parameters):,}",
             "seeds": f"{len(losses)} of {len(losses) + arm.failed}" if arm.failed else str(len(losses)),
             "validation loss": f"{statistics.fmean(losses):.4f}{spread}",
-            "difference": "",
-            "p": "",
+            "difference": difference_,
+            "p": p,
+            "to control": to_control,
+            "p (control)": p_control,
             **gradients(arm),
+            "clamped": f"{statistics.fmean(clamped):.2%}" if clamped else "",
         }
-        if arm is not found[0] and found[0].runs and (against := difference(arm, found[0])):
-            row["difference"] = f"{against.mean:+.4f}"
-            if against.p is not None:
-                row["difference"] += f" ± {against.deviation:.4f}"
-                row["p"] = f"{against.p:.2g}"
-        clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
-        rows.append(row | {"clamped": f"{statistics.fmean(clamped):.2%}" if clamped else ""})
+        rows.append(row)
     text = f"{table(rows)}\n\ndifferences are to {found[0].name}"
     print(text)
-    (ROOT / folder / "trainability.md").write_text(text + "\n")
+    (folder / "trainability.md").write_text(text + "\n")
+    (folder / "runs.csv").write_text(every_evaluation(found))
+    for against in ("tokens", "hours"):
+        figure.draw(list(named.values()), against, folder / f"{against}.png")
+
+
+def compared(arm: Arm, baseline: Arm | None) -> tuple[str, str]:
+    """(mean ± deviation of the differences paired by seed, p), empty where there are none."""
+    if baseline in (None, arm) or (found := difference(arm, baseline)) is None:
+        return "", ""
+    if found.p is None:
+        return f"{found.mean:+.4f}", ""
+    return f"{found.mean:+.4f} ± {found.deviation:.4f}", f"{found.p:.2g}"
+
+
+def every_evaluation(found: list[Arm]) -> str:
+    """CSV: losses in nats per token; seconds of training, without evaluations."""
+    lines = ["arm,seed,step,tokens,seconds,validation_loss"]
+    for arm in found:
+        for run in arm.runs:
+            for step, at in run.evaluations.items():
+                place = f"{step},{at['tokens']},{at['seconds']:.1f}"
+                lines.append(f"{arm.name},{run.config['seed']},{place},{at['val_loss']:.5f}")
+    return "\n".join(lines) + "\n"
 
 
 def gradients(arm: Arm) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Every config file: its head, its figures, and that it trains."""
 
 import dataclasses
+import importlib.util
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -65,6 +66,23 @@ def test_arms_of_the_study(name):
     if name.endswith("_control.py"):
         assert not arm.has_ladders
         assert dataclasses.replace(arm, cf_control=False).has_ladders
+
+
+def test_the_study_names_its_arms():
+    spec = importlib.util.spec_from_file_location("trainability", ROOT / "results/trainability.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    arms = {Path(name).stem for name in STUDY}
+    assert {*study.CONTROLS, *study.CONTROLS.values()} <= arms
+    named = [text for calls in study.STUDIES.values() for call in calls for text in call]
+    files = {file for text in named if not text.startswith("--") for file in text.split("+")}
+    assert files <= set(STUDY)
+    for module, control in study.CONTROLS.items():
+        without = model("config/study/base.py", f"config/study/{control}.py")
+        fractions = model("config/study/base.py", f"config/study/{module}.py")
+        assert fractions.has_ladders
+        assert not without.has_ladders
+        assert (fractions.attention, fractions.cattn_heads) == (without.attention, without.cattn_heads)
 
 
 @pytest.mark.parametrize("name", MODELS)
