@@ -80,6 +80,7 @@ class ModelConfig:
     cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
     cattn_value_width: int | None = None  # cattn_m: columns of W^v, each used repeatedly; None: n_embd
     cattn_content: bool = False  # cattn_m: columns of F hold a linear map of their token too
+    cattn_relative: bool = False  # cattn_m: columns of F belong to distances, not to positions
     cattn_proj: bool = False  # cattn_m: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
     synthesizer_proj: bool = True  # synthesizer: a linear map on the output

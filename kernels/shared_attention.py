@@ -4,7 +4,8 @@
 
 y_t in R^R comes from token t, the column F_j belongs to absolute position j and to every sequence of the
 batch (CoFrGeNet's CAttnM, section 4.1.1; a bias of each position is one more row of F, with ones in y).
-There is no scale. `strict` leaves out j = t, and the first token's output is 0.
+There is no scale. `strict` leaves out j = t, and the first token's output is 0. `relative` (ours) lets the
+columns belong to distances: S_tj = y_t F_{t-j}.
 
 A product of scores costs 2 R T^2, small beside the 2 P T^2 of the values: the backward pass computes them
 anew and nothing of size T x T is kept. `shared_attention` is the function to call, `shared_attention_naive`
@@ -27,7 +28,12 @@ LARGEST_RANK = 64
 
 
 def shared_attention(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False, backend: str = "auto"
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    strict: bool = False,
+    backend: str = "auto",
+    relative: bool = False,
 ) -> torch.Tensor:
     """y: [B, H, T, R], F: [H, R, >= T] (its first T columns count), v: [B, H, T, P] -> [B, H, T, P].
 
@@ -35,14 +41,18 @@ def shared_attention(
     autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
     backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
     It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
-    "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y and F it adds
-    up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32 where R > 32). "auto" is
-    Triton on a GPU that can. Differentiable once.
+    "triton" (not relative, no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y
+    and F it adds up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32 where R > 32).
+    "auto" is Triton on a GPU that can. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """
     _check(y, F, v)
     F = F[..., : y.shape[2]]
+    if relative:
+        if backend == "triton":
+            raise ValueError("cf_backend=triton has no columns of distances: use torch or auto")
+        return _strips(y, F, v, strict, True)
     if backends.use_triton(backend, y, F, v):
         if y.shape[3] <= LARGEST_RANK:
             return shared_attention_triton(y, F, v, strict)
@@ -50,7 +60,7 @@ def shared_attention(
             raise ValueError(
                 f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
             )
-    return _strips(y, F, v, strict)
+    return _strips(y, F, v, strict, False)
 
 
 def _check(y, F, v):
@@ -63,26 +73,28 @@ def _check(y, F, v):
 
 
 @torch.library.custom_op("cofrgenet::shared_attention", mutates_args=())
-def _strips(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool) -> torch.Tensor:
+def _strips(
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool, relative: bool
+) -> torch.Tensor:
     batch, heads, length, width = v.shape
     out = v.new_zeros((batch * heads, length, width))
     with _no_autocast(v):
-        (y, F, v, rows), shifted = _sequences(y, F, v, out, strict=strict), length - strict
+        (y, F, v, rows), shifted = _sequences(y, F, v, out, strict, relative), length - strict
         for start in range(0, shifted, STRIP):
             end = min(start + STRIP, shifted)
-            weights = _weights(y, F, start, end).to(v.dtype)
+            weights = _weights(y, F, start, end, relative).to(v.dtype)
             torch.bmm(weights, v[:, :end], out=rows[:, start:end])
     return out.view(batch, heads, length, width)
 
 
 @_strips.register_fake
-def _(y, F, v, strict):
+def _(y, F, v, strict, relative):
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("cofrgenet::shared_attention_backward", mutates_args=())
 def _strips_backward(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, strict: bool
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, strict: bool, relative: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, heads, length, _ = v.shape
     types = y.dtype, F.dtype
@@ -92,33 +104,36 @@ def _strips_backward(
     )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
     with _no_autocast(v):
-        (y, F, v, rows), shifted = _sequences(y, F, v, grad_y, strict=strict), length - strict
+        (y, F, v, rows), shifted = _sequences(y, F, v, grad_y, strict, relative), length - strict
+        of_F = grad_F[..., strict:] if relative else grad_F
         grad = grad.flatten(0, 1)[:, strict:]
         # from the last strip on, whose columns are all there are
         for start in reversed(range(0, shifted, STRIP)):
             end = min(start + STRIP, shifted)
-            weights, upstream = _weights(y, F, start, end), grad[:, start:end]
+            weights, upstream = _weights(y, F, start, end, relative), grad[:, start:end]
             through = torch.bmm(upstream, v[:, :end].mT).to(dtype)
             through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
+            if relative:
+                through = _by_distance(through)
             torch.bmm(through, F[..., :end].mT, out=rows[:, start:end])
-            grad_F[..., :end].baddbmm_(y[:, start:end].mT, through)
+            of_F[..., :end].baddbmm_(y[:, start:end].mT, through)
             grad_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
     grad_y, grad_F, grad_v = (g.unflatten(0, (batch, heads)) for g in (grad_y, grad_F, grad_v))
     return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v
 
 
 @_strips_backward.register_fake
-def _(y, F, v, grad, strict):
+def _(y, F, v, grad, strict, relative):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, F, v))
 
 
 def _setup_context(ctx, inputs, output):
-    *tensors, ctx.strict = inputs
+    *tensors, ctx.strict, ctx.relative = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx, grad):
-    return *_strips_backward(*ctx.saved_tensors, grad, ctx.strict), None
+    return *_strips_backward(*ctx.saved_tensors, grad, ctx.strict, ctx.relative), None, None
 
 
 _strips.register_autograd(_backward, setup_context=_setup_context)
@@ -128,20 +143,42 @@ def _no_autocast(x):
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _sequences(y, F, v, out, strict):
-    """Each head of each sequence one matrix; strict is causal attention to the token before."""
-    F = F.expand(y.shape[0], *F.shape).flatten(0, 1)
+def _sequences(y, F, v, out, strict, relative):
+    """Each head of each sequence one matrix; strict is causal attention to the token before, where the
+    column of distance 0 is not needed.
+    """
+    F = F.expand(y.shape[0], *F.shape).flatten(0, 1)[..., strict and relative :]
     y, v = y.flatten(0, 1)[:, strict:], v.flatten(0, 1)
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
     return y.to(dtype), F.to(dtype), v, out[:, strict:]
 
 
-def _weights(y, F, start, end):
+def _weights(y, F, start, end, relative):
     """Rows start..end of the softmax, up to the last column that they see."""
-    scores = torch.bmm(y[:, start:end], F[..., :end])
+    rows, columns = y[:, start:end], F[..., :end]
+    if relative:
+        # distances fall from left to right; read with rows one shorter they are positions
+        wide = y.new_empty((y.shape[0], end - start, end + 1))
+        torch.bmm(rows, columns.flip(-1), out=wide[..., :end])
+        scores = _skewed(wide)
+    else:
+        scores = torch.bmm(rows, columns)
     future = torch.ones(end - start, end - start, dtype=torch.bool, device=y.device).triu(1)
     scores[..., start:].masked_fill_(future, float("-inf"))
     return scores.softmax(-1)
+
+
+def _skewed(wide):
+    """wide: [N, rows, columns + 1] -> a view [N, rows, columns], where row i begins rows - 1 - i later."""
+    n, rows, columns = wide.shape[0], wide.shape[1], wide.shape[2] - 1
+    return wide.view(n, -1)[:, rows - 1 : rows - 1 + rows * columns].unflatten(1, (rows, columns))
+
+
+def _by_distance(x):
+    """x: [N, rows, columns] by position, 0 in the future -> the same by distance from each row's token."""
+    wide = x.new_zeros((x.shape[0], x.shape[1], x.shape[2] + 1))
+    _skewed(wide).copy_(x)
+    return wide[..., :-1].flip(-1)
 
 
 def register_flop_formulas():
@@ -187,11 +224,22 @@ def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout
 
 
 def shared_attention_naive(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False, relative: bool = False
 ) -> torch.Tensor:
     """The oracle: every score [B, H, T, T], differentiated by autograd. Shapes as in `shared_attention`."""
     length = y.shape[2]
     past = torch.ones(length, length, dtype=torch.bool, device=y.device).tril(-1 if strict else 0)
-    scores = (y @ F[..., :length]).masked_fill(~past, float("-inf"))
+    scores = y @ F[..., :length]
+    if relative:
+        scores = scores.gather(-1, distances(length, y.device).expand_as(scores))
+    scores = scores.masked_fill(~past, float("-inf"))
     seen = past.any(-1, keepdim=True)  # not the first row of the strict mask
     return torch.where(seen, scores, 0.0).softmax(-1).where(seen, 0.0).to(v.dtype) @ v
+
+
+def distances(length: int, device=None, pos: torch.Tensor | None = None) -> torch.Tensor:
+    """How far token j < length lies behind the tokens at `pos` ([T] int64, None: all) -> [T, length] int64,
+    0 in the future.
+    """
+    column = torch.arange(length, device=device)
+    return ((column if pos is None else pos)[:, None] - column).clamp(min=0)

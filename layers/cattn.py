@@ -8,13 +8,14 @@
 There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
 is at most L. Only the values are needed from the past.
 
-cattn_content, ours: column j is F_j + G x_j, which addresses a token by what it is, too; the rank stays.
+Two other columns, ours: with cattn_content F_j + G x_j, which addresses a token by what it is, too (the
+rank stays); with cattn_relative F_{t-j}, which addresses it by its distance.
 """
 
 import torch
 from torch import nn
 
-from kernels.shared_attention import attention_by_rank, shared_attention
+from kernels.shared_attention import attention_by_rank, distances, shared_attention
 from layers.cache import products, weighted_sum, written
 from layers.ladder import LadderEnsemble
 
@@ -26,6 +27,7 @@ class CAttnM(nn.Module):
     cattn_value_width: columns of V, C = r times as many as there are. Each group of r heads shares its
     columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
     cattn_content: a C x L map G in each head, whose product with token j is added to column j.
+    cattn_relative: columns of F belong to distances from the token, not to positions.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
     dropout: where weights are dropped, in training, all T x T of them are in memory.
@@ -36,7 +38,7 @@ class CAttnM(nn.Module):
     def __init__(self, config, layer=0):
         super().__init__()
         self.heads, self.strict = config.cattn_heads, config.cattn_strict
-        self.backend = config.cf_backend
+        self.relative, self.backend = config.cattn_relative, config.cf_backend
         width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
         self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
@@ -76,7 +78,7 @@ class CAttnM(nn.Module):
         if cache is not None:
             v_all = written(cache[-1], v, pos)
             if columns is None:
-                scores = y @ self.F[..., :length].to(y.dtype)
+                scores = self._scores(y, length, pos)
             else:
                 y = y.to(torch.promote_types(y.dtype, torch.float32))
                 scores = products(y, written(cache[0], columns, pos).to(y.dtype))
@@ -90,14 +92,21 @@ class CAttnM(nn.Module):
             if columns is not None:
                 out = attention_by_rank(y, columns, v, self.weight_dropout.p if self.training else 0.0)
             elif self.training and self.weight_dropout.p:
-                scores = y @ self.F[..., :length].to(y.dtype)
+                scores = self._scores(y, length)
                 out = self.weight_dropout(self._causal_softmax(scores).to(v.dtype)) @ v
             else:
-                out = shared_attention(y, self.F, v, self.strict, self.backend)
+                out = shared_attention(y, self.F, v, self.strict, self.backend, self.relative)
         out = out.transpose(1, 2).flatten(-2)
         if self.heads == 1:
             out = out.repeat(1, 1, self.repeats)
         return self.dropout(out if self.proj is None else self.proj(out))
+
+    def _scores(self, y, length, pos=None):
+        """y: [B, H, T, L] of the tokens at pos ([T] int64, None: all) -> scores [B, H, T, length]."""
+        scores = y @ self.F[..., :length].to(y.dtype)
+        if not self.relative:
+            return scores
+        return scores.gather(-1, distances(length, y.device, pos).expand_as(scores))
 
     def _causal_softmax(self, scores, pos=None):
         """scores: [B, H, T, length] -> weights, at least float32, zero after pos (strict: at pos too).
@@ -135,6 +144,10 @@ class CAttnM(nn.Module):
             )
         if config.cattn_content and config.cattn_strict:
             wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
+        if config.cattn_content and config.cattn_relative:
+            wrong.append("cattn_content and cattn_relative are two kinds of columns: choose one of them")
+        if config.cattn_relative and config.cf_backend == "triton":
+            wrong.append("cattn_relative has no Triton kernel: cf_backend=auto or torch")
         if config.cf_ladder == "elementwise":
             wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
         return wrong

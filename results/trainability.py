@@ -75,7 +75,8 @@ STUDIES = {
                 *("cffn_added_wide", "cattn_m", "cattn_m_control", "cattn_m_heads"),
                 *("cattn_m_heads_control", "cattn_m_content", "cattn_m_content_control"),
                 *("cattn_u", "cattn_u_control", "full", "full_control"),
-                *("full_content", "full_content_control"),
+                *("full_content", "full_content_control", "cattn_m_relative"),
+                *("cattn_m_relative_control", "full_relative", "full_relative_control"),
             ),
         ]
     ],
@@ -92,9 +93,11 @@ CONTROLS = {  # what each module is without its fractions
     "cattn_m": "cattn_m_control",
     "cattn_m_heads": "cattn_m_heads_control",
     "cattn_m_content": "cattn_m_content_control",
+    "cattn_m_relative": "cattn_m_relative_control",
     "cattn_u": "cattn_u_control",
     "full": "full_control",
     "full_content": "full_content_control",
+    "full_relative": "full_relative_control",
 }
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
 COLUMNS += ("to control", "p (control)")

@@ -1,5 +1,7 @@
 """Shared attention in strips, in Triton and in PyTorch's own, against the oracle in float64."""
 
+import functools
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,12 +30,14 @@ def result_and_gradients(function, inputs, upstream):
     return [out.detach(), *torch.autograd.grad(out, inputs, upstream.to(out))]
 
 
-def check(function, inputs, strict, tolerance):
+def check(function, inputs, strict, tolerance, relative=False):
     """Every result within the tolerance of the largest number in it."""
     exact = [x.detach().cpu().double().requires_grad_() for x in inputs]
     upstream = torch.randn(inputs[2].shape)
     found = result_and_gradients(function, inputs, upstream)
-    expected = result_and_gradients(lambda *x: shared_attention_naive(*x, strict), exact, upstream)
+    expected = result_and_gradients(
+        lambda *x: shared_attention_naive(*x, strict, relative), exact, upstream
+    )
     types = [inputs[2].dtype, *(x.dtype for x in inputs)]
     for name, f, e, dtype in zip(("out", "y", "F", "v"), found, expected, types, strict=True):
         assert f.dtype == dtype
@@ -50,6 +54,11 @@ class TestAgainstTheOracle:
     def test_in_strips(self, any_device, shape, dtype, strict):
         inputs = tensors(shape, [dtype] * 3, any_device)
         check(lambda *x: shared_attention(*x, strict, "torch"), inputs, strict, TOLERANCES[dtype])
+
+    def test_relative_in_strips(self, any_device, shape, dtype, strict):
+        inputs = tensors(shape, (torch.float32, torch.float32, dtype), any_device)
+        relative = functools.partial(shared_attention, strict=strict, relative=True)
+        check(relative, inputs, strict, TOLERANCES[dtype], relative=True)
 
     def test_in_triton(self, triton_device, shape, dtype, strict):
         inputs = tensors(shape, [dtype] * 3, triton_device)
@@ -78,15 +87,21 @@ def test_float64_is_float64():
         inputs = tensors((2, 2, 13, 3, 5), [torch.float64] * 3)
         check(lambda *x, s=strict: shared_attention(*x, s), inputs, strict, 1e-13)
         assert torch.autograd.gradcheck(lambda *x, s=strict: shared_attention(*x, s), inputs)
+        relative = functools.partial(shared_attention, strict=strict, relative=True)
+        check(relative, inputs, strict, 1e-13, relative=True)
+        assert torch.autograd.gradcheck(relative, inputs)
 
 
-def test_the_oracle_token_by_token():
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_oracle_token_by_token(relative):
     y, F, v = (x.detach() for x in tensors((2, 2, 13, 3, 5), [torch.float64] * 3))
     for strict in (False, True):
-        found = shared_attention_naive(y, F, v, strict)
+        found = shared_attention_naive(y, F, v, strict, relative)
         for t in range(13):
             end = t + 1 - strict
-            scores = torch.einsum("bhr,hrj->bhj", y[:, :, t], F[..., :end])
+            columns = [F[..., t - j] if relative else F[..., j] for j in range(end)]
+            columns = torch.stack(columns, -1) if columns else F[..., :0]
+            scores = torch.einsum("bhr,hrj->bhj", y[:, :, t], columns)
             weights = scores.softmax(-1)
             expected = torch.einsum("bhj,bhjp->bhp", weights, v[:, :, :end]) if end else 0 * v[:, :, 0]
             torch.testing.assert_close(found[:, :, t], expected)
@@ -101,14 +116,15 @@ def test_autocast_does_not_round_the_scores(dtype):
     assert all(map(torch.equal, plain, rounded))
 
 
-def test_the_future_has_no_influence():
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_future_has_no_influence(relative):
     """Not even to the bit, nor a NaN in another strip."""
     y, F, v = (x.detach() for x in tensors((1, 2, 300, 7, 16), [torch.float32] * 3))
-    before = shared_attention(y, F, v)
+    before = shared_attention(y, F, v, relative=relative)
     v[:, :, 256:] = float("nan")
     F[..., 256:] = 9.0
     y[:, :, 256:] = -1.0
-    after = shared_attention(y, F, v)
+    after = shared_attention(y, F, v, relative=relative)
     assert torch.equal(before[:, :, :256], after[:, :, :256])
     assert after[:, :, 256:].isnan().all()
 
@@ -135,11 +151,12 @@ def test_a_rank_beyond_the_kernels(triton_device):
         shared_attention(*inputs, backend="triton")
 
 
-def test_no_scores_of_all_tokens_are_kept():
+@pytest.mark.parametrize("relative", [False, True])
+def test_no_scores_of_all_tokens_are_kept(relative):
     """The largest tensor that the passes over 1024 tokens allocate, in bytes."""
     inputs = tensors((1, 1, 1024, 7, 16), [torch.float32] * 3)
     with torch.profiler.profile(profile_memory=True) as profile:
-        shared_attention(*inputs).sum().backward()
+        shared_attention(*inputs, relative=relative).sum().backward()
     largest = max(e.self_cpu_memory_usage / max(e.count, 1) for e in profile.key_averages())
     assert largest <= 2 * 4 * module.STRIP * 1024
 
@@ -157,6 +174,8 @@ def test_refuses_what_does_not_fit():
     for wrong in ((y, F[..., :19], v), (y, F[:2], v), (y[..., :6], F, v), (y[:1], F, v), (y[0], F, v)):
         with pytest.raises(ValueError, match=r"shared attention needs y \[B, H, T, R\]"):
             shared_attention(*wrong)
+    with pytest.raises(ValueError, match="cf_backend=triton has no columns of distances"):
+        shared_attention(y, F, v, backend="triton", relative=True)
     with pytest.raises(ValueError, match="cf_backend must be one of auto, torch, triton, not 'cuda'"):
         shared_attention(y, F, v, backend="cuda")
 

@@ -61,11 +61,16 @@ def test_softmax_attention(tiny, dtype, bias):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
-    ("heads", "proj", "content"),
-    [(1, False, False), (3, False, False), (2, True, False), (1, False, True), (2, True, True)],
+    ("heads", "proj", "columns"),
+    [
+        *((1, False, None), (3, False, None), (2, True, None), (1, False, "content"), (2, True, "content")),
+        *((1, True, "relative"), (3, False, "relative")),
+    ],
 )
-def test_cattn_m(tiny, dtype, strict, heads, proj, content):
-    keys = {"cattn_heads": heads, "cattn_proj": proj, "cattn_content": content}
+def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
+    content, relative = columns == "content", columns == "relative"
+    keys = {"cattn_heads": heads, "cattn_proj": proj}
+    keys |= {"cattn_content": content, "cattn_relative": relative}
     if content and strict:
         pytest.skip("do not go together")
     config = tiny(attention="cattn_m", cattn_strict=strict, **keys)
@@ -84,7 +89,10 @@ def test_cattn_m(tiny, dtype, strict, heads, proj, content):
             for t in range(x.shape[1]):
                 end = t if strict else t + 1
                 if end:
-                    weights = scores[:, t, :end].softmax(-1)
+                    seen = scores[:, t, :end]
+                    if relative:
+                        seen = scores[:, t, t + 1 - end : t + 1].flip(-1)
+                    weights = seen.softmax(-1)
                     out[:, t, part] = (weights[:, None] @ v[:, :end, part])[:, 0]
         return out @ w["proj.weight"].T if proj else out
 
@@ -192,6 +200,7 @@ def test_elementwise_ladders(tiny, dtype):
     ("registry", "name", "keys"),
     [
         (ATTENTION, "cattn_m", {"cattn_heads": 2}),
+        (ATTENTION, "cattn_m", {"cattn_heads": 2, "cattn_relative": True}),
         (ATTENTION, "cattn_u", {}),
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu"}),

@@ -1,0 +1,11 @@
+# The ICLR version's CoFrGeNet-F to the letter, as config/paper/iclr_cofrgenet_f.py has it.
+#   python train.py config/study/base.py config/study/paper_iclr_f.py --out_dir=out/arm
+ffn = "cffn_product"
+cf_ladders = 7
+cf_depth = 7
+cf_pole = "clamp"
+cf_eps = 0.01
+cf_init = "nanogpt"
+cf_eval_clip = True
+decay_ladders = True
+dyadic = True
