@@ -39,7 +39,7 @@ class ModelConfig:
     vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
     bias: bool = False  # biases in the linear layers and layer norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
-    attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, synthesizer, bigbird
+    attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
     ffn_hidden: int | None = None  # width inside mlp and swiglu; None: 4 and 8/3 times n_embd
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is GPT-2's published weights' GELU
@@ -75,13 +75,14 @@ class ModelConfig:
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_control: bool = False  # leave all fractions out: every z is 0, without weights of ladders
+    cf_control_constant: bool = False  # cf_control: a learned constant in place of each fraction
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cffn_proj: bool = False  # cffn_gated: a linear map on the output
-    cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F
+    cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F; cattn_c: with its own kernels
     cattn_value_width: int | None = None  # cattn_m: columns of W^v, each used repeatedly; None: n_embd
     cattn_content: bool = False  # cattn_m: columns of F hold a linear map of their token too
     cattn_relative: bool = False  # cattn_m: columns of F belong to distances, not to positions
-    cattn_proj: bool = False  # cattn_m: a linear map on the output
+    cattn_proj: bool = False  # cattn_m, cattn_c: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
     synthesizer_proj: bool = True  # synthesizer: a linear map on the output
     bigbird_block: int = 64  # bigbird: tokens in a block
@@ -154,9 +155,12 @@ class ModelConfig:
             "cf_ladder": ensembles and self.has_ladders,
             "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
             "cf_control": _could_have_ladders(self),
+            "cf_control_constant": _could_have_ladders(self) and self.cf_control,
             "cf_": self.has_ladders,
             "cffn_": self.ffn == "cffn_gated",
             "cattn_": self.attention == "cattn_m",
+            "cattn_heads": self.attention in ("cattn_m", "cattn_c"),
+            "cattn_proj": self.attention in ("cattn_m", "cattn_c"),
             "synthesizer_": self.attention == "synthesizer",
             "bigbird_": self.attention == "bigbird",
         }

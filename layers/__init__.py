@@ -6,6 +6,7 @@ An attention is built from (config, layer), all else from the config.
 from layers.attention import SoftmaxAttention
 from layers.bigbird import BigBird
 from layers.cattn import CAttnM
+from layers.cattn_c import CAttnC
 from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.expe import ExPE, ExQPE
@@ -17,6 +18,7 @@ ATTENTION = {
     "softmax": SoftmaxAttention,
     "cattn_m": CAttnM,
     "cattn_u": CAttnU,
+    "cattn_c": CAttnC,
     "synthesizer": Synthesizer,
     "bigbird": BigBird,
 }

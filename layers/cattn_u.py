@@ -26,7 +26,7 @@ class CAttnU(Ladders):
     """
 
     has_ladders = True
-    undecayed = ("w0",)  # scales, though they lie in a matrix
+    undecayed = ("w0", "constant")  # scales and shifts, though they lie in matrices
 
     def __init__(self, config, layer=0):
         super().__init__()
@@ -34,7 +34,7 @@ class CAttnU(Ladders):
         self.residual_scale = (2 * config.n_layer) ** -0.5
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
-        self.hold_ladders(config, config.cf_depth, shape, shape, shape, fan_in=1)
+        self.hold_ladders(config, config.cf_depth, shape, shape, shape, 1, shape)
         self.M = nn.Parameter(torch.empty(2, packed_size(config.block_size)))
         self.dropout = nn.Dropout(config.dropout)
 
@@ -72,6 +72,8 @@ class CAttnU(Ladders):
                 a = a + torch.stack(list(self.b))[:, :, None, None, own]
             a = a.movedim((0, 1), (-3, -2))
             y = y + self.fraction(a, None if cache is None else pos)
+        elif self.constant is not None:
+            y = y + self.constant[:, own]
         y = y.to(self.M.dtype)
         if cache is None:
             M = unpack_lower(self.M, length)
@@ -90,8 +92,8 @@ class CAttnU(Ladders):
     def parameter_count(config):
         """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without biases)."""
         length, biased = config.block_size, config.cf_init != "nanogpt"
-        depth = 0 if config.cf_control else config.cf_depth
-        return 2 * packed_size(length) + 2 * length * (depth * (1 + biased) + 1)
+        ladders = config.cf_control_constant if config.cf_control else config.cf_depth * (1 + biased)
+        return 2 * packed_size(length) + 2 * length * (ladders + 1)
 
     @staticmethod
     def cached_values(config):

@@ -54,9 +54,8 @@ class CffnGated(nn.Module):
 
     def forward(self, x):
         if self.kind == "self":
-            y = self.U(x)
-            if self.gate is not None:
-                y = y + self.ladders(torch.sigmoid(self.gate(x)) * x)
+            gated = x if self.gate is None else torch.sigmoid(self.gate(x)) * x
+            y = self.U(x) + self.ladders(gated)
         else:
             y = self.ladders(F.silu(self.gate(x)) * self.up(x))
             y = y if self.V is None else self.V(y.to(self.V.weight.dtype))

@@ -96,14 +96,21 @@ class Ladders(nn.Module):
     still; `depth_parameters` returns them. With cf_init=nanogpt there are no biases.
     """
 
-    def hold_ladders(self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in):
-        """fan_in: how many inputs a partial denominator sums over. With cf_control nothing is held."""
+    def hold_ladders(
+        self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in, constant_shape, start=0.5
+    ):
+        """fan_in: how many inputs a partial denominator sums over. With cf_control nothing is held, or with
+        cf_control_constant `constant`, which is `start` at first, by default about what a fraction is then.
+        """
         self.depth = 0 if config.cf_control else depth
         self.weight_std = 0.02 if config.cf_init == "nanogpt" else 0.1 / fan_in**0.5
         biases = 0 if config.cf_init == "nanogpt" else self.depth
         self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
         self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(biases))
         self.fraction = Fraction(config, fraction_shape) if self.depth else None
+        constant = config.cf_control and config.cf_control_constant
+        self.constant = nn.Parameter(torch.empty(constant_shape)) if constant else None
+        self.start = start
 
     def init_weights(self):
         """bias1: std(a) is 0.1 around a bias of 1, for inputs of unit variance. nanogpt: N(0, 0.02)."""
@@ -111,6 +118,8 @@ class Ladders(nn.Module):
             nn.init.normal_(weight, std=self.weight_std)
         for bias in self.b:
             nn.init.ones_(bias)
+        if self.constant is not None:
+            nn.init.constant_(self.constant, self.start)
 
     def depth_parameters(self):
         """[[W_1, b_1], ..., [W_d, b_d]], without the b_k where there are none."""
@@ -129,7 +138,7 @@ class LadderEnsemble(Ladders):
     a_k^{j,c} = W_k[j,c] x_c + b_k[j] and y_c = (U x)_c + sum_j V[c,j] z_{j,c}. As many parameters; p
     times as many fractions, and activations in proportion. Needs p = q and V.
 
-    cf_control: y = U x, and 0 without U.
+    cf_control: y = U x, and 0 without U; cf_control_constant: a learned vector in place of V z or z.
     """
 
     def __init__(self, config, n_in, n_out, ladders, depth, linear=True, project=True):
@@ -147,12 +156,15 @@ class LadderEnsemble(Ladders):
         if self.elementwise and self.V is not None:
             self.V.elementwise = True  # a table of weights, though it is held as a map
         fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
-        self.hold_ladders(config, depth, (ladders, n_in), (ladders,), fractions, fan_in)
+        shapes = (ladders, n_in), (ladders,), fractions
+        self.hold_ladders(config, depth, *shapes, fan_in, (n_out,), 0.0 if project else 0.5)
 
     def forward(self, x):
         """x: [..., n_in] -> y: [..., n_out], in the type that the linear maps give."""
         if not self.depth:
-            return 0.0 if self.U is None else self.U(x)
+            if self.constant is None:
+                return 0.0 if self.U is None else self.U(x)
+            return self.constant if self.U is None else self.U(x) + self.constant
         z = self.fractions(x)
         if self.elementwise:
             z = (z * self.V.weight.T).sum(-2).to(x.dtype)
@@ -190,7 +202,7 @@ class LadderEnsemble(Ladders):
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
         """L d p for the ladders, L d for their biases, p q for U, L q for V."""
         if config.cf_control:
-            return linear * n_in * n_out
+            return linear * n_in * n_out + config.cf_control_constant * n_out
         biased = config.cf_init != "nanogpt"
         return ladders * depth * (n_in + biased) + linear * n_in * n_out + project * ladders * n_out
 
