@@ -70,9 +70,9 @@ class CffnGated(nn.Module):
     @staticmethod
     def parameter_count(config):
         """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed, cffn_proj: p^2 more each."""
-        p, ladders = config.n_embd, config.cf_ladders
+        p, ladders, inner = config.n_embd, config.cf_ladders, config.cffn_gate == "glu"
         ensemble = LadderEnsemble.parameter_count(
-            config, p, p, ladders, config.cf_depth, linear=False, project=config.cffn_gate != "glu"
+            config, p, ladders if inner else p, ladders, config.cf_depth, linear=False, project=not inner
         )
         return CffnGated._maps(config) + ensemble
 

@@ -120,6 +120,7 @@ def test_accounts_of_several_models(capsys, monkeypatch):
         ({"attention": "cattn_m"}, 24),
         ({"attention": "cattn_m", "cattn_value_width": 8, "cattn_heads": 3}, 8),
         ({"attention": "cattn_u"}, 48),
+        ({"attention": "cattn_c", "cattn_heads": 3}, 48),
         ({"attention": "synthesizer"}, 24),
     ],
 )
@@ -158,6 +159,7 @@ OTHER_VALUES = {
         {"attention": "cattn_m", "ffn": "mlp"},
         {"attention": "cattn_u", "ffn": "cffn_gated"},
         {"attention": "cattn_u", "ffn": "mlp"},
+        {"attention": "cattn_c", "ffn": "mlp"},
     ],
 )
 def test_keys_without_effect_are_those_it_names(build, tiny, parts):

@@ -146,7 +146,7 @@ def test_residual_outputs_of_the_transformer_start_smaller(tiny, ffn):
 
 
 @pytest.mark.parametrize("keys", LADDERS)
-@pytest.mark.parametrize("attention", ["cattn_m", "cattn_u"])
+@pytest.mark.parametrize("attention", ["cattn_m", "cattn_u", "cattn_c"])
 def test_ways_to_compute_a_ladder(build, attention, keys):
     """The keys reach every ladder of the model; it stays causal and differentiable."""
     model = build(attention=attention, ffn="cffn_product", **keys)
@@ -202,6 +202,7 @@ def test_padding_rows_of_the_vocabulary_play_no_part(build):
         ("softmax", "learned", "position=learned"),
         ("cattn_m", "none", "attention=cattn_m"),
         ("cattn_u", "sinusoidal", "attention=cattn_u"),
+        ("cattn_c", "none", "attention=cattn_c"),
         ("cattn_u", "learned", "attention=cattn_u and position=learned"),
         ("synthesizer", "none", "attention=synthesizer"),
         ("bigbird", "rope", "attention=bigbird"),
@@ -280,6 +281,7 @@ def test_sampling_filters():
     [
         *((attention, ffn, {}) for attention, ffn in zip(itertools.cycle(["softmax", "cattn_m"]), FFN)),
         ("cattn_u", "mlp", {}),
+        ("cattn_c", "mlp", {}),
         ("synthesizer", "mlp", {}),
         ("bigbird", "mlp", {}),
         ("cattn_u", "mlp", {"cf_pole": "clamp", "cf_impl": "ladder", "cf_init": "nanogpt"}),
@@ -324,7 +326,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     [
         (
             {"attention": "sofmax"},
-            "softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'sofmax'; did you mean softmax",
+            "softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird, not 'sofmax'; did you mean softmax",
         ),
         ({"ffn": "cffn"}, "ffn must be one of"),
         ({"position": "ropes"}, "position must be one of learned, .* did you mean rope"),

@@ -249,7 +249,8 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
         (
             "--attention=linear",
-            "attention must be one of softmax, cattn_m, cattn_u, synthesizer, bigbird, not 'linear'",
+            "attention must be one of softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird, not "
+            "'linear'",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import gelu, layer_norm, silu
 
 from kernels.continued_fraction import continued_fraction_naive
@@ -9,7 +10,7 @@ from layers import ATTENTION, FFN
 from layers.cattn import CAttnM
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP, SwiGLU
-from layers.ladder import Fraction
+from layers.ladder import Fraction, LadderEnsemble
 
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -202,6 +203,7 @@ def test_elementwise_ladders(tiny, dtype):
         (ATTENTION, "cattn_m", {"cattn_heads": 2}),
         (ATTENTION, "cattn_m", {"cattn_heads": 2, "cattn_relative": True}),
         (ATTENTION, "cattn_u", {}),
+        (ATTENTION, "cattn_c", {"cattn_heads": 2, "cattn_proj": True}),
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed", "cffn_proj": True}),
@@ -220,6 +222,60 @@ def test_a_control_is_the_module_whose_fractions_are_zero(tiny, monkeypatch, reg
     monkeypatch.setattr(Fraction, "forward", lambda self, a, pos=None: 0 * a.sum(-1 - len(self.shape)))
     x = torch.randn(2, 13, 24)
     torch.testing.assert_close(control(x), layer(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "keys"),
+    [
+        (ATTENTION, "cattn_m", {"cattn_heads": 2}),
+        (ATTENTION, "cattn_u", {}),
+        (ATTENTION, "cattn_c", {"cattn_heads": 2}),
+        (FFN, "cffn_gated", {"cffn_gate": "self"}),
+        (FFN, "cffn_gated", {"cffn_gate": "glu"}),
+        (FFN, "cffn_product", {}),
+        (FFN, "cffn_product", {"cf_ladder": "elementwise"}),
+        (FFN, "cffn_added", {}),
+    ],
+)
+def test_a_control_with_constants_is_the_module_whose_ladders_see_nothing(tiny, registry, name, keys):
+    """W = 0: every fraction is a constant, a learned one."""
+    layer = drawn(registry[name](tiny(**keys)))
+    for part in layer.modules():
+        for weight in getattr(part, "W", ()):
+            nn.init.zeros_(weight)
+    control = registry[name](tiny(cf_control=True, cf_control_constant=True, **keys))
+    left = control.load_state_dict(layer.state_dict(), strict=False)
+    assert left.missing_keys
+    assert {key.split(".")[-1] for key in left.missing_keys} == {"constant"}
+    x = torch.randn(2, 13, 24)
+    for part, other in zip(layer.modules(), control_parts(layer, control), strict=True):
+        if getattr(part, "fraction", None) is not None:
+            with torch.no_grad():
+                other.constant.copy_(constant(part, x))
+    torch.testing.assert_close(control(x), layer(x), rtol=1e-5, atol=1e-6)
+    assert sum(p.numel() for p in control.parameters()) == registry[name].parameter_count(
+        tiny(
+            cf_control=True,
+            cf_control_constant=True,
+            attention=name if registry is ATTENTION else "softmax",
+            **keys,
+        )
+    )
+
+
+def control_parts(layer, control):
+    """The part of the control that has the name of each part of the layer, or None."""
+    named = dict(control.named_modules())
+    return [named.get(name) for name, _ in layer.named_modules()]
+
+
+def constant(part, x):
+    """What a module whose ladders have W = 0 gets from them, whatever the token."""
+    if isinstance(part, LadderEnsemble):
+        x = x.new_zeros(1, part.n_in)
+        return (part(x) - (0 if part.U is None else part.U(x)))[0]
+    biases = torch.stack(list(part.b))  # [d, 2, positions or features]
+    return part.fraction(biases)
 
 
 @pytest.mark.parametrize(("heads", "value_width"), [(1, 8), (3, 8), (6, 12), (4, 24)])

@@ -11,7 +11,9 @@ from layers import ATTENTION, FFN
 WIDTH, LENGTH, STEPS, WARMUP = 32, 16, 200, 20
 MODULES = [
     (ATTENTION, "cattn_m", {}),
+    (ATTENTION, "cattn_m", {"cattn_relative": True}),
     (ATTENTION, "cattn_u", {}),
+    (ATTENTION, "cattn_c", {"cattn_heads": 4}),
     (FFN, "cffn_gated", {}),
     (FFN, "cffn_gated", {"cffn_gate": "glu"}),
     (FFN, "cffn_product", {}),

@@ -31,7 +31,7 @@ def test_every_key_has_its_place():
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_crop_block_size(build, attention):
-    position = "learned" if attention in ("cattn_m", "cattn_u", "synthesizer") else "expe"
+    position = "learned" if attention in ("cattn_m", "cattn_u", "cattn_c", "synthesizer") else "expe"
     for place in {position, "learned"}:
         model = build(attention=attention, position=place, bias=True).eval()
         weights = surgery.crop_block_size(model.state_dict(), model.config, 9)
