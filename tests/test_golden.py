@@ -58,6 +58,12 @@ VARIANTS |= {
         "--position=rope", "--norm=rmsnorm", "--ffn=swiglu", "--ffn_hidden=80", "--n_kv_head=1",
     ],
     "cattn_m shared values": ["--attention=cattn_m", "--cattn_value_width=16", "--position=none"],
+    "cattn_m relative": ["--attention=cattn_m", "--cattn_relative=True", "--cattn_heads=2"],
+    "cattn_c heads proj": ["--attention=cattn_c", "--cattn_heads=4", "--cattn_proj=True"],
+    "control": ["--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True"],
+    "control constant": [
+        "--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True", "--cf_control_constant=True"
+    ],
     "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{
@@ -109,4 +115,4 @@ if __name__ == "__main__":
         def _rewrite(self, _one_thread, run):
             rewrite(run)
 
-    sys.exit(pytest.main([__file__, "-q", "-s"], plugins=[Rewrite()]))
+    sys.exit(pytest.main([__file__, "-q", "-s", "-n", "0"], plugins=[Rewrite()]))
