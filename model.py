@@ -151,7 +151,7 @@ class ModelConfig:
             "exqpe_": self.position == "exqpe",
             "cf_eps": self.has_ladders and self.cf_pole in ("clamp", "smooth", "soft_clamp"),
             "cf_floor": self.has_ladders and self.cf_pole in ("positive", "absolute"),
-            "cf_backend": self.has_ladders or (self.attention == "cattn_m" and not self.cattn_content),
+            "cf_backend": self.has_ladders or _scores_in_triton(self),
             "cf_ladder": ensembles and self.has_ladders,
             "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
             "cf_control": _could_have_ladders(self),
@@ -202,6 +202,10 @@ def _unknown(key, name, known) -> str:
 def _could_have_ladders(config) -> bool:
     chosen = (ATTENTION[config.attention], FFN[config.ffn])
     return any(getattr(layer, "has_ladders", False) for layer in chosen)
+
+
+def _scores_in_triton(config) -> bool:
+    return config.attention == "cattn_m" and not (config.cattn_content or config.cattn_relative)
 
 
 def _rank_of_control(config) -> bool:
