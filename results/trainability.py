@@ -4,14 +4,14 @@
     python results/trainability.py rescues      # other ways to train the printed one
     python results/trainability.py depths       # every depth, with and without the dyadic schedule
     python results/trainability.py rates        # learning rates of the main arms
-    python results/trainability.py modules      # each module, its control and its standard counterpart
+    python results/trainability.py modules      # each module, its controls and its standard counterpart
+    python results/trainability.py paper        # the papers' recipes to the letter
 
 Needs the data that config/study/base.py names. Each study is one or more calls of ablate.py, printed before
 they start; the same command goes on where it was interrupted. At the end stands a table with the validation
 losses and, from the log of every step, the gradient norms after the warmup.
 """
 
-import re
 import shlex
 import statistics
 import subprocess
@@ -58,49 +58,55 @@ STUDIES = {
         [*on_base("cffn_gated_clamp"), "--vary=cf_depth=2"],
         [*on_base("cffn_gated_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
     ],
-    "depths": [[*on_base("full"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
-    "rates": [
+    "depths": [[*on_base("full_relative"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
+    "rates": [  # 4e-3 is the study of modules
         [
             BASE,
-            *on_base("cffn_added", "cattn_m", "full"),
-            "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
-        ]
+            *on_base("dense_rope", "cffn_added", "cffn_added_rope", "cattn_c", "full_relative"),
+            "--vary=learning_rate=2e-3,8e-3 min_lr=2e-4,8e-4",
+        ],
+        [BASE, *on_base("dense_rope"), "--vary=learning_rate=16e-3 min_lr=16e-4"],
     ],
     "modules": [
         [
             BASE,
             *on_base(
-                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_clamp", "cffn_glu"),
-                *("cffn_glu_control", "cffn_product", "cffn_product_control", "cffn_added"),
-                *("cffn_added_wide", "cattn_m", "cattn_m_control", "cattn_m_heads"),
-                *("cattn_m_heads_control", "cattn_m_content", "cattn_m_content_control"),
-                *("cattn_u", "cattn_u_control", "full", "full_control"),
-                *("full_content", "full_content_control", "cattn_m_relative"),
-                *("cattn_m_relative_control", "full_relative", "full_relative_control"),
+                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_control", "cffn_glu"),
+                *("cffn_glu_control", "cffn_glu_constant", "cffn_product", "cffn_product_control"),
+                *("cffn_product_constant", "cffn_added", "cffn_added_wide", "cattn_m", "cattn_m_control"),
+                *("cattn_m_heads", "cattn_m_heads_control", "cattn_m_heads_constant", "cattn_m_content"),
+                *("cattn_m_content_control", "cattn_m_relative", "cattn_m_relative_control"),
+                *("cattn_m_relative_constant", "cattn_m_relative_small", "cattn_u", "cattn_u_control"),
+                *("cattn_u_constant", "cattn_c", "cattn_c_control", "cattn_c_constant", "full"),
+                *("full_control", "full_relative", "full_relative_control", "full_relative_constant"),
+                *("full_relative_nopos", "full_c", "full_c_constant", "dense_rope", "cffn_added_rope"),
+                "cffn_product_control_rope",
             ),
         ]
     ],
+    "paper": [[*on_base("paper_f", "paper_iclr_f", "paper_a", "paper_full"), "--vary=dyadic=True,False"]],
 }
 
 
-CONTROLS = {  # what each module is without its fractions
-    "cffn_gated": "cffn_gated_control",
-    "cffn_gated_clamp": "cffn_gated_control",
-    "cffn_glu": "cffn_glu_control",
-    "cffn_product": "cffn_product_control",
-    "cffn_added": "cffn_product_control",
-    "cffn_added_wide": "cffn_product_control",
-    "cattn_m": "cattn_m_control",
-    "cattn_m_heads": "cattn_m_heads_control",
-    "cattn_m_content": "cattn_m_content_control",
-    "cattn_m_relative": "cattn_m_relative_control",
-    "cattn_u": "cattn_u_control",
-    "full": "full_control",
-    "full_content": "full_content_control",
-    "full_relative": "full_relative_control",
+CONTROLS = {  # what each module is without its fractions, and with a constant in place of each
+    "cffn_gated": ("cffn_gated_control", None),
+    "cffn_glu": ("cffn_glu_control", "cffn_glu_constant"),
+    "cffn_product": ("cffn_product_control", "cffn_product_constant"),
+    "cffn_added": ("cffn_product_control", "cffn_product_constant"),
+    "cffn_added_wide": ("cffn_product_control", "cffn_product_constant"),
+    "cffn_added_rope": ("cffn_product_control_rope", None),
+    "cattn_m": ("cattn_m_control", None),
+    "cattn_m_heads": ("cattn_m_heads_control", "cattn_m_heads_constant"),
+    "cattn_m_content": ("cattn_m_content_control", None),
+    "cattn_m_relative": ("cattn_m_relative_control", "cattn_m_relative_constant"),
+    "cattn_u": ("cattn_u_control", "cattn_u_constant"),
+    "cattn_c": ("cattn_c_control", "cattn_c_constant"),
+    "full": ("full_control", None),
+    "full_relative": ("full_relative_control", "full_relative_constant"),
+    "full_c": (None, "full_c_constant"),
 }
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
-COLUMNS += ("to control", "p (control)")
+COLUMNS += ("to control", "p (control)", "to constant", "p (constant)")
 COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
 
 
@@ -108,7 +114,7 @@ COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
 class StudyConfig:
     """Train the runs of a study of continued fractions, and print what came out."""
 
-    study: Literal["poles", "rescues", "depths", "rates", "modules"]  # which one
+    study: Literal[tuple(STUDIES)]  # which one
     out: str = "out/trainability"  # a folder of ablate.py for each study
     seeds: list[int] = field(default_factory=lambda: [1])  # of every arm
     max_iters: int = 600  # steps of every run, 4,096 tokens each; a tenth of them warms up
@@ -150,10 +156,9 @@ def show(found: list[Arm], folder: Path):
             continue
         losses = arm.measures()["loss"]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        control, varied = re.fullmatch(r"(\w*)(.*)", arm.name, re.S).groups()
-        control = named.get(CONTROLS.get(control, "") + varied)
         difference_, p = compared(arm, found[0])
-        to_control, p_control = compared(arm, control)
+        controls = [named.get(name) for name in CONTROLS.get(arm.name, (None, None))]
+        (to_control, p_control), (to_constant, p_constant) = (compared(arm, one) for one in controls)
         clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
         row = {
             "arm": arm.name,
@@ -164,6 +169,8 @@ def show(found: list[Arm], folder: Path):
             "p": p,
             "to control": to_control,
             "p (control)": p_control,
+            "to constant": to_constant,
+            "p (constant)": p_constant,
             **gradients(arm),
             "clamped": f"{statistics.fmean(clamped):.2%}" if clamped else "",
         }

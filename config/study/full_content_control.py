@@ -1,7 +1,0 @@
-# The same without fractions.
-#   python train.py config/study/base.py config/study/full_content_control.py --out_dir=out/arm
-attention = "cattn_m"
-cattn_heads = 4
-cattn_content = True
-ffn = "cffn_added"
-cf_control = True
