@@ -62,7 +62,8 @@ STUDIES = {
     "rates": [  # 4e-3 is the study of modules
         [
             BASE,
-            *on_base("dense_rope", "cffn_added", "cffn_added_rope", "cattn_c", "full_relative"),
+            *on_base("dense_rope", "cffn_added", "cffn_added_rope"),
+            *on_base("cattn_c_nopos", "full_relative_nopos"),
             "--vary=learning_rate=2e-3,8e-3 min_lr=2e-4,8e-4",
         ],
         [BASE, *on_base("dense_rope"), "--vary=learning_rate=16e-3 min_lr=16e-4"],
@@ -80,7 +81,7 @@ STUDIES = {
                 *("cattn_u_constant", "cattn_c", "cattn_c_control", "cattn_c_constant", "full"),
                 *("full_control", "full_relative", "full_relative_control", "full_relative_constant"),
                 *("full_relative_nopos", "full_c", "full_c_constant", "dense_rope", "cffn_added_rope"),
-                "cffn_product_control_rope",
+                *("cffn_product_control_rope", "cattn_c_nopos"),
             ),
         ]
     ],
