@@ -148,7 +148,8 @@ def main(config: StudyConfig):
 
 def show(found: list[Arm], folder: Path):
     """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
-    of every run, and tokens.png and hours.png have their curves. Differences are to the first arm.
+    of every run, and tokens.png and hours.png have the curves of up to 12 arms. Differences are to the
+    first arm.
     """
     rows, named = [], {arm.name: arm for arm in found if arm.runs}
     for arm in found:
@@ -176,11 +177,13 @@ def show(found: list[Arm], folder: Path):
             "clamped": f"{statistics.fmean(clamped):.2%}" if clamped else "",
         }
         rows.append(row)
-    text = f"{table(rows)}\n\ndifferences are to {found[0].name}"
+    shown = [column for column in COLUMNS if any(row[column] for row in rows)]
+    text = table([{column: row[column] for column in shown} for row in rows])
+    text += f"\n\ndifferences are to {found[0].name}"
     print(text)
     (folder / "trainability.md").write_text(text + "\n")
     (folder / "runs.csv").write_text(every_evaluation(found))
-    for against in ("tokens", "hours"):
+    for against in ("tokens", "hours") if len(named) <= 12 else ():  # more cannot be told apart
         figure.draw(list(named.values()), against, folder / f"{against}.png")
 
 
