@@ -5,7 +5,7 @@
 y_t in R^R comes from token t, the column F_j belongs to absolute position j and to every sequence of the
 batch (CoFrGeNet's CAttnM, section 4.1.1; a bias of each position is one more row of F, with ones in y).
 There is no scale. `strict` leaves out j = t, and the first token's output is 0. `relative` (ours) lets the
-columns belong to distances: S_tj = y_t F_{t-j}.
+columns belong to distances, S_tj = y_t F_{t-j}; `keys` adds y_t k_j.
 
 A product of scores costs 2 R T^2, small beside the 2 P T^2 of the values: the backward pass computes them
 anew and nothing of size T x T is kept. `shared_attention` is the function to call, `shared_attention_naive`
@@ -34,25 +34,29 @@ def shared_attention(
     strict: bool = False,
     backend: str = "auto",
     relative: bool = False,
+    keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, >= T] (its first T columns count), v: [B, H, T, P] -> [B, H, T, P].
+    """y: [B, H, T, R], F: [H, R, >= T] (its first T columns count), v: [B, H, T, P], keys: like y or None
+    -> [B, H, T, P].
 
     Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
     autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
     backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
     It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
-    "triton" (not relative, no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y
-    and F it adds up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32 where R > 32).
-    "auto" is Triton on a GPU that can. Differentiable once.
+    "triton" (not relative, no keys, no float64, R <= 64) keeps tiles of scores on the chip; for the
+    gradients of y and F it adds up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32
+    where R > 32). "auto" is Triton on a GPU that can. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """
-    _check(y, F, v)
+    _check(y, F, v, keys)
     F = F[..., : y.shape[2]]
-    if relative:
+    if relative or keys is not None:
         if backend == "triton":
-            raise ValueError("cf_backend=triton has no columns of distances: use torch or auto")
-        return _strips(y, F, v, strict, True)
+            raise ValueError(
+                "cf_backend=triton has no columns of distances, and no keys: use torch or auto"
+            )
+        return _strips(y, F, v, keys, strict, relative)
     if backends.use_triton(backend, y, F, v):
         if y.shape[3] <= LARGEST_RANK:
             return shared_attention_triton(y, F, v, strict)
@@ -60,10 +64,12 @@ def shared_attention(
             raise ValueError(
                 f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
             )
-    return _strips(y, F, v, strict, False)
+    return _strips(y, F, v, None, strict, False)
 
 
-def _check(y, F, v):
+def _check(y, F, v, keys):
+    if keys is not None and keys.shape != y.shape:
+        raise ValueError(f"keys must have y's shape {list(y.shape)}, not {list(keys.shape)}")
     fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
     if not fits or y.shape[1] != F.shape[0] or y.shape[3] != F.shape[1] or F.shape[2] < y.shape[2]:
         raise ValueError(
@@ -74,28 +80,39 @@ def _check(y, F, v):
 
 @torch.library.custom_op("cofrgenet::shared_attention", mutates_args=())
 def _strips(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool, relative: bool
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    keys: torch.Tensor | None,
+    strict: bool,
+    relative: bool,
 ) -> torch.Tensor:
     batch, heads, length, width = v.shape
     out = v.new_zeros((batch * heads, length, width))
     with _no_autocast(v):
-        (y, F, v, rows), shifted = _sequences(y, F, v, out, strict, relative), length - strict
+        (y, F, v, keys, rows), shifted = _sequences(y, F, v, keys, out, strict, relative), length - strict
         for start in range(0, shifted, STRIP):
             end = min(start + STRIP, shifted)
-            weights = _weights(y, F, start, end, relative).to(v.dtype)
+            weights = _weights(y, F, keys, start, end, relative).to(v.dtype)
             torch.bmm(weights, v[:, :end], out=rows[:, start:end])
     return out.view(batch, heads, length, width)
 
 
 @_strips.register_fake
-def _(y, F, v, strict, relative):
+def _(y, F, v, keys, strict, relative):
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("cofrgenet::shared_attention_backward", mutates_args=())
 def _strips_backward(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, strict: bool, relative: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    keys: torch.Tensor | None,
+    grad: torch.Tensor,
+    strict: bool,
+    relative: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, heads, length, _ = v.shape
     types = y.dtype, F.dtype
     dtype = torch.promote_types(torch.promote_types(*types), torch.float32)
@@ -103,28 +120,39 @@ def _strips_backward(
         x.new_zeros((batch * heads, *x.shape[2:]), dtype=t) for x, t in ((y, dtype), (v, v.dtype))
     )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
+    # without keys an empty tensor, as an operator cannot give none
+    shape = (0,) if keys is None else (batch * heads, *keys.shape[2:])
+    of_keys, grad_keys = None if keys is None else keys.dtype, y.new_zeros(shape, dtype=dtype)
     with _no_autocast(v):
-        (y, F, v, rows), shifted = _sequences(y, F, v, grad_y, strict, relative), length - strict
+        (y, F, v, keys, rows), shifted = (
+            _sequences(y, F, v, keys, grad_y, strict, relative),
+            length - strict,
+        )
         of_F = grad_F[..., strict:] if relative else grad_F
         grad = grad.flatten(0, 1)[:, strict:]
         # from the last strip on, whose columns are all there are
         for start in reversed(range(0, shifted, STRIP)):
             end = min(start + STRIP, shifted)
-            weights, upstream = _weights(y, F, start, end, relative), grad[:, start:end]
+            weights, upstream = _weights(y, F, keys, start, end, relative), grad[:, start:end]
             through = torch.bmm(upstream, v[:, :end].mT).to(dtype)
             through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
-            if relative:
-                through = _by_distance(through)
-            torch.bmm(through, F[..., :end].mT, out=rows[:, start:end])
-            of_F[..., :end].baddbmm_(y[:, start:end].mT, through)
+            by_column = _by_distance(through) if relative else through
+            torch.bmm(by_column, F[..., :end].mT, out=rows[:, start:end])
+            of_F[..., :end].baddbmm_(y[:, start:end].mT, by_column)
+            if keys is not None:
+                rows[:, start:end].baddbmm_(through, keys[:, :end])
+                grad_keys[:, :end].baddbmm_(through.mT, y[:, start:end])
             grad_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
     grad_y, grad_F, grad_v = (g.unflatten(0, (batch, heads)) for g in (grad_y, grad_F, grad_v))
-    return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v
+    if of_keys is not None:
+        grad_keys = grad_keys.unflatten(0, (batch, heads)).to(of_keys)
+    return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v, grad_keys
 
 
 @_strips_backward.register_fake
-def _(y, F, v, grad, strict, relative):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, F, v))
+def _(y, F, v, keys, grad, strict, relative):
+    keys = y.new_empty(0, dtype=torch.promote_types(y.dtype, torch.float32)) if keys is None else keys
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, F, v, keys))
 
 
 def _setup_context(ctx, inputs, output):
@@ -133,7 +161,9 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, grad):
-    return *_strips_backward(*ctx.saved_tensors, grad, ctx.strict, ctx.relative), None, None
+    tensors = ctx.saved_tensors
+    *grads, of_keys = _strips_backward(*tensors, grad, ctx.strict, ctx.relative)
+    return *grads, None if tensors[-1] is None else of_keys, None, None
 
 
 _strips.register_autograd(_backward, setup_context=_setup_context)
@@ -143,17 +173,18 @@ def _no_autocast(x):
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _sequences(y, F, v, out, strict, relative):
+def _sequences(y, F, v, keys, out, strict, relative):
     """Each head of each sequence one matrix; strict is causal attention to the token before, where the
     column of distance 0 is not needed.
     """
     F = F.expand(y.shape[0], *F.shape).flatten(0, 1)[..., strict and relative :]
     y, v = y.flatten(0, 1)[:, strict:], v.flatten(0, 1)
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
-    return y.to(dtype), F.to(dtype), v, out[:, strict:]
+    keys = None if keys is None else keys.flatten(0, 1).to(dtype)
+    return y.to(dtype), F.to(dtype), v, keys, out[:, strict:]
 
 
-def _weights(y, F, start, end, relative):
+def _weights(y, F, keys, start, end, relative):
     """Rows start..end of the softmax, up to the last column that they see."""
     rows, columns = y[:, start:end], F[..., :end]
     if relative:
@@ -163,6 +194,8 @@ def _weights(y, F, start, end, relative):
         scores = _skewed(wide)
     else:
         scores = torch.bmm(rows, columns)
+    if keys is not None:
+        scores = torch.baddbmm(scores, rows, keys[:, :end].mT)
     future = torch.ones(end - start, end - start, dtype=torch.bool, device=y.device).triu(1)
     scores[..., start:].masked_fill_(future, float("-inf"))
     return scores.softmax(-1)
@@ -190,9 +223,10 @@ def register_flop_formulas():
     if torch.ops.cofrgenet.shared_attention in flop_registry:
         return
 
-    def forward(y_shape, F_shape, v_shape, *_, **__):
+    def forward(y_shape, F_shape, v_shape, keys_shape=None, *_, **__):
         batch, heads, length, width = v_shape
-        return 2 * batch * heads * length * length * (y_shape[-1] + width)
+        ranks = 2 if isinstance(keys_shape, torch.Size | tuple | list) else 1
+        return 2 * batch * heads * length * length * (ranks * y_shape[-1] + width)
 
     def backward(*shapes, **_):
         return 2 * forward(*shapes)
@@ -224,7 +258,12 @@ def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout
 
 
 def shared_attention_naive(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool = False, relative: bool = False
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    strict: bool = False,
+    relative: bool = False,
+    keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The oracle: every score [B, H, T, T], differentiated by autograd. Shapes as in `shared_attention`."""
     length = y.shape[2]
@@ -232,6 +271,8 @@ def shared_attention_naive(
     scores = y @ F[..., :length]
     if relative:
         scores = scores.gather(-1, distances(length, y.device).expand_as(scores))
+    if keys is not None:
+        scores = scores + y @ keys.mT
     scores = scores.masked_fill(~past, float("-inf"))
     seen = past.any(-1, keepdim=True)  # not the first row of the strict mask
     return torch.where(seen, scores, 0.0).softmax(-1).where(seen, 0.0).to(v.dtype) @ v

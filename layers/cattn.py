@@ -8,8 +8,8 @@
 There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
 is at most L. Only the values are needed from the past.
 
-Two other columns, ours: with cattn_content F_j + G x_j, which addresses a token by what it is, too (the
-rank stays); with cattn_relative F_{t-j}, which addresses it by its distance.
+Two other columns, ours: with cattn_content G x_j is added, which addresses a token by what it is, too; with
+cattn_relative F_{t-j} takes the place of F_j, which addresses it by its distance.
 """
 
 import torch
@@ -26,7 +26,7 @@ class CAttnM(nn.Module):
     cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V.
     cattn_value_width: columns of V, C = r times as many as there are. Each group of r heads shares its
     columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
-    cattn_content: a C x L map G in each head, whose product with token j is added to column j.
+    cattn_content: a C x L map G in each head, whose product with token j is added to its column.
     cattn_relative: columns of F belong to distances from the token, not to positions.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
@@ -71,17 +71,17 @@ class CAttnM(nn.Module):
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
         y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
-        columns = None
+        keys = None
         if self.content is not None:
-            own = self.F[..., :length] if cache is None else self.F[..., pos]
-            columns = self.content(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) + own.mT
+            keys = self.content(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            if not self.relative:  # both belong to the token that is looked at: one column
+                keys = keys + (self.F[..., :length] if cache is None else self.F[..., pos]).mT
         if cache is not None:
             v_all = written(cache[-1], v, pos)
-            if columns is None:
-                scores = self._scores(y, length, pos)
-            else:
-                y = y.to(torch.promote_types(y.dtype, torch.float32))
-                scores = products(y, written(cache[0], columns, pos).to(y.dtype))
+            wide = y.to(torch.promote_types(y.dtype, torch.float32))
+            scores = 0.0 if keys is None else products(wide, written(cache[0], keys, pos).to(wide.dtype))
+            if keys is None or self.relative:
+                scores = scores + self._scores(y, length, pos)
             weights = self._causal_softmax(scores, pos)
             # heads that share v as further rows: a copy of the cache for each head would cost more
             rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
@@ -89,13 +89,16 @@ class CAttnM(nn.Module):
         else:
             if self.heads > 1 < self.repeats:
                 v = v.repeat_interleave(self.repeats, dim=1)
-            if columns is not None:
-                out = attention_by_rank(y, columns, v, self.weight_dropout.p if self.training else 0.0)
-            elif self.training and self.weight_dropout.p:
+            dropout = self.weight_dropout.p if self.training else 0.0
+            if keys is not None and not self.relative:
+                out = attention_by_rank(y, keys, v, dropout)
+            elif dropout:
                 scores = self._scores(y, length)
+                scores = scores if keys is None else scores + y @ keys.to(y.dtype).mT
                 out = self.weight_dropout(self._causal_softmax(scores).to(v.dtype)) @ v
             else:
-                out = shared_attention(y, self.F, v, self.strict, self.backend, self.relative)
+                options = (self.strict, self.backend, self.relative, keys)
+                out = shared_attention(y, self.F, v, *options)
         out = out.transpose(1, 2).flatten(-2)
         if self.heads == 1:
             out = out.repeat(1, 1, self.repeats)
@@ -144,8 +147,6 @@ class CAttnM(nn.Module):
             )
         if config.cattn_content and config.cattn_strict:
             wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
-        if config.cattn_content and config.cattn_relative:
-            wrong.append("cattn_content and cattn_relative are two kinds of columns: choose one of them")
         if config.cattn_relative and config.cf_backend == "triton":
             wrong.append("cattn_relative has no Triton kernel: cf_backend=auto or torch")
         if config.cf_ladder == "elementwise":
@@ -179,4 +180,5 @@ class CAttnM(nn.Module):
         value_width = config.cattn_value_width or width
         mixed = value_width if config.cattn_heads == 1 else width
         maps = value_width * width + config.cattn_proj * width**2 + config.cattn_content * ladders * width
-        return ensemble + 2 * (ladders + mixed) * context + 2 * maps
+        ranks = 2 if config.cattn_content and config.cattn_relative else 1
+        return ensemble + 2 * (ranks * ladders + mixed) * context + 2 * maps

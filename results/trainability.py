@@ -82,6 +82,7 @@ STUDIES = {
                 *("full_control", "full_relative", "full_relative_control", "full_relative_constant"),
                 *("full_relative_nopos", "full_c", "full_c_constant", "dense_rope", "cffn_added_rope"),
                 *("cffn_product_control_rope", "cattn_c_nopos"),
+                *("cattn_m_relative_content", "full_relative_content"),
             ),
         ]
     ],

@@ -26,6 +26,7 @@ BLOCKS = [
     {"cattn_value_width": 8},
     {"cattn_value_width": 8, "cattn_heads": 3, "cattn_proj": True},
     {"cattn_relative": True, "cattn_heads": 3, "cattn_proj": True},
+    {"cattn_relative": True, "cattn_content": True},
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_width": 8, "cattn_heads": 3},
 ]

@@ -30,6 +30,7 @@ OPTIONS = [
     {"attention": "cattn_m", "cattn_heads": 2, "cf_eval_clip": True},
     {"attention": "cattn_m", "cattn_content": True},
     {"attention": "cattn_m", "cattn_relative": True, "cattn_heads": 3},
+    {"attention": "cattn_m", "cattn_relative": True, "cattn_heads": 2, "cattn_content": True},
     {"attention": "cattn_m", "cattn_relative": True, "cattn_strict": True, "cf_control": True},
     {"attention": "cattn_m", "cattn_content": True, "cf_control": True, "ffn": "cffn_product"},
     {"attention": "cattn_u", "cf_control": True},

@@ -360,10 +360,6 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ({"attention": "cattn_m", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         ({"attention": "cattn_c", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         (
-            {"attention": "cattn_m", "cattn_content": True, "cattn_relative": True},
-            "cattn_content and cattn_relative are two kinds of columns: choose one",
-        ),
-        (
             {"attention": "cattn_m", "cattn_content": True, "cattn_strict": True},
             "cattn_content goes without cattn_strict",
         ),

@@ -30,16 +30,20 @@ def result_and_gradients(function, inputs, upstream):
     return [out.detach(), *torch.autograd.grad(out, inputs, upstream.to(out))]
 
 
-def check(function, inputs, strict, tolerance, relative=False):
+def with_keys(function, y, F, v, keys, **options):
+    return function(y, F, v, keys=keys, **options)
+
+
+def check(function, inputs, strict, tolerance, relative=False, oracle=None):
     """Every result within the tolerance of the largest number in it."""
     exact = [x.detach().cpu().double().requires_grad_() for x in inputs]
     upstream = torch.randn(inputs[2].shape)
     found = result_and_gradients(function, inputs, upstream)
-    expected = result_and_gradients(
-        lambda *x: shared_attention_naive(*x, strict, relative), exact, upstream
-    )
+    oracle = oracle or functools.partial(shared_attention_naive, strict=strict, relative=relative)
+    expected = result_and_gradients(oracle, exact, upstream)
     types = [inputs[2].dtype, *(x.dtype for x in inputs)]
-    for name, f, e, dtype in zip(("out", "y", "F", "v"), found, expected, types, strict=True):
+    names = ("out", "y", "F", "v", "keys")[: len(types)]
+    for name, f, e, dtype in zip(names, found, expected, types, strict=True):
         assert f.dtype == dtype
         atol = tolerance * max(e.abs().max().item(), 1e-3)
         torch.testing.assert_close(
@@ -59,6 +63,14 @@ class TestAgainstTheOracle:
         inputs = tensors(shape, (torch.float32, torch.float32, dtype), any_device)
         relative = functools.partial(shared_attention, strict=strict, relative=True)
         check(relative, inputs, strict, TOLERANCES[dtype], relative=True)
+
+    def test_with_keys_in_strips(self, any_device, shape, dtype, strict):
+        inputs = tensors(shape, (torch.float32, torch.float32, dtype), any_device)
+        inputs.append(torch.randn_like(inputs[0]).requires_grad_())
+        for relative in (False, True):
+            found = functools.partial(with_keys, shared_attention, strict=strict, relative=relative)
+            oracle = functools.partial(with_keys, shared_attention_naive, strict=strict, relative=relative)
+            check(found, inputs, strict, TOLERANCES[dtype], oracle=oracle)
 
     def test_in_triton(self, triton_device, shape, dtype, strict):
         inputs = tensors(shape, [dtype] * 3, triton_device)
@@ -90,6 +102,11 @@ def test_float64_is_float64():
         relative = functools.partial(shared_attention, strict=strict, relative=True)
         check(relative, inputs, strict, 1e-13, relative=True)
         assert torch.autograd.gradcheck(relative, inputs)
+        keys = torch.randn_like(inputs[0]).requires_grad_()
+        for relative in (False, True):
+            options = {"strict": strict, "relative": relative}
+            found = functools.partial(with_keys, shared_attention, **options)
+            assert torch.autograd.gradcheck(found, [*inputs, keys])
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -174,8 +191,11 @@ def test_refuses_what_does_not_fit():
     for wrong in ((y, F[..., :19], v), (y, F[:2], v), (y[..., :6], F, v), (y[:1], F, v), (y[0], F, v)):
         with pytest.raises(ValueError, match=r"shared attention needs y \[B, H, T, R\]"):
             shared_attention(*wrong)
-    with pytest.raises(ValueError, match="cf_backend=triton has no columns of distances"):
-        shared_attention(y, F, v, backend="triton", relative=True)
+    for options in ({"relative": True}, {"keys": y}):
+        with pytest.raises(ValueError, match="cf_backend=triton has no columns of distances, and no keys"):
+            shared_attention(y, F, v, backend="triton", **options)
+    with pytest.raises(ValueError, match="keys must have y's shape"):
+        shared_attention(y, F, v, keys=y[:1])
     with pytest.raises(ValueError, match="cf_backend must be one of auto, torch, triton, not 'cuda'"):
         shared_attention(y, F, v, backend="cuda")
 

@@ -65,11 +65,11 @@ def test_softmax_attention(tiny, dtype, bias):
     ("heads", "proj", "columns"),
     [
         *((1, False, None), (3, False, None), (2, True, None), (1, False, "content"), (2, True, "content")),
-        *((1, True, "relative"), (3, False, "relative")),
+        *((1, True, "relative"), (3, False, "relative"), (2, False, "relative content")),
     ],
 )
 def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
-    content, relative = columns == "content", columns == "relative"
+    content, relative = ("content" in (columns or ""), "relative" in (columns or ""))
     keys = {"cattn_heads": heads, "cattn_proj": proj}
     keys |= {"cattn_content": content, "cattn_relative": relative}
     if content and strict:
@@ -84,16 +84,16 @@ def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
         for head in range(heads):
             part = slice(width * head, width * (head + 1))
             own = slice(3 * head, 3 * head + 3)
-            scores = y[..., own] @ w["F"][head]
+            scores, by_content = y[..., own] @ w["F"][head], 0.0
             if content:
-                scores = scores[..., : x.shape[1]] + y[..., own] @ (x @ w["content.weight"][own].T).mT
+                by_content = y[..., own] @ (x @ w["content.weight"][own].T).mT
             for t in range(x.shape[1]):
                 end = t if strict else t + 1
                 if end:
                     seen = scores[:, t, :end]
                     if relative:
                         seen = scores[:, t, t + 1 - end : t + 1].flip(-1)
-                    weights = seen.softmax(-1)
+                    weights = (seen + (by_content[:, t, :end] if content else 0)).softmax(-1)
                     out[:, t, part] = (weights[:, None] @ v[:, :end, part])[:, 0]
         return out @ w["proj.weight"].T if proj else out
 
@@ -201,7 +201,7 @@ def test_elementwise_ladders(tiny, dtype):
     ("registry", "name", "keys"),
     [
         (ATTENTION, "cattn_m", {"cattn_heads": 2}),
-        (ATTENTION, "cattn_m", {"cattn_heads": 2, "cattn_relative": True}),
+        (ATTENTION, "cattn_m", {"cattn_heads": 2, "cattn_relative": True, "cattn_content": True}),
         (ATTENTION, "cattn_u", {}),
         (ATTENTION, "cattn_c", {"cattn_heads": 2, "cattn_proj": True}),
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
