@@ -35,7 +35,8 @@ BASE = "config/study/base.py"
 
 
 def on_base(*names: str) -> list[str]:
-    return [f"{BASE}+config/study/{name}.py" for name in names]
+    """Files of config/study on the base, `+` between those of one arm."""
+    return ["+".join([BASE, *(f"config/study/{part}.py" for part in name.split("+"))]) for name in names]
 
 
 # the first arm of a study is what its differences are to
@@ -142,9 +143,15 @@ def main(config: StudyConfig):
             sys.exit(status)
     found = plan.arms()
     for arm in found:
-        arm.name = arm.name.replace("study-base+study-", "").replace("study-base", "dense")
+        arm.name = short(arm.name)
     show(found, ROOT / folder)
     sys.exit(bool(plan.failed))
+
+
+def short(name: str) -> str:
+    """An arm's name without the base and without the learning rate that the study `rates` found for it."""
+    base, *parts = (part.removeprefix("study-") for part in name.split("+"))
+    return "+".join(part for part in parts if not part.startswith("rate_")) or base.replace("base", "dense")
 
 
 def show(found: list[Arm], folder: Path):

@@ -1,8 +1,5 @@
-# Ten times the study's parameters: 10.6 million beside the embeddings in the dense model. Learning rates move
-# with 1 / width, a third of the small model's.
+# Ten times the study's parameters: 10.6 million beside the embeddings in the dense model.
 #   python train.py config/study/base.py config/study/size_10m.py --out_dir=out/arm
 n_layer = 6
 n_embd = 384
 n_head = 6
-learning_rate = 1.3e-3
-min_lr = 1.3e-4
