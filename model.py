@@ -418,9 +418,10 @@ class GPT(nn.Module):
 
         Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
         window slides: the model sees the last tokens, at positions counted from the window's start, and
-        each step computes all of the window. With absolute positions (learned, sinusoidal, ExPE; columns
-        and blocks of all attentions but softmax) every token's part moves by one at a slide. RoPE and no
-        position do not notice it, but from the second block on the cache has seen tokens that left.
+        each step computes all of the window. With absolute positions (learned, sinusoidal, ExPE; CAttnM's
+        columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
+        RoPE, distances (`cattn_relative`, CAttnC) and no position do not notice it, but from the second
+        block on the cache has seen tokens that left.
         Raises ValueError for a window that `forward` would refuse.
         """
         window = window or self.config.block_size

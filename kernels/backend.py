@@ -29,12 +29,18 @@ def why_not_triton(device_type: str | None = None) -> str:
     return "" if AVAILABLE else "needs a PyTorch that was built for GPUs"
 
 
+def named(backend: str) -> str:
+    """The same. Raises ValueError where there is none of that name."""
+    if backend not in BACKENDS:
+        raise ValueError(f"cf_backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    return backend
+
+
 def use_triton(backend: str, *tensors: torch.Tensor) -> bool:
     """auto: on a GPU, unless a tensor is float64. Raises ValueError for an unknown backend, and for
     "triton" where it cannot run.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"cf_backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    named(backend)
     wide = any(tensor.dtype == torch.float64 for tensor in tensors)
     if backend == "auto":
         return AVAILABLE and not wide and all(tensor.is_cuda for tensor in tensors)

@@ -45,7 +45,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h, weight, targets, columns, chunk, dtype):
         wide = torch.promote_types(dtype, torch.float32)
-        gradient_of = _compiled if torch.compiler.is_compiling() else _in_place
+        gradient_of = _compiled if torch.compiler.is_compiling() else _eager
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
         grad_w = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         scored = targets != IGNORED
@@ -101,8 +101,8 @@ def _compiled(logits, target, valid, columns):
     return nats, torch.where(valid[:, None], (logits - norm).exp() - at_target.to(logits.dtype), 0.0)
 
 
-def _in_place(logits, target, valid, columns):
-    """The same without a compiler: few passes over memory, and no mask of [n, V].
+def _eager(logits, target, valid, columns):
+    """The same without a compiler: few passes over memory.
 
     The norm comes out of the largest column, log sum_v exp(s_v) = s_max - log p_max: a softmax is one pass,
     and its exponentials of very small numbers are not slow, as those of `exp` are on a CPU.

@@ -13,6 +13,8 @@ the oracle, `shared_attention_sdpa` what PyTorch's own attention makes of it. On
 `kernels.shared_attention_triton` does the work.
 """
 
+import functools
+
 import torch
 from torch.nn import functional
 
@@ -52,7 +54,7 @@ def shared_attention(
     _check(y, F, v, keys)
     F = F[..., : y.shape[2]]
     if relative or keys is not None:
-        if backend == "triton":
+        if backends.named(backend) == "triton":
             raise ValueError(
                 "cf_backend=triton has no columns of distances, and no keys: use torch or auto"
             )
@@ -223,17 +225,26 @@ def register_flop_formulas():
     if torch.ops.cofrgenet.shared_attention in flop_registry:
         return
 
-    def forward(y_shape, F_shape, v_shape, keys_shape=None, *_, **__):
+    def product(y_shape, v_shape, ranks=1):
         batch, heads, length, width = v_shape
-        ranks = 2 if isinstance(keys_shape, torch.Size | tuple | list) else 1
         return 2 * batch * heads * length * length * (ranks * y_shape[-1] + width)
 
-    def backward(*shapes, **_):
-        return 2 * forward(*shapes)
+    def strips(y_shape, F_shape, v_shape, keys_shape, *_, **__):
+        return product(y_shape, v_shape, 1 if keys_shape is None else 2)
 
-    for name in ("shared_attention", "shared_attention_triton")[: 1 + backends.AVAILABLE]:
+    def triton(y_shape, F_shape, v_shape, *_, **__):
+        return product(y_shape, v_shape)
+
+    formulas = {"shared_attention": strips, "shared_attention_triton": triton}
+    for name in list(formulas)[: 1 + backends.AVAILABLE]:
+        forward = formulas[name]
+        backward = functools.partial(_twice, forward)
         register_flop_formula(getattr(torch.ops.cofrgenet, name))(forward)
         register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
+
+
+def _twice(forward, *shapes, **_):
+    return 2 * forward(*shapes)
 
 
 def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

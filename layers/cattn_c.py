@@ -42,14 +42,16 @@ class CAttnC(Ladders):
 
     def init_weights(self):
         """w_0 = 1; m^1 the token itself, scaled as an output on the residual stream where no map follows;
-        m^2 a decaying mean of the past, over 1 to block_size tokens from the first head to the last; and
-        noise that adds 0.02 to the deviation of a sum over block_size tokens.
+        m^2 a decaying mean of the past, over 1 to block_size tokens from the first head to the last, over
+        the root of block_size for a single head; and noise that adds 0.02 to the deviation of a sum over
+        block_size tokens.
         """
         super().init_weights()
         nn.init.ones_(self.w0)
         with torch.no_grad():
             distance = torch.arange(self.block_size, device=self.m.device)
             share = torch.linspace(0, 1, self.heads, device=self.m.device)[:, None]
+            share = share if self.heads > 1 else share + 0.5
             decay = (-distance / self.block_size**share).exp()
             self.m.normal_(std=0.02 * self.block_size**-0.5)
             self.m[0, :, 0].add_(1.0)

@@ -150,7 +150,7 @@ class LadderEnsemble(Ladders):
         self.elementwise = config.cf_ladder == "elementwise"
         if self.elementwise and not (project and n_in == n_out):
             raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
-        self.n_in, self.ladders = n_in, ladders
+        self.n_in, self.ladders, self.projects = n_in, ladders, project
         self.U = nn.Linear(n_in, n_out, bias=False) if linear else None
         self.V = nn.Linear(ladders, n_out, bias=False) if project and not config.cf_control else None
         if self.elementwise and self.V is not None:
@@ -162,15 +162,26 @@ class LadderEnsemble(Ladders):
     def forward(self, x):
         """x: [..., n_in] -> y: [..., n_out], in the type that the linear maps give."""
         if not self.depth:
+            linear = None if self.U is None else self.U(x)
             if self.constant is None:
-                return 0.0 if self.U is None else self.U(x)
-            return self.constant if self.U is None else self.U(x) + self.constant
+                return 0.0 if linear is None else linear
+            constant = self.constant.to(self._output_type(x)) if self.projects else self.constant
+            return constant if linear is None else linear + constant
         z = self.fractions(x)
         if self.elementwise:
             z = (z * self.V.weight.T).sum(-2).to(x.dtype)
         elif self.V is not None:
             z = self.V(z.to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
+
+    @staticmethod
+    def _output_type(x):
+        """What a linear map gives for x."""
+        kind = x.device.type
+        # autocast knows no meta device, which counts FLOPs
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+        return x.dtype
 
     def fractions(self, x):
         """x: [..., n_in] -> z: [..., L] (elementwise: [..., L, n_in]), float32 (float64 for float64)."""

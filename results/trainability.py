@@ -73,7 +73,8 @@ STUDIES = {
         [
             BASE,
             *on_base(
-                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_control", "cffn_glu"),
+                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_control", "cffn_gated_clamp"),
+                *("cffn_glu", "cffn_added_constant", "cattn_m_relative_nopos"),
                 *("cffn_glu_control", "cffn_glu_constant", "cffn_product", "cffn_product_control"),
                 *("cffn_product_constant", "cffn_added", "cffn_added_wide", "cattn_m", "cattn_m_control"),
                 *("cattn_m_heads", "cattn_m_heads_control", "cattn_m_heads_constant", "cattn_m_content"),
@@ -83,7 +84,7 @@ STUDIES = {
                 *("full_control", "full_relative", "full_relative_control", "full_relative_constant"),
                 *("full_relative_nopos", "full_c", "full_c_constant", "dense_rope", "cffn_added_rope"),
                 *("cffn_product_control_rope", "cattn_c_nopos"),
-                *("cattn_m_relative_content", "full_relative_content"),
+                *("cattn_m_relative_content_nopos", "full_relative_content_nopos"),
             ),
         ]
     ],
@@ -95,8 +96,8 @@ CONTROLS = {  # what each module is without its fractions, and with a constant i
     "cffn_gated": ("cffn_gated_control", None),
     "cffn_glu": ("cffn_glu_control", "cffn_glu_constant"),
     "cffn_product": ("cffn_product_control", "cffn_product_constant"),
-    "cffn_added": ("cffn_product_control", "cffn_product_constant"),
-    "cffn_added_wide": ("cffn_product_control", "cffn_product_constant"),
+    "cffn_added": ("cffn_product_control", "cffn_added_constant"),
+    "cffn_added_wide": ("cffn_product_control", "cffn_added_constant"),
     "cffn_added_rope": ("cffn_product_control_rope", None),
     "cattn_m": ("cattn_m_control", None),
     "cattn_m_heads": ("cattn_m_heads_control", "cattn_m_heads_constant"),

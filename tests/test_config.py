@@ -83,7 +83,16 @@ def test_the_study_names_its_arms():
         fractions = model("config/study/base.py", f"config/study/{module}.py")
         assert fractions.has_ladders
         assert not without.has_ladders
-        assert (fractions.attention, fractions.cattn_heads) == (without.attention, without.cattn_heads)
+        constant = control.endswith("_constant")
+        expected = dataclasses.replace(fractions, cf_control=True, cf_control_constant=constant)
+        if control.startswith("cffn_product_control"):  # without ladders the same as cffn_added
+            expected.ffn = "cffn_product"
+        keys = [field.name for field in dataclasses.fields(ModelConfig)]
+        idle = [
+            key for key in keys if any(text.startswith(f"{key}=") for text in expected.without_effect())
+        ]
+        for key in set(keys) - set(idle):
+            assert getattr(without, key) == getattr(expected, key), (module, control, key)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -20,7 +20,7 @@ READS = {
     "synthesizer": ("n_head", "synthesizer_"),
     "cattn_m": ("cattn_", "cf_"),
     "cattn_u": ("cf_",),
-    "cattn_c": ("cattn_", "cf_"),
+    "cattn_c": ("cattn_heads", "cattn_proj", "cf_"),
     "mlp": ("ffn_hidden", "gelu_approximation"),
     "swiglu": ("ffn_hidden",),
     "cffn_gated": ("cffn_", "cf_"),

@@ -174,7 +174,7 @@ def test_no_scores_of_all_tokens_are_kept(relative):
     inputs = tensors((1, 1, 1024, 7, 16), [torch.float32] * 3)
     with torch.profiler.profile(profile_memory=True) as profile:
         shared_attention(*inputs, relative=relative).sum().backward()
-    largest = max(e.self_cpu_memory_usage / max(e.count, 1) for e in profile.key_averages())
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
     assert largest <= 2 * 4 * module.STRIP * 1024
 
 
@@ -184,6 +184,9 @@ def test_model_flops_are_counted():
     with FlopCounterMode(display=False) as counter:
         shared_attention(y, F, v, True).sum().backward()
     assert counter.get_total_flops() == 3 * 2 * 2 * 3 * 20 * 20 * (7 + 16)
+    with FlopCounterMode(display=False) as counter:
+        shared_attention(y, F, v, relative=True, keys=y).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 2 * 3 * 20 * 20 * (2 * 7 + 16)
 
 
 def test_refuses_what_does_not_fit():
@@ -196,8 +199,9 @@ def test_refuses_what_does_not_fit():
             shared_attention(y, F, v, backend="triton", **options)
     with pytest.raises(ValueError, match="keys must have y's shape"):
         shared_attention(y, F, v, keys=y[:1])
-    with pytest.raises(ValueError, match="cf_backend must be one of auto, torch, triton, not 'cuda'"):
-        shared_attention(y, F, v, backend="cuda")
+    for options in ({}, {"relative": True}, {"keys": y}):
+        with pytest.raises(ValueError, match="cf_backend must be one of auto, torch, triton, not 'cuda'"):
+            shared_attention(y, F, v, backend="cuda", **options)
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -1,8 +1,0 @@
-# cattn_m_relative_content and cffn_added.
-#   python train.py config/study/base.py config/study/full_relative_content.py --out_dir=out/arm
-attention = "cattn_m"
-cattn_heads = 4
-cattn_relative = True
-cattn_content = True
-position = "none"
-ffn = "cffn_added"
