@@ -5,6 +5,8 @@
     python results/trainability.py depths       # every depth, with and without the dyadic schedule
     python results/trainability.py rates        # learning rates of the main arms
     python results/trainability.py modules      # each module, its controls and its standard counterpart
+    python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
+    python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
     python results/trainability.py paper        # the papers' recipes to the letter
 
 Needs the data that config/study/base.py names. Each study is one or more calls of ablate.py, printed before
@@ -39,6 +41,12 @@ def on_base(*names: str) -> list[str]:
     return ["+".join([BASE, *(f"config/study/{part}.py" for part in name.split("+"))]) for name in names]
 
 
+CLAIM = [
+    *on_base("dense_rope+rate_8e3"),
+    BASE,
+    *on_base("cffn_added+rate_8e3", "cffn_added_rope+rate_8e3", "mlp_narrow_rope+rate_8e3"),
+    *on_base("cattn_c_nopos+rate_8e3", "full_relative_nopos+rate_8e3"),
+]
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
@@ -69,6 +77,9 @@ STUDIES = {
         ],
         [BASE, *on_base("dense_rope"), "--vary=learning_rate=16e-3 min_lr=16e-4"],
     ],
+    # 1,500 steps and more; the first is what the others are compared with. Each at its best learning rate
+    "claim": [CLAIM],
+    "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
     "modules": [
         [
             BASE,
