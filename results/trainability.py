@@ -75,7 +75,10 @@ STUDIES = {
             *on_base("cattn_c_nopos", "full_relative_nopos"),
             "--vary=learning_rate=2e-3,8e-3 min_lr=2e-4,8e-4",
         ],
-        [BASE, *on_base("dense_rope"), "--vary=learning_rate=16e-3 min_lr=16e-4"],
+        [
+            *on_base("dense_rope", "cattn_c_nopos", "full_relative_nopos"),
+            "--vary=learning_rate=16e-3 min_lr=16e-4",
+        ],
     ],
     # 1,500 steps and more; the first is what the others are compared with. Each at its best learning rate
     "claim": [CLAIM],
