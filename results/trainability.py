@@ -45,7 +45,7 @@ CLAIM = [
     *on_base("dense_rope+rate_8e3"),
     BASE,
     *on_base("cffn_added+rate_8e3", "cffn_added_rope+rate_8e3", "mlp_narrow_rope+rate_8e3"),
-    *on_base("cattn_c_nopos+rate_8e3", "full_relative_nopos+rate_8e3"),
+    *on_base("cattn_c_nopos+rate_8e3", "full_relative_nopos+rate_16e3"),
 ]
 # the first arm of a study is what its differences are to
 STUDIES = {
@@ -76,7 +76,7 @@ STUDIES = {
             "--vary=learning_rate=2e-3,8e-3 min_lr=2e-4,8e-4",
         ],
         [
-            *on_base("dense_rope", "cattn_c_nopos", "full_relative_nopos"),
+            *on_base("dense_rope", "cffn_added_rope", "cattn_c_nopos", "full_relative_nopos"),
             "--vary=learning_rate=16e-3 min_lr=16e-4",
         ],
     ],
