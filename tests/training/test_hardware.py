@@ -85,7 +85,9 @@ def test_clock_leaves_pauses_out(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
 def test_memory_that_was_freed_is_kept():
-    """Pages that the system must clear, counted while 64 MB come and go ten times."""
+    """Pages that the system must clear, counted while 64 MB come and go ten times; the fewest of five such
+    counts, as a heap may grow a few times before it fits.
+    """
     lines = (
         "import resource, torch",
         "from training.hardware import keep_freed_memory",
@@ -94,12 +96,12 @@ def test_memory_that_was_freed_is_kept():
         "    for _ in range(10):",
         "        torch.zeros(2**24).add_(1)",
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before",
-        "given_back = faults()",
+        "given_back = min(faults() for _ in range(5))",
         "keep_freed_memory(torch.device('cuda'))",
-        "assert faults() > given_back / 2",
+        "assert min(faults() for _ in range(5)) > given_back / 2",
         "keep_freed_memory(torch.device('cpu'))",
-        "torch.zeros(2**24).add_(1)",
-        "assert faults() < given_back / 5, (given_back, faults())",
+        "kept = [faults() for _ in range(5)]",
+        "assert min(kept) < given_back / 5, (given_back, kept)",
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, check=True, timeout=120)
