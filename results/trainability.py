@@ -65,7 +65,10 @@ STUDIES = {
         [*on_base("cffn_gated_clamp"), "--vary=ladder_lr=1.0,0.05"],
         [*on_base("cffn_gated_clamp"), "--vary=ladder_grad_clip=0.1"],
         [*on_base("cffn_gated_clamp"), "--vary=cf_depth=2"],
+        [*on_base("cffn_gated_clamp"), "--vary=cf_init=nanogpt"],
+        [*on_base("cffn_gated_clamp"), "--vary=decay_ladders=True"],
         [*on_base("cffn_gated_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
+        [*on_base("cffn_gated_clamp"), "--vary=dyadic=True min_lr=2e-3"],
     ],
     "depths": [[*on_base("full_relative"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
     "rates": [  # 4e-3 is the study of modules
@@ -102,7 +105,12 @@ STUDIES = {
             ),
         ]
     ],
-    "paper": [[*on_base("paper_f", "paper_iclr_f", "paper_a", "paper_full"), "--vary=dyadic=True,False"]],
+    "paper": [
+        [
+            *on_base("cffn_gated+paper", "cffn_product+paper", "cattn_m+paper", "cattn_m+cffn_gated+paper"),
+            "--vary=learning_rate=4e-3,1e-3 min_lr=4e-4,1e-4",
+        ]
+    ],
 }
 
 

@@ -60,12 +60,34 @@ def test_llama():
 @pytest.mark.parametrize("name", STUDY)
 def test_arms_of_the_study(name):
     """Each is another model than the base, by keys that it reads, or the base at another learning rate."""
-    base, arm = model("config/study/base.py"), model("config/study/base.py", name)
+    modules = ["config/study/cffn_gated.py"] if name == "config/study/paper.py" else []
+    base, arm = model("config/study/base.py"), model("config/study/base.py", *modules, name)
     assert (arm == base) == (name == "config/study/base.py" or "/rate_" in name)
     assert not arm.without_effect()
     if name.endswith("_control.py"):
         assert not arm.has_ladders
         assert dataclasses.replace(arm, cf_control=False).has_ladders
+
+
+@pytest.mark.parametrize(
+    ("modules", "recipe"),
+    [
+        (["cffn_gated"], "cofrgenet_f"),
+        (["cffn_product"], "iclr_cofrgenet_f"),
+        (["cattn_m"], "cofrgenet_a"),
+        (["cattn_m", "cffn_gated"], "cofrgenet"),
+    ],
+)
+def test_the_studys_papers_are_the_papers(modules, recipe):
+    """The model and the treatment of its ladders, at another size."""
+    files = [f"config/study/{name}.py" for name in ("base", *modules, "paper")]
+    ours, theirs = resolve(TrainConfig, files), resolve(TrainConfig, [f"config/paper/{recipe}.py"])
+    for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
+        setattr(ours, key, getattr(theirs, key))
+    assert model_config(ours) == model_config(theirs)
+    for key in [field.name for field in dataclasses.fields(TrainConfig)]:
+        if "dyadic" in key or "ladder" in key or key in ("weight_decay", "grad_clip"):
+            assert getattr(ours, key) == getattr(theirs, key), key
 
 
 def test_the_study_names_its_arms():
