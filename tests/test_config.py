@@ -20,6 +20,7 @@ FINE_TUNING = ["config/finetune_text.py", "config/glue.py"]  # of finished model
 ON_TOP = ("/size/", "/ablate/", "/study/")
 MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
 STUDY = [name for name in FILES if "/study/" in name]
+ON_A_MODULE = {"paper": ["cffn_gated"], "proj": ["cattn_m"]}
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
 LLAMA = [name for name in MODELS if "/paper/llama" in name]
@@ -60,7 +61,7 @@ def test_llama():
 @pytest.mark.parametrize("name", STUDY)
 def test_arms_of_the_study(name):
     """Each is another model than the base, by keys that it reads, or the base at another learning rate."""
-    modules = ["config/study/cffn_gated.py"] if name == "config/study/paper.py" else []
+    modules = [f"config/study/{one}.py" for one in ON_A_MODULE.get(Path(name).stem, [])]
     base, arm = model("config/study/base.py"), model("config/study/base.py", *modules, name)
     assert (arm == base) == (name == "config/study/base.py" or "/rate_" in name)
     assert not arm.without_effect()
