@@ -7,7 +7,7 @@
     python results/trainability.py modules      # each module, its controls and its standard counterpart
     python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
-    python results/trainability.py longer --max_iters=1500  # what the full model lacks then
+    python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
     python results/trainability.py paper        # the papers' recipes to the letter
 
 Needs the data that config/study/base.py names. Each study is one or more calls of ablate.py, printed before
@@ -87,10 +87,10 @@ STUDIES = {
     # 1,500 steps and more; the first is what the others are compared with. Each at its best learning rate
     "claim": [CLAIM],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
-    # what the full model lacks where training is longer
+    # what F and the full model lack where training is longer
     "longer": [
         on_base(
-            "dense_rope+rate_8e3",
+            *("dense_rope+rate_8e3", "cffn_added_rope+rate_8e3", "cffn_added_rope+layers_6+rate_8e3"),
             *("full_relative_nopos+rate_8e3", "full_relative_nopos+rate_16e3"),
             *("full_relative_nopos+layers_7+rate_8e3", "full_relative_nopos+proj+rate_8e3"),
             *("full_relative_content_nopos+rate_8e3", "full_relative_content_nopos+proj+rate_8e3"),
