@@ -52,9 +52,9 @@ LEGAL = [
     if not ModelConfig(**{"n_embd": 24, "n_head": 3, **keys}).check()
 ]
 legal = pytest.mark.parametrize("keys", LEGAL)
-# what a compiler may trip over: each mixer as it is, and, as each takes seconds, every second option
+# what a compiler may trip over: each mixer as it is, and, as each takes seconds, every third option
 compiled = pytest.mark.parametrize(
-    "keys", [{"attention": a} for a in ATTENTION] + LEGAL[-len(OPTIONS) :: 2]
+    "keys", [{"attention": a} for a in ATTENTION] + LEGAL[-len(OPTIONS) :: 3]
 )
 mixers = pytest.mark.parametrize("attention", ATTENTION)
 # how 17 tokens are fed; the last also stops short of the block
@@ -289,20 +289,20 @@ def uncached(model, tokens, count, window, generator=None, **keys):
 
 @torch.no_grad()
 def check_greedy(model, length, window):
-    """60 tokens after a prompt: each is the likeliest by a forward pass, up to rounding."""
+    """30 tokens after a prompt: each is the likeliest by a forward pass, up to rounding."""
     context = torch.randint(0, 100, (1, length))
-    for token in model.generate(context[0].tolist(), 60, temperature=0, window=window):
+    for token in model.generate(context[0].tolist(), 30, temperature=0, window=window):
         logits = model(context[:, -window:])[0, -1]
         assert logits[token] > logits.max() - 1e-5
         context = torch.cat((context, torch.tensor([[token]])), dim=1)
-    assert context.shape[1] == length + 60
+    assert context.shape[1] == length + 30
 
 
 @legal
 def test_generates_what_the_forward_pass_would(build, keys):
-    """60 greedy tokens, from prompts of one token up to more than the window."""
+    """30 greedy tokens, from prompts of one token up to more than the window."""
     model = recorded(build(**keys))
-    for length, window in ((1, 17), (5, 12), (12, 12), (17, 17), (25, 17)):
+    for length, window in ((1, 17), (12, 12), (25, 17)):
         check_greedy(model, length, window)
 
 

@@ -2,7 +2,7 @@
 
 out/<run>/config.json   the resolved config
           log.jsonl     one object per logged step: training records hold `loss`, evaluations `val_loss`
-          loss.png      both, redrawn at each evaluation
+          loss.png      both, redrawn at evaluations, every ten seconds at most, and at the end
           ckpt/         see training/checkpoint.py
 """
 
@@ -10,6 +10,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,7 @@ class Log:
             os.replace(folder / "log.jsonl", folder / f"log.{number}.jsonl")
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
         self.file = open(folder / "log.jsonl", "a")  # noqa: SIM115 (closed by close)
+        self.drawn_at, self.drawn = time.perf_counter(), 0  # when, and with how many records
 
     def add(self, record: dict):
         self.records.append(record)
@@ -119,10 +121,16 @@ class Log:
         """On disk, so that no checkpoint is ahead of its log."""
         os.fsync(self.file.fileno())
 
-    def draw(self):
-        draw_losses({self.folder.name: self.records}, self.folder / "loss.png")
+    def draw(self, interval: float = 10.0):
+        """loss.png, unless it was drawn, or the log opened, less than `interval` seconds ago: drawing takes
+        a good part of a second.
+        """
+        if time.perf_counter() - self.drawn_at >= interval and self.drawn < len(self.records):
+            draw_losses({self.folder.name: self.records}, self.folder / "loss.png")
+            self.drawn_at, self.drawn = time.perf_counter(), len(self.records)
 
     def close(self):
+        self.draw(interval=0.0)
         self.file.close()
         if self.wandb_run is not None:
             self.wandb_run.finish()
@@ -134,8 +142,8 @@ def draw_losses(runs: dict[str, list[dict]], path: Path):
 
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(8, 5))
+    axes = figure.add_axes((0.09, 0.1, 0.89, 0.87))
     for number, (name, records) in enumerate(runs.items()):
         colour = f"C{number}"
         for key, style in (("loss", {"alpha": 0.35, "lw": 1}), ("val_loss", {"marker": "o", "ms": 3})):
