@@ -41,7 +41,9 @@ class ModelConfig:
     dropout: float = 0.0  # share of activations dropped in training
     attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
-    ffn_hidden: int | None = None  # width inside mlp and swiglu; None: 4 and 8/3 times n_embd
+    ffn_hidden: int | None = (
+        None  # width inside mlp, swiglu, cffn_gated's GLUs; None: 4, 8/3, 1 times n_embd
+    )
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is GPT-2's published weights' GELU
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
@@ -142,7 +144,7 @@ class ModelConfig:
         ensembles = self.attention == "cattn_m" or self.ffn.startswith("cffn_")
         used = {
             "n_kv_head": _has_queries_and_keys(ATTENTION[self.attention]),
-            "ffn_hidden": self.ffn in ("mlp", "swiglu"),
+            "ffn_hidden": self.ffn in ("mlp", "swiglu") or _is_glu(self),
             "gelu_approximation": self.ffn == "mlp",
             "rope_base": self.position == "rope",
             "rope_scaling": self.position == "rope",
@@ -206,6 +208,10 @@ def _could_have_ladders(config) -> bool:
 
 def _scores_in_triton(config) -> bool:
     return config.attention == "cattn_m" and not (config.cattn_content or config.cattn_relative)
+
+
+def _is_glu(config) -> bool:
+    return config.ffn == "cffn_gated" and config.cffn_gate != "self"
 
 
 def _rank_of_control(config) -> bool:

@@ -23,21 +23,22 @@ class CffnGated(nn.Module):
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
 
-    cffn_proj: a p x p map on the output. cf_control with self: y = U x, and no gate.
+    h of a GLU is `ffn_hidden` wide, None: as wide as x. cffn_proj: a p x p map on the output. cf_control
+    with self: y = U x, and no gate.
     """
 
     has_ladders = True
 
     def __init__(self, config):
         super().__init__()
-        width, ladders = config.n_embd, config.cf_ladders
+        width, ladders, hidden = config.n_embd, config.cf_ladders, self.hidden(config)
         self.kind = config.cffn_gate
         gated = self.kind != "self" or not config.cf_control
-        self.gate = nn.Linear(width, width, bias=False) if gated else None
-        self.up = None if self.kind == "self" else nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False) if gated else None
+        self.up = None if self.kind == "self" else nn.Linear(width, hidden, bias=False)
         self.ladders = LadderEnsemble(
             config,
-            width,
+            hidden,
             n_out=ladders if self.kind == "glu" else width,
             ladders=ladders,
             depth=config.cf_depth,
@@ -63,17 +64,29 @@ class CffnGated(nn.Module):
 
     @staticmethod
     def complaints(config):
-        if config.cffn_gate == "glu" and config.cf_ladder == "elementwise":
+        if config.cf_ladder == "inner":
+            return []
+        if config.cffn_gate == "glu":
             return ["cffn_gate=glu needs cf_ladder=inner: its fractions have no projection of their own"]
+        if CffnGated.hidden(config) != config.n_embd:
+            return ["cf_ladder=elementwise needs h as wide as n_embd: leave ffn_hidden out"]
         return []
 
     @staticmethod
+    def hidden(config):
+        """Width of h, the input of the ladders."""
+        return config.n_embd if config.cffn_gate == "self" else config.ffn_hidden or config.n_embd
+
+    @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (d + 1) + d); glu: L p more (its W_0); glu_collapsed, cffn_proj: p^2 more each."""
+        """2 p^2 + L (p (d + 1) + d); a GLU of width h: glu 2 p h + L (h (d + 1) + d + p), glu_collapsed
+        3 p h + L (h d + d + p); cffn_proj: p^2 more.
+        """
         p, ladders, inner = config.n_embd, config.cf_ladders, config.cffn_gate == "glu"
         ensemble = LadderEnsemble.parameter_count(
-            config, p, ladders if inner else p, ladders, config.cf_depth, linear=False, project=not inner
-        )
+            config, CffnGated.hidden(config), ladders if inner else p, ladders, config.cf_depth,
+            linear=False, project=not inner,
+        )  # fmt: skip
         return CffnGated._maps(config) + ensemble
 
     @staticmethod
@@ -81,16 +94,18 @@ class CffnGated(nn.Module):
         """Two for each weight of a matrix."""
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(
-            config, p, p, ladders, config.cf_depth, linear=False, project=config.cffn_gate != "glu"
-        )
+            config, CffnGated.hidden(config), p, ladders, config.cf_depth,
+            linear=False, project=config.cffn_gate != "glu",
+        )  # fmt: skip
         return 2 * CffnGated._maps(config) + ensemble
 
     @staticmethod
     def _maps(config):
         """Weights of the linear maps beside the ladders and their own V: G, U or P, both, and glu's V."""
-        p, ladders = config.n_embd, config.cf_ladders
-        squares = {"self": 1 if config.cf_control else 2, "glu": 2, "glu_collapsed": 3}[config.cffn_gate]
-        return (squares + config.cffn_proj) * p * p + (config.cffn_gate == "glu") * 2 * ladders * p
+        p, h, ladders = config.n_embd, CffnGated.hidden(config), config.cf_ladders
+        maps = {"self": 1 if config.cf_control else 2, "glu": 2, "glu_collapsed": 3}[config.cffn_gate]
+        inner = config.cffn_gate == "glu"
+        return maps * p * h + config.cffn_proj * p * p + inner * ladders * (h + p)
 
 
 class CffnProduct(nn.Module):

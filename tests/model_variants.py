@@ -30,13 +30,17 @@ BLOCKS = [
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_width": 8, "cattn_heads": 3},
 ]
-# cf_control: every module without its fractions
+# cf_control: every module without its fractions; and GLUs of another width
 CONTROLS = [
     (("cattn_m", "cffn_product"), {"cf_control": True}),
     (("cattn_u", "cffn_added"), {"cf_control": True}),
     (("cattn_c", "cffn_product"), {"cf_control": True, "cf_control_constant": True}),
     *((("cattn_m", "cffn_gated"), {"cf_control": True, "cffn_gate": gate}) for gate in ("self", "glu")),
-    (("softmax", "cffn_gated"), {"cf_control": True, "cffn_gate": "glu_collapsed"}),
+    (("softmax", "cffn_gated"), {"cf_control": True, "cffn_gate": "glu_collapsed", "ffn_hidden": 40}),
+    *(
+        (("softmax", "cffn_gated"), {"cffn_gate": gate, "ffn_hidden": 40})
+        for gate in ("glu", "glu_collapsed")
+    ),
 ]
 
 

@@ -72,7 +72,8 @@ def runs(dataset, tmp_path_factory):
         "dtype": "float32", "compile": False,
     }  # fmt: skip
     arguments = [*(f"--{key}={value}" for key, value in keys.items()), *PLAIN]
-    everything = ["--max_iters=50", "--compile=True", "--activation_checkpointing=True", "--dropout=0.1"]
+    # one layer, as it is compiled on each rank
+    everything = ["--n_layer=1", "--max_iters=50", "--compile=True", "--activation_checkpointing=True"]
     muon = [*arguments, "--optimizer=muon"]
     seldom = [*arguments, "--log_interval=100", "--eval_interval=100"]
     train_watched(1, folder, {"one": (arguments, {}), "muon_one": (muon, {})})
@@ -82,7 +83,7 @@ def runs(dataset, tmp_path_factory):
         {
             "two": (arguments, {}),
             "muon_two": (muon, {}),
-            "everything": ([*arguments, *everything, "--dyadic_rewarmup=2"], {}),
+            "everything": ([*arguments, *everything, "--dropout=0.1", "--dyadic_rewarmup=2"], {}),
             "poisoned": (arguments, {"poison": 6}),
             "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
             "full": (arguments, {"file_limit": 50_000}),

@@ -23,7 +23,7 @@ READS = {
     "cattn_c": ("cattn_heads", "cattn_proj", "cf_"),
     "mlp": ("ffn_hidden", "gelu_approximation"),
     "swiglu": ("ffn_hidden",),
-    "cffn_gated": ("cffn_", "cf_"),
+    "cffn_gated": ("ffn_hidden", "cffn_", "cf_"),
     "cffn_product": ("cf_",),
     "cffn_added": ("cf_",),
     "learned": (),

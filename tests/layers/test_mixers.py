@@ -122,8 +122,11 @@ def test_swiglu(tiny, dtype, bias):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("proj", [False, True])
-@pytest.mark.parametrize("gate", ["self", "glu", "glu_collapsed"])
-def test_cffn_gated(tiny, dtype, gate, proj):
+@pytest.mark.parametrize(
+    ("gate", "hidden"),
+    [("self", None), ("glu", None), ("glu", 40), ("glu_collapsed", None), ("glu_collapsed", 9)],
+)
+def test_cffn_gated(tiny, dtype, gate, hidden, proj):
     def oracle(w, x):
         y = without_projection(w, x)
         return y @ w["proj.weight"].T if proj else y
@@ -139,7 +142,10 @@ def test_cffn_gated(tiny, dtype, gate, proj):
             return (h @ w["ladders.U.weight"].T + z) @ w["V.weight"].T
         return h @ w["ladders.U.weight"].T + z @ w["ladders.V.weight"].T
 
-    check(drawn(CffnGated(tiny(cffn_gate=gate, cffn_proj=proj))), oracle, dtype)
+    module = drawn(CffnGated(tiny(cffn_gate=gate, cffn_proj=proj, ffn_hidden=hidden)))
+    if hidden:
+        assert module.gate.weight.shape[0] == hidden
+    check(module, oracle, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,9 @@
+# Both replaced: CAttnM by distance with content and an output projection, cffn_added; no embedding of positions.
+#   python train.py config/study/base.py config/study/full_content.py --out_dir=out/arm
+attention = "cattn_m"
+cattn_heads = 4
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
+position = "none"
+ffn = "cffn_added"

@@ -1,0 +1,11 @@
+# full_content with a constant in place of each fraction.
+#   python train.py config/study/base.py config/study/full_content_constant.py --out_dir=out/arm
+attention = "cattn_m"
+cattn_heads = 4
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
+position = "none"
+ffn = "cffn_added"
+cf_control = True
+cf_control_constant = True

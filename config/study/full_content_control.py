@@ -1,0 +1,10 @@
+# full_content without its fractions.
+#   python train.py config/study/base.py config/study/full_content_control.py --out_dir=out/arm
+attention = "cattn_m"
+cattn_heads = 4
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
+position = "none"
+ffn = "cffn_added"
+cf_control = True

@@ -1,0 +1,11 @@
+# full_content with a GLU and fractions beside it for its feed-forward layers.
+#   python train.py config/study/base.py config/study/full_content_glu.py --out_dir=out/arm
+attention = "cattn_m"
+cattn_heads = 4
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
+position = "none"
+ffn = "cffn_gated"
+cffn_gate = "glu_collapsed"
+ffn_hidden = 120
