@@ -91,9 +91,15 @@ STUDIES = {
     "longer": [
         on_base(
             *("dense_rope+rate_8e3", "cffn_added_rope+rate_8e3", "cffn_added_rope+layers_6+rate_8e3"),
-            *("full_relative_nopos+rate_8e3", "full_relative_nopos+rate_16e3"),
-            *("full_relative_nopos+layers_7+rate_8e3", "full_relative_nopos+proj+rate_8e3"),
-            *("full_relative_content_nopos+rate_8e3", "full_relative_content_nopos+proj+rate_8e3"),
+            *("mlp_narrow_rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cffn_glu_control_rope+rate_8e3"),
+            *("cattn_c_nopos+rate_8e3", "cattn_m_small+rate_8e3", "full_relative_nopos+rate_16e3"),
+            *("full_relative_nopos+layers_7+rate_8e3", "full_relative_content_nopos+rate_8e3"),
+            *(
+                "full_content+rate_8e3",
+                "full_content_constant+rate_8e3",
+                "full_content_control+rate_8e3",
+                "full_content_glu+rate_8e3",
+            ),
         )
     ],
     "modules": [

@@ -1,4 +1,4 @@
-# Both replaced: CAttnM by distance with content and an output projection, cffn_added; no embedding of positions.
+# Both replaced: CAttnM by distance with content and a projection, cffn_added; no embedding of positions.
 #   python train.py config/study/base.py config/study/full_content.py --out_dir=out/arm
 attention = "cattn_m"
 cattn_heads = 4
