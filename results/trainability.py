@@ -92,7 +92,12 @@ STUDIES = {
         on_base(
             *("dense_rope+rate_8e3", "cffn_added_rope+rate_8e3", "cffn_added_rope+layers_6+rate_8e3"),
             *("mlp_narrow_rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cffn_glu_control_rope+rate_8e3"),
-            *("cattn_c_nopos+rate_8e3", "cattn_m_small+rate_8e3", "full_relative_nopos+rate_16e3"),
+            *(
+                "cattn_c_nopos+rate_8e3",
+                "cattn_c_nopos_constant+rate_8e3",
+                "cattn_m_small+rate_8e3",
+                "full_relative_nopos+rate_16e3",
+            ),
             *("full_relative_nopos+layers_7+rate_8e3", "full_relative_content_nopos+rate_8e3"),
             *(
                 "full_content+rate_8e3",
@@ -143,6 +148,9 @@ CONTROLS = {  # what each module is without its fractions, and with a constant i
     "cattn_m_relative": ("cattn_m_relative_control", "cattn_m_relative_constant"),
     "cattn_u": ("cattn_u_control", "cattn_u_constant"),
     "cattn_c": ("cattn_c_control", "cattn_c_constant"),
+    "cattn_c_nopos": (None, "cattn_c_nopos_constant"),
+    "cffn_glu_rope": ("cffn_glu_control_rope", None),
+    "full_content": ("full_content_control", "full_content_constant"),
     "full": ("full_control", None),
     "full_relative": ("full_relative_control", "full_relative_constant"),
     "full_c": (None, "full_c_constant"),
