@@ -15,6 +15,7 @@ they start; the same command goes on where it was interrupted. At the end stands
 losses and, from the log of every step, the gradient norms after the warmup.
 """
 
+import re
 import shlex
 import statistics
 import subprocess
@@ -90,21 +91,13 @@ STUDIES = {
     # what F and the full model lack where training is longer
     "longer": [
         on_base(
-            *("dense_rope+rate_8e3", "cffn_added_rope+rate_8e3", "cffn_added_rope+layers_6+rate_8e3"),
-            *("mlp_narrow_rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cffn_glu_control_rope+rate_8e3"),
-            *(
-                "cattn_c_nopos+rate_8e3",
-                "cattn_c_nopos_constant+rate_8e3",
-                "cattn_m_small+rate_8e3",
-                "full_relative_nopos+rate_16e3",
-            ),
-            *("full_relative_nopos+layers_7+rate_8e3", "full_relative_content_nopos+rate_8e3"),
-            *(
-                "full_content+rate_8e3",
-                "full_content_constant+rate_8e3",
-                "full_content_control+rate_8e3",
-                "full_content_glu+rate_8e3",
-            ),
+            *("dense_rope+rate_8e3", "dense_rope", "mlp_narrow_rope+rate_8e3", "cffn_added_rope+rate_8e3"),
+            *("cffn_added_rope+layers_6+rate_8e3", "cffn_glu_rope+rate_8e3"),
+            *("cffn_glu_control_rope+rate_8e3", "cattn_c_nopos+rate_8e3"),
+            *("cattn_c_nopos_constant+rate_8e3", "cattn_m_small+rate_8e3"),
+            *("full_relative_nopos+rate_16e3", "full_relative_content_nopos+rate_8e3"),
+            *("full_content+rate_8e3", "full_content", "full_content_control+rate_8e3"),
+            *("full_content_constant+rate_8e3", "full_content_glu+rate_8e3"),
         )
     ],
     "modules": [
@@ -188,17 +181,27 @@ def main(config: StudyConfig):
         plan = Plan(ROOT / folder)
         if status and not (status == 1 and plan.failed):  # a run that failed is told in the table
             sys.exit(status)
-    found = plan.arms()
-    for arm in found:
-        arm.name = short(arm.name)
+    found = in_order(plan.arms(), config.study)
+    name_shortly(found)
     show(found, ROOT / folder)
     sys.exit(bool(plan.failed))
 
 
-def short(name: str) -> str:
-    """An arm's name without the base and without the learning rate that the study `rates` found for it."""
-    base, *parts = (part.removeprefix("study-") for part in name.split("+"))
-    return "+".join(part for part in parts if not part.startswith("rate_")) or base.replace("base", "dense")
+def in_order(found: list[Arm], study: str) -> list[Arm]:
+    """The study's own order, whatever was trained first; arms of one model as they come."""
+    named = [text for call in STUDIES[study] for text in call if not text.startswith("--")]
+    models = [text.replace("config/study/", "study-").replace(".py", "") for text in named]
+    model = lambda arm: max((m for m in models if f"{arm.name}_".startswith(f"{m}_")), key=len, default="")  # noqa: E731
+    return sorted(found, key=lambda arm: models.index(model(arm)) if model(arm) else len(models))
+
+
+def name_shortly(found: list[Arm]):
+    """Names without the base, and without the learning rate where no other arm has the same name then."""
+    parts = [[part.removeprefix("study-") for part in arm.name.split("+")] for arm in found]
+    named = ["+".join(rest) or base.replace("base", "dense") for base, *rest in parts]
+    short = [re.sub(r"\+rate_\w+", "", name) for name in named]
+    for arm, name, shorter in zip(found, named, short, strict=True):
+        arm.name = shorter if short.count(shorter) == 1 or name == shorter else name
 
 
 def show(found: list[Arm], folder: Path):

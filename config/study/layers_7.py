@@ -1,3 +1,0 @@
-# Seven layers in place of five, for a model whose layers are smaller.
-#   python train.py config/study/base.py config/study/cattn_m.py config/study/layers_7.py --out_dir=out/arm
-n_layer = 7
