@@ -387,6 +387,15 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             {"ffn": "cffn_gated", "cffn_gate": "glu", "cf_ladder": "elementwise"},
             "cffn_gate=glu needs cf_ladder=inner",
         ),
+        (
+            {
+                "ffn": "cffn_gated",
+                "cffn_gate": "glu_collapsed",
+                "cf_ladder": "elementwise",
+                "ffn_hidden": 9,
+            },
+            "cf_ladder=elementwise needs h as wide as n_embd",
+        ),
         ({"attention": "synthesizer", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
         ({"attention": "bigbird", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
         ({"attention": "bigbird", "bigbird_block": 0}, "bigbird_block must be at least 1, not 0"),
