@@ -98,6 +98,7 @@ STUDIES = {
             *("full_relative_nopos+rate_16e3", "full_relative_content_nopos+rate_8e3"),
             *("full_content+rate_8e3", "full_content", "full_content_control+rate_8e3"),
             *("full_content_constant+rate_8e3", "full_content_glu+rate_8e3"),
+            *("full_content_6+rate_8e3", "cattn_c_proj+rate_8e3"),
         )
     ],
     "modules": [
