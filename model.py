@@ -41,9 +41,7 @@ class ModelConfig:
     dropout: float = 0.0  # share of activations dropped in training
     attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
-    ffn_hidden: int | None = (
-        None  # width inside mlp, swiglu, cffn_gated's GLUs; None: 4, 8/3, 1 times n_embd
-    )
+    ffn_hidden: int | None = None  # width inside mlp, swiglu, cffn_gated's GLU; None: 4, 8/3, 1 n_embd
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is GPT-2's published weights' GELU
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head

@@ -223,7 +223,7 @@ def test_the_picture_has_a_line_for_each_arm_and_a_band_for_seeds(write, tmp_pat
         write("g", [5.0, 3.0], dropout=0.1)
     ]
     figure.draw(arms(read_runs([str(f) for f in folders])), "steps", tmp_path / "a.png")
-    (axes,) = made[0].axes
+    (axes,) = made[-1].axes
     assert [line.get_label() for line in axes.lines] == ["f (2 seeds)", "g"]
     assert axes.lines[0].get_ydata().tolist() == [5.0, 3.5]
     (band,) = axes.collections
