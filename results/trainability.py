@@ -43,12 +43,11 @@ def on_base(*names: str) -> list[str]:
     return ["+".join([BASE, *(f"config/study/{part}.py" for part in name.split("+"))]) for name in names]
 
 
-CLAIM = [
-    *on_base("dense_rope+rate_8e3"),
-    BASE,
-    *on_base("cffn_added+rate_8e3", "cffn_added_rope+rate_8e3", "mlp_narrow_rope+rate_8e3"),
-    *on_base("cattn_c_nopos+rate_8e3", "full_relative_nopos+rate_16e3"),
-]
+CLAIM = on_base(
+    *("dense_rope+rate_8e3", "mlp_narrow_rope+rate_8e3", "cffn_added_rope+rate_8e3"),
+    *("cffn_glu_rope+rate_8e3", "cattn_c_nopos+rate_8e3"),
+    *("full_content_6+rate_8e3", "full_content_6_constant+rate_8e3"),
+)
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
@@ -145,6 +144,7 @@ CONTROLS = {  # what each module is without its fractions, and with a constant i
     "cattn_c_nopos": (None, "cattn_c_nopos_constant"),
     "cffn_glu_rope": ("cffn_glu_control_rope", None),
     "full_content": ("full_content_control", "full_content_constant"),
+    "full_content_6": (None, "full_content_6_constant"),
     "full": ("full_control", None),
     "full_relative": ("full_relative_control", "full_relative_constant"),
     "full_c": (None, "full_c_constant"),
