@@ -10,8 +10,8 @@
     python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
     python results/trainability.py paper        # the papers' recipes to the letter
 
-Needs the data that config/study/base.py names. Each study is one or more calls of ablate.py, printed before
-they start; the same command goes on where it was interrupted. At the end stands a table with the validation
+Needs the data that config/study/dense.py names. Each study is one or more calls of ablate.py, printed
+before they start; the same command goes on where it was interrupted. At the end stands a table with the validation
 losses and, from the log of every step, the gradient norms after the warmup.
 """
 
@@ -35,7 +35,7 @@ from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from comparison.table import body  # noqa: E402
 
-BASE = "config/study/base.py"
+BASE = "config/study/dense.py"
 
 
 def on_base(*names: str) -> list[str]:
@@ -44,9 +44,9 @@ def on_base(*names: str) -> list[str]:
 
 
 CLAIM = on_base(
-    *("dense_rope+rate_8e3", "mlp_narrow_rope+rate_8e3", "cffn_added_rope+rate_8e3"),
+    *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "cffn_added+rope+rate_8e3"),
     *("cffn_glu_rope+rate_8e3", "cattn_c_nopos+rate_8e3"),
-    *("full_content_6+rate_8e3", "full_content_6_constant+rate_8e3"),
+    *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
 # the first arm of a study is what its differences are to
 STUDIES = {
@@ -75,12 +75,12 @@ STUDIES = {
     "rates": [  # 4e-3 is the study of modules
         [
             BASE,
-            *on_base("dense_rope", "cffn_added", "cffn_added_rope"),
+            *on_base("rope", "cffn_added", "cffn_added+rope"),
             *on_base("cattn_c_nopos", "full_relative_nopos"),
             "--vary=learning_rate=2e-3,8e-3 min_lr=2e-4,8e-4",
         ],
         [
-            *on_base("dense_rope", "cffn_added_rope", "cattn_c_nopos", "full_relative_nopos"),
+            *on_base("rope", "cffn_added+rope", "cattn_c_nopos", "full_relative_nopos"),
             "--vary=learning_rate=16e-3 min_lr=16e-4",
         ],
     ],
@@ -90,31 +90,31 @@ STUDIES = {
     # what F and the full model lack where training is longer
     "longer": [
         on_base(
-            *("dense_rope+rate_8e3", "dense_rope", "mlp_narrow_rope+rate_8e3", "cffn_added_rope+rate_8e3"),
-            *("cffn_added_rope+layers_6+rate_8e3", "cffn_glu_rope+rate_8e3"),
-            *("cffn_glu_control_rope+rate_8e3", "cattn_c_nopos+rate_8e3"),
-            *("cattn_c_nopos_constant+rate_8e3", "cattn_m_small+rate_8e3"),
+            *("rope+rate_8e3", "rope", "mlp_narrow+rope+rate_8e3", "cffn_added+rope+rate_8e3"),
+            *("cffn_added+rope+layers_6+rate_8e3", "cffn_glu_rope+rate_8e3"),
+            *("cffn_glu_rope+control+rate_8e3", "cattn_c_nopos+rate_8e3"),
+            *("cattn_c_nopos+constant+rate_8e3", "cattn_m_small+rate_8e3"),
             *("full_relative_nopos+rate_16e3", "full_relative_content_nopos+rate_8e3"),
-            *("full_content+rate_8e3", "full_content", "full_content_control+rate_8e3"),
-            *("full_content_constant+rate_8e3", "full_content_glu+rate_8e3"),
-            *("full_content_6+rate_8e3", "cattn_c_proj+rate_8e3"),
+            *("full_content+rate_8e3", "full_content", "full_content+control+rate_8e3"),
+            *("full_content+constant+rate_8e3", "full_content_glu+rate_8e3"),
+            *("full_content+layers_6+depth_1+rate_8e3", "cattn_c_proj+rate_8e3"),
         )
     ],
     "modules": [
         [
             BASE,
             *on_base(
-                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated_control", "cffn_gated_clamp"),
-                *("cffn_glu", "cffn_added_constant", "cattn_m_relative_nopos"),
-                *("cffn_glu_control", "cffn_glu_constant", "cffn_product", "cffn_product_control"),
-                *("cffn_product_constant", "cffn_added", "cffn_added_wide", "cattn_m", "cattn_m_control"),
-                *("cattn_m_heads", "cattn_m_heads_control", "cattn_m_heads_constant", "cattn_m_content"),
-                *("cattn_m_content_control", "cattn_m_relative", "cattn_m_relative_control"),
-                *("cattn_m_relative_constant", "cattn_m_relative_small", "cattn_u", "cattn_u_control"),
-                *("cattn_u_constant", "cattn_c", "cattn_c_control", "cattn_c_constant", "full"),
-                *("full_control", "full_relative", "full_relative_control", "full_relative_constant"),
-                *("full_relative_nopos", "full_c", "full_c_constant", "dense_rope", "cffn_added_rope"),
-                *("cffn_product_control_rope", "cattn_c_nopos"),
+                *("mlp_narrow", "swiglu_narrow", "cffn_gated", "cffn_gated+control", "cffn_gated_clamp"),
+                *("cffn_glu", "cffn_added+constant", "cattn_m_relative_nopos"),
+                *("cffn_glu+control", "cffn_glu+constant", "cffn_product", "cffn_product+control"),
+                *("cffn_product+constant", "cffn_added", "cffn_added_wide", "cattn_m", "cattn_m+control"),
+                *("cattn_m_heads", "cattn_m_heads+control", "cattn_m_heads+constant", "cattn_m_content"),
+                *("cattn_m_content+control", "cattn_m_relative", "cattn_m_relative+control"),
+                *("cattn_m_relative+constant", "cattn_m_relative_small", "cattn_u", "cattn_u+control"),
+                *("cattn_u+constant", "cattn_c", "cattn_c+control", "cattn_c+constant", "full"),
+                *("full+control", "full_relative", "full_relative+control", "full_relative+constant"),
+                *("full_relative_nopos", "full_c", "full_c+constant", "rope", "cffn_added+rope"),
+                *("cffn_product+rope+control", "cattn_c_nopos"),
                 *("cattn_m_relative_content_nopos", "full_relative_content_nopos"),
             ),
         ]
@@ -128,26 +128,14 @@ STUDIES = {
 }
 
 
-CONTROLS = {  # what each module is without its fractions, and with a constant in place of each
-    "cffn_gated": ("cffn_gated_control", None),
-    "cffn_glu": ("cffn_glu_control", "cffn_glu_constant"),
-    "cffn_product": ("cffn_product_control", "cffn_product_constant"),
-    "cffn_added": ("cffn_product_control", "cffn_added_constant"),
-    "cffn_added_wide": ("cffn_product_control", "cffn_added_constant"),
-    "cffn_added_rope": ("cffn_product_control_rope", None),
-    "cattn_m": ("cattn_m_control", None),
-    "cattn_m_heads": ("cattn_m_heads_control", "cattn_m_heads_constant"),
-    "cattn_m_content": ("cattn_m_content_control", None),
-    "cattn_m_relative": ("cattn_m_relative_control", "cattn_m_relative_constant"),
-    "cattn_u": ("cattn_u_control", "cattn_u_constant"),
-    "cattn_c": ("cattn_c_control", "cattn_c_constant"),
-    "cattn_c_nopos": (None, "cattn_c_nopos_constant"),
-    "cffn_glu_rope": ("cffn_glu_control_rope", None),
-    "full_content": ("full_content_control", "full_content_constant"),
-    "full_content_6": (None, "full_content_6_constant"),
-    "full": ("full_control", None),
-    "full_relative": ("full_relative_control", "full_relative_constant"),
-    "full_c": (None, "full_c_constant"),
+# on a dense model; on any other they follow the module's name
+OVERLAYS = re.compile(r"(rope|layers_6|size_10m|rate)(_|$)")
+SAME = {  # without fractions these are one model
+    "cffn_added+control": "cffn_product+control",
+    "cffn_added+rope+control": "cffn_product+rope+control",
+    "cffn_added_wide+control": "cffn_product+control",
+    "cffn_added_wide+constant": "cffn_added+constant",
+    "full_content+layers_6+depth_1+constant": "full_content+layers_6+constant",
 }
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
 COLUMNS += ("to control", "p (control)", "to constant", "p (constant)")
@@ -199,7 +187,7 @@ def in_order(found: list[Arm], study: str) -> list[Arm]:
 def name_shortly(found: list[Arm]):
     """Names without the base, and without the learning rate where no other arm has the same name then."""
     parts = [[part.removeprefix("study-") for part in arm.name.split("+")] for arm in found]
-    named = ["+".join(rest) or base.replace("base", "dense") for base, *rest in parts]
+    named = ["+".join(part[1:] if part[1:] and not OVERLAYS.match(part[1]) else part) for part in parts]
     short = [re.sub(r"\+rate_\w+", "", name) for name in named]
     for arm, name, shorter in zip(found, named, short, strict=True):
         arm.name = shorter if short.count(shorter) == 1 or name == shorter else name
@@ -218,8 +206,9 @@ def show(found: list[Arm], folder: Path):
         losses = arm.measures()["loss"]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
         difference_, p = compared(arm, found[0])
-        controls = [named.get(name) for name in CONTROLS.get(arm.name, (None, None))]
-        (to_control, p_control), (to_constant, p_constant) = (compared(arm, one) for one in controls)
+        (to_control, p_control), (to_constant, p_constant) = (
+            compared(arm, named.get(without_fractions(arm.name, kind))) for kind in ("control", "constant")
+        )
         clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
         row = {
             "arm": arm.name,
@@ -244,6 +233,11 @@ def show(found: list[Arm], folder: Path):
     (folder / "runs.csv").write_text(every_evaluation(found))
     for against in ("tokens", "hours") if len(named) <= 12 else ():  # more cannot be told apart
         figure.draw(list(named.values()), against, folder / f"{against}.png")
+
+
+def without_fractions(name: str, kind: str) -> str:
+    """The arm that is this one with a control (z = 0) or a constant for each fraction."""
+    return SAME.get(f"{name}+{kind}", f"{name}+{kind}")
 
 
 def compared(arm: Arm, baseline: Arm | None) -> tuple[str, str]:

@@ -20,7 +20,8 @@ FINE_TUNING = ["config/finetune_text.py", "config/glue.py"]  # of finished model
 ON_TOP = ("/size/", "/ablate/", "/study/")
 MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
 STUDY = [name for name in FILES if "/study/" in name]
-ON_A_MODULE = {"paper": ["cffn_gated"], "proj": ["cattn_m"]}
+ON_A_MODULE = {"paper": "cffn_gated"}
+ON_A_MODULE |= dict.fromkeys(("proj", "control", "constant", "depth_1"), "cattn_m")
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
 LLAMA = [name for name in MODELS if "/paper/llama" in name]
@@ -61,13 +62,11 @@ def test_llama():
 @pytest.mark.parametrize("name", STUDY)
 def test_arms_of_the_study(name):
     """Each is another model than the base, by keys that it reads, or the base at another learning rate."""
-    modules = [f"config/study/{one}.py" for one in ON_A_MODULE.get(Path(name).stem, [])]
-    base, arm = model("config/study/base.py"), model("config/study/base.py", *modules, name)
-    assert (arm == base) == (name == "config/study/base.py" or "/rate_" in name)
+    module = ON_A_MODULE.get(Path(name).stem)
+    modules = [f"config/study/{module}.py"] if module else []
+    base, arm = model("config/study/dense.py"), model("config/study/dense.py", *modules, name)
+    assert (arm == base) == (name == "config/study/dense.py" or "/rate_" in name)
     assert not arm.without_effect()
-    if name.endswith("_control.py"):
-        assert not arm.has_ladders
-        assert dataclasses.replace(arm, cf_control=False).has_ladders
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_arms_of_the_study(name):
 )
 def test_the_studys_papers_are_the_papers(modules, recipe):
     """The model and the treatment of its ladders, at another size."""
-    files = [f"config/study/{name}.py" for name in ("base", *modules, "paper")]
+    files = [f"config/study/{name}.py" for name in ("dense", *modules, "paper")]
     ours, theirs = resolve(TrainConfig, files), resolve(TrainConfig, [f"config/paper/{recipe}.py"])
     for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
         setattr(ours, key, getattr(theirs, key))
@@ -95,27 +94,18 @@ def test_the_study_names_its_arms():
     spec = importlib.util.spec_from_file_location("trainability", ROOT / "results/trainability.py")
     study = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(study)
-    arms = {Path(name).stem for name in STUDY}
-    pairs = [(one, other) for one, both in study.CONTROLS.items() for other in both if other]
-    assert {name for pair in pairs for name in pair} <= arms
     named = [text for calls in study.STUDIES.values() for call in calls for text in call]
-    files = {file for text in named if not text.startswith("--") for file in text.split("+")}
-    assert files <= set(STUDY)
-    for module, control in pairs:
-        without = model("config/study/base.py", f"config/study/{control}.py")
-        fractions = model("config/study/base.py", f"config/study/{module}.py")
-        assert fractions.has_ladders
-        assert not without.has_ladders
-        constant = control.endswith("_constant")
-        expected = dataclasses.replace(fractions, cf_control=True, cf_control_constant=constant)
-        if control.startswith("cffn_product_control"):  # without ladders the same as cffn_added
-            expected.ffn = "cffn_product"
-        keys = [field.name for field in dataclasses.fields(ModelConfig)]
-        idle = [
-            key for key in keys if any(text.startswith(f"{key}=") for text in expected.without_effect())
-        ]
-        for key in set(keys) - set(idle):
-            assert getattr(without, key) == getattr(expected, key), (module, control, key)
+    arms = {text for text in named if not text.startswith("--")}
+    assert {file for arm in arms for file in arm.split("+")} <= set(STUDY)
+    for arm in arms:
+        built = model(*arm.split("+"))
+        assert not built.without_effect(), arm
+        if arm.endswith(("control.py", "constant.py")):
+            assert not built.has_ladders
+            assert dataclasses.replace(built, cf_control=False, cf_control_constant=False).has_ladders
+    for ours, other in study.SAME.items():
+        one, two = (parameter_counts(model(*study.on_base(name)[0].split("+"))) for name in (ours, other))
+        assert one == two
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,3 +1,3 @@
 # CAttnM for attention, one head.
-#   python train.py config/study/base.py config/study/cattn_m.py --out_dir=out/arm
+#   python train.py config/study/dense.py config/study/cattn_m.py --out_dir=out/arm
 attention = "cattn_m"

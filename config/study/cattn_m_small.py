@@ -1,5 +1,5 @@
 # CAttnM by distance with content, small enough for four fifths of the dense parameters.
-#   python train.py config/study/base.py config/study/cattn_m_small.py --out_dir=out/arm
+#   python train.py config/study/dense.py config/study/cattn_m_small.py --out_dir=out/arm
 attention = "cattn_m"
 cattn_heads = 4
 cf_ladders = 3

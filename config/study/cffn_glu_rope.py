@@ -1,5 +1,5 @@
 # cffn_glu with RoPE, and wide enough for two thirds of the dense model's parameters.
-#   python train.py config/study/base.py config/study/cffn_glu_rope.py --out_dir=out/arm
+#   python train.py config/study/dense.py config/study/cffn_glu_rope.py --out_dir=out/arm
 ffn = "cffn_gated"
 cffn_gate = "glu_collapsed"
 ffn_hidden = 160

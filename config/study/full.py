@@ -1,5 +1,5 @@
 # CAttnM with four heads, and cffn_added.
-#   python train.py config/study/base.py config/study/full.py --out_dir=out/arm
+#   python train.py config/study/dense.py config/study/full.py --out_dir=out/arm
 attention = "cattn_m"
 cattn_heads = 4
 ffn = "cffn_added"

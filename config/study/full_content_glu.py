@@ -1,5 +1,5 @@
 # full_content with a GLU and fractions beside it for its feed-forward layers.
-#   python train.py config/study/base.py config/study/full_content_glu.py --out_dir=out/arm
+#   python train.py config/study/dense.py config/study/full_content_glu.py --out_dir=out/arm
 attention = "cattn_m"
 cattn_heads = 4
 cattn_relative = True

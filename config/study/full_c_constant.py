@@ -1,7 +1,0 @@
-# Both of full_c with constants for their fractions.
-#   python train.py config/study/base.py config/study/full_c_constant.py --out_dir=out/arm
-attention = "cattn_c"
-cattn_heads = 16
-ffn = "cffn_added"
-cf_control = True
-cf_control_constant = True
