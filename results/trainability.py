@@ -11,8 +11,8 @@
     python results/trainability.py paper        # the papers' recipes to the letter
 
 Needs the data that config/study/dense.py names. Each study is one or more calls of ablate.py, printed
-before they start; the same command goes on where it was interrupted. At the end stands a table with the validation
-losses and, from the log of every step, the gradient norms after the warmup.
+before they start; the same command goes on where it was interrupted. At the end stands a table with the
+validation losses and, from the log of every step, the gradient norms after the warmup.
 """
 
 import re
