@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from data.loader import Dataset
+from tests.training.records import losses
 from train import main
 from training import checkpoint, hardware, trainer
 from training.config import TrainConfig
@@ -22,10 +23,6 @@ from training.evaluation import evaluate
 from training.log import RunFolderError, draw_losses, open_run, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def losses(records):
-    return [(r["step"], r.get("loss"), r.get("val_loss")) for r in records]
 
 
 def refused(capsys, arguments, *overrides):
