@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import configurator
-from model import ModelConfig, cache_bytes_per_token, flops_per_token, parameter_counts
+from architecture import ModelConfig
+from model import cache_bytes_per_token, flops_per_token, parameter_counts
 
 
 def published(arguments: list[str]) -> str:

@@ -28,9 +28,10 @@ import torch
 from tqdm import tqdm
 
 import configurator
+from architecture import ModelConfig
 from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
-from model import ModelConfig, cache_bytes_per_token, flops_per_token, parameter_counts
+from model import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import (
     DeviceError,
     choose_device,

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 import configurator
+from architecture import model_config
 from data import DataError, mixture
-from model import model_config
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig, saved_config

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import torch
 
+from architecture import ModelConfig
 from benchmarks.training_step import build
-from model import GPT, ModelConfig
+from model import GPT
 
 SECTIONS = ("step", "prefill")
 SHORTEST = 4  # tokens of block_size that `gate` needs

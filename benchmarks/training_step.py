@@ -16,9 +16,10 @@ from collections.abc import Callable
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from architecture import ModelConfig
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import linear_cross_entropy
-from model import GPT, ModelConfig
+from model import GPT
 from training.hardware import autocast
 from training.optimizer import adamw
 

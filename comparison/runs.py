@@ -8,7 +8,8 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from model import flops_per_token, model_config, parameter_counts
+from architecture import model_config
+from model import flops_per_token, parameter_counts
 from training.config import with_defaults
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from architecture import ModelConfig
 from data.tokenizer import Tokenizer, build_tokenizer
 from evaluation import EvaluationError
-from model import GPT, ModelConfig
+from model import GPT
 from training import checkpoint, pretrained
 from training.hardware import autocast, choose_device, choose_dtype
 

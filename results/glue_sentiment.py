@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
+from architecture import model_config  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from data import DataError, packages  # noqa: E402
 from data.encoding import in_validation  # noqa: E402
 from finetuning.report import accuracy, details  # noqa: E402
-from model import model_config, parameter_counts  # noqa: E402
+from model import parameter_counts  # noqa: E402
 from training.log import write_whole  # noqa: E402
 
 PACKAGE = "vaderSentiment==3.3.2"

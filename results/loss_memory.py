@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
+import architecture
 import configurator
 import model
 from benchmarks import report, training_step
@@ -26,7 +27,7 @@ BATCH_SIZE = 8
 
 def step(form: str, device: torch.device):
     model.linear_cross_entropy = FORMS[form]
-    config = configurator.parse(model.ModelConfig, ["config/gpt2.py"])
+    config = configurator.parse(architecture.ModelConfig, ["config/gpt2.py"])
     config.vocab_size = 50257
     options = training_step.StepOptions(
         BATCH_SIZE, "bfloat16", compile=True, activation_checkpointing=False

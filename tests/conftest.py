@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from architecture import ModelConfig
 from data.binary import prepare
-from model import GPT, ModelConfig
+from model import GPT
 from train import main
 
 settings.register_profile("any machine", deadline=None)  # a busy one is not a failure

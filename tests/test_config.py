@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from architecture import ModelConfig, model_config
 from configurator import resolve
 from data import mixture
 from layers import POSITION
-from model import ModelConfig, flops_per_token, model_config, parameter_counts
+from model import flops_per_token, parameter_counts
 from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,9 +7,10 @@ import torch
 from torch.nn.functional import layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
+from architecture import ModelConfig
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from model import GPT, ModelConfig, cache_bytes_per_token, sample_token
+from model import GPT, cache_bytes_per_token, sample_token
 from training.hardware import missing_for_compile
 
 NAN = float("nan")

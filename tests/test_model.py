@@ -10,14 +10,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from architecture import ModelConfig, model_config
 from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
-from model import (
-    GPT,
-    ModelConfig,
-    model_config,
-    sample_token,
-)  # fmt: skip
+from model import GPT, sample_token
 from tests.model_variants import VARIANTS, every_option
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,10 +8,10 @@ from typing import Literal
 
 import torch
 
+from architecture import ModelConfig
 from configurator import ConfigError
 from data import DataError, mixture
 from layers import ATTENTION, FFN
-from model import ModelConfig
 from training import pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.distributed import world_size

@@ -7,7 +7,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from tqdm import tqdm
 
-from model import GPT, ModelConfig, flops_per_token, parameter_counts
+from architecture import ModelConfig
+from model import GPT, flops_per_token, parameter_counts
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
 from training.schedule import Dyadic

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from architecture import ModelConfig
 from layers import FFN
-from model import ModelConfig
 from training.checkpoint import CheckpointError
 
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}

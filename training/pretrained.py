@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
+from architecture import ModelConfig, model_config
 from data import DataError, gpt2
 from data.tokenizer import Tokenizer, build_tokenizer, from_json
-from model import GPT, ModelConfig, model_config
+from model import GPT
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
 

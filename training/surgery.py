@@ -6,9 +6,10 @@ for later positions.
 
 import dataclasses
 
+from architecture import ModelConfig
 from configurator import ConfigError
 from layers import ATTENTION, FFN, POSITION
-from model import GPT, ModelConfig
+from model import GPT
 from training import checkpoint
 from training.pretrained import Source, read_checked
 

@@ -13,10 +13,11 @@ import torch
 from tqdm import tqdm
 
 import configurator
+from architecture import model_config
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from layers.ladder import Fraction
-from model import GPT, flops_per_token, model_config, parameter_counts
+from model import GPT, flops_per_token, parameter_counts
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.distributed import Ranks

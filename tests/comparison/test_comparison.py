@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
+from architecture import model_config
 from compare import main
 from comparison import figure, table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
-from model import flops_per_token, model_config, parameter_counts
+from model import flops_per_token, parameter_counts
 from training.config import TrainConfig
 from training.log import Log, RunFolderError
 

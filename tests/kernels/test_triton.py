@@ -15,8 +15,8 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
+from architecture import ModelConfig
 from kernels import backend
-from model import ModelConfig
 
 HERE = Path(__file__).parent
 needs_triton = pytest.mark.skipif(not backend.INSTALLED, reason="needs triton")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from architecture import ModelConfig
 from kernels.continued_fraction import (
     continued_fraction,
     continued_fraction_ladder,
@@ -10,7 +11,6 @@ from kernels.continued_fraction import (
     denominator,
 )
 from layers.ladder import Fraction, LadderEnsemble
-from model import ModelConfig
 
 
 def ensemble(n_in=8, n_out=5, ladders=3, depth=3, linear=True, project=True, dtype=torch.float32, **keys):

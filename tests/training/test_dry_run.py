@@ -6,7 +6,8 @@ import resource
 import pytest
 import torch
 
-from model import GPT, ModelConfig, flops_per_token
+from architecture import ModelConfig
+from model import GPT, flops_per_token
 from train import main
 from training.dry_run import memory_estimate
 from training.optimizer import muon

@@ -59,7 +59,8 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
 
 def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
     """On a device of 1 GFLOP/s: three forward passes' FLOPs per token; nothing where it is not known."""
-    from model import flops_per_token, model_config
+    from architecture import model_config
+    from model import flops_per_token
     from training import trainer
     from training.config import TrainConfig
 

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from architecture import ModelConfig
 from configurator import ConfigError, resolve
 from layers import ATTENTION, FFN, POSITION
-from model import GPT, ModelConfig
+from model import GPT
 from tests.training.transformers_models import drawn, gpt2
 from train import main
 from training import checkpoint, pretrained, surgery
