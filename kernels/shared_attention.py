@@ -45,28 +45,22 @@ def shared_attention(
     autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
     backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
     It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
-    "triton" (not relative, no keys, no float64, R <= 64) keeps tiles of scores on the chip; for the
-    gradients of y and F it adds up B H T R float32 numbers for each 128 tokens (64 where v is float32, 32
-    where R > 32). "auto" is Triton on a GPU that can. Differentiable once.
+    "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y, F and the keys
+    it adds up B H T R float32 numbers each (relative: twice for F) for each 128 tokens (64 where v is
+    float32 or relative, 32 where both or R > 32). "auto" is Triton on a GPU that can. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """
     _check(y, F, v, keys)
     F = F[..., : y.shape[2]]
-    if relative or keys is not None:
-        if backends.named(backend) == "triton":
-            raise ValueError(
-                "cf_backend=triton has no columns of distances, and no keys: use torch or auto"
-            )
-        return _strips(y, F, v, keys, strict, relative)
-    if backends.use_triton(backend, y, F, v):
+    if backends.use_triton(backend, y, F, v, *(() if keys is None else (keys,))):
         if y.shape[3] <= LARGEST_RANK:
-            return shared_attention_triton(y, F, v, strict)
+            return shared_attention_triton(y, F, v, strict, relative, keys)
         if backend == "triton":
             raise ValueError(
                 f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
             )
-    return _strips(y, F, v, None, strict, False)
+    return _strips(y, F, v, keys, strict, relative)
 
 
 def _check(y, F, v, keys):
@@ -229,16 +223,11 @@ def register_flop_formulas():
         batch, heads, length, width = v_shape
         return 2 * batch * heads * length * length * (ranks * y_shape[-1] + width)
 
-    def strips(y_shape, F_shape, v_shape, keys_shape, *_, **__):
+    def forward(y_shape, F_shape, v_shape, keys_shape, *_, **__):
         return product(y_shape, v_shape, 1 if keys_shape is None else 2)
 
-    def triton(y_shape, F_shape, v_shape, *_, **__):
-        return product(y_shape, v_shape)
-
-    formulas = {"shared_attention": strips, "shared_attention_triton": triton}
-    for name in list(formulas)[: 1 + backends.AVAILABLE]:
-        forward = formulas[name]
-        backward = functools.partial(_twice, forward)
+    backward = functools.partial(_twice, forward)
+    for name in ("shared_attention", "shared_attention_triton")[: 1 + backends.AVAILABLE]:
         register_flop_formula(getattr(torch.ops.cofrgenet, name))(forward)
         register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
 

@@ -9,6 +9,11 @@ added up in order, so that a gradient repeats itself to the bit.
 
 In all kernels: `length` rows t attend to columns j <= t; the rows of y, and of what has its shape or the
 output's, begin at SHIFT (1: strict). Base 2 throughout: exp2 is what the hardware has.
+
+RELATIVE, columns of F by distance: a square tile of scores whose first row is n tokens behind its first
+column needs the distances n .. n + TILE - 1 on and below its diagonal, and the TILE before them above it.
+By distance, both fit into one tile of the same size, of which row i is turned by i to lie by position; the
+same turn leads back. KEYS adds y_t k_j.
 """
 
 import torch
@@ -39,11 +44,51 @@ def _load(pointer, rows, columns, stride, row_count, column_count):
 
 
 @triton.jit
+def _store(pointer, x, rows, columns, row_count, column_count):
+    """A tile of a matrix of float32 whose columns lie side by side."""
+    mask = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
+    tl.store(pointer + rows[:, None] * column_count + columns[None, :], x, mask)
+
+
+@triton.jit
+def _load_columns(f_ptr, ranks, first, stride, R, length, COLUMNS: tl.constexpr):
+    """Columns first .. first + COLUMNS - 1 of F, float32; zeros where there is none."""
+    columns = first + tl.arange(0, COLUMNS)
+    mask = (ranks < R)[:, None] & ((columns >= 0) & (columns < length))[None, :]
+    return tl.load(f_ptr + ranks.to(tl.int64)[:, None] * stride + columns[None, :], mask, other=0.0).to(
+        tl.float32
+    )
+
+
+@triton.jit
+def _load_keys(k_ptr, columns, ranks, stride, length, R):
+    """k_j as columns, float32."""
+    return tl.trans(_load(k_ptr, columns, ranks, stride, length, R).to(tl.float32))
+
+
+@triton.jit
+def _turned(x, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """Scores by distance from the token of their row, by position, and the other way round. AXIS: that of
+    distances and positions.
+    """
+    one = tl.arange(0, TILE)
+    by = one[:, None] - one[None, :] if AXIS == 1 else one[None, :] - one[:, None]
+    return tl.gather(x, by & (TILE - 1), AXIS)
+
+
+@triton.jit
+def _further(TILE: tl.constexpr, AXIS: tl.constexpr):
+    """Where a tile of scores by distance has the further distances, those on and below the diagonal."""
+    one = tl.arange(0, TILE)
+    return one[None, :] <= one[:, None] if AXIS == 1 else one[:, None] <= one[None, :]
+
+
+@triton.jit
 def _forward_kernel(
-    y_ptr, f_ptr, v_ptr, out_ptr, lse_ptr, heads, length, width,
-    y_b, y_h, y_t, f_h, f_r, v_b, v_h, v_t, out_b, out_h, out_t,
+    y_ptr, f_ptr, v_ptr, k_ptr, out_ptr, lse_ptr, heads, length, width,
+    y_b, y_h, y_t, f_h, f_r, v_b, v_h, v_t, k_b, k_h, k_t, out_b, out_h, out_t,
     R: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-    SHIFT: tl.constexpr, WIDE: tl.constexpr,
+    SHIFT: tl.constexpr, WIDE: tl.constexpr, RELATIVE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """out: [B, H, SHIFT + length, width]; lse: [B H, length] float32, written by the first chunk."""
     chunks = tl.cdiv(width, CHUNK)
@@ -60,10 +105,26 @@ def _forward_kernel(
     largest = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     out = tl.zeros((ROWS, CHUNK), tl.float32)
+    f_ptr += head * f_h
+    k_ptr += batch * k_b + head * k_h
+    if RELATIVE:
+        F = _load_columns(f_ptr, ranks, tile * ROWS, f_r, R, length, COLUMNS)
+        further = tl.dot(y, F, input_precision=PRECISE)
     for start in range(0, tl.minimum((tile + 1) * ROWS, length), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        F = _load(f_ptr + head * f_h, ranks, columns, f_r, R, length).to(tl.float32)
-        scores = tl.dot(y, F, input_precision=PRECISE)
+        if RELATIVE:
+            F = _load_columns(f_ptr, ranks, tile * ROWS - start - COLUMNS, f_r, R, length, COLUMNS)
+            nearer = tl.dot(y, F, input_precision=PRECISE)
+            scores = _turned(tl.where(_further(COLUMNS, 1), further, nearer), 1, COLUMNS)
+            further = nearer  # of the next tile
+            if KEYS:
+                k = _load_keys(k_ptr, columns, ranks, k_t, length, R)
+                scores = tl.dot(y, k, scores, input_precision=PRECISE)
+        else:
+            F = _load(f_ptr, ranks, columns, f_r, R, length).to(tl.float32)
+            if KEYS:
+                F += _load_keys(k_ptr, columns, ranks, k_t, length, R)
+            scores = tl.dot(y, F, input_precision=PRECISE)
         scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
         # finite after the first tile: every row sees column 0
         larger = tl.maximum(largest, tl.max(scores, 1))
@@ -104,14 +165,16 @@ def _delta_kernel(
 
 @triton.jit
 def _scores_backward_kernel(
-    y_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, grad_y_ptr, grad_f_ptr, heads, length, width,
-    y_b, y_h, y_t, f_h, f_r, v_b, v_h, v_t, grad_b, grad_h, grad_t,
+    y_ptr, f_ptr, v_ptr, k_ptr, grad_ptr, lse_ptr, delta_ptr, grad_y_ptr, grad_j_ptr, grad_d_ptr,
+    heads, length, width,
+    y_b, y_h, y_t, f_h, f_r, v_b, v_h, v_t, k_b, k_h, k_t, grad_b, grad_h, grad_t,
     R: tl.constexpr, RANK: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
-    SHIFT: tl.constexpr, WIDE: tl.constexpr,
+    SHIFT: tl.constexpr, WIDE: tl.constexpr, RELATIVE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """One tile of dS = A (dP - delta), dP = dO v^T: its shares of dS F^T and dS^T y.
 
-    grad_y: [tiles of columns, B H, length, R], grad_f: [tiles of rows, B H, length, R], float32.
+    grad_y: [tiles of columns, B H, length, R]; grad_j, by position: [tiles of rows, B H, length, R];
+    grad_d, by distance: [2, tiles of rows, B H, length, R], the further and the nearer ones; float32.
     """
     tiles = tl.cdiv(length, TILE)
     below, left = tl.program_id(0) // tiles, tl.program_id(0) % tiles
@@ -130,27 +193,61 @@ def _scores_backward_kernel(
             through = _dot(grad, tl.trans(v), through, WIDE)
         y = _load(y_ptr + batch * y_b + head * y_h + SHIFT * y_t, rows, ranks, y_t, length, R)
         y = y.to(tl.float32)
-        F = _load(f_ptr + head * f_h, ranks, columns, f_r, R, length).to(tl.float32)
+        scaled = y * LOG2E
         lse = tl.load(lse_ptr + sequence * length + rows, rows < length, other=float("inf"))
         delta = tl.load(delta_ptr + sequence * length + rows, rows < length, other=0.0)
-        scores = tl.dot(y * LOG2E, F, input_precision=PRECISE) - lse[:, None]
+        f_ptr += head * f_h
+        k_ptr += batch * k_b + head * k_h
+        if KEYS:
+            k = _load_keys(k_ptr, columns, ranks, k_t, length, R)
+        if RELATIVE:
+            distance = (below - left) * TILE
+            F = _load_columns(f_ptr, ranks, distance, f_r, R, length, TILE)
+            near = _load_columns(f_ptr, ranks, distance - TILE, f_r, R, length, TILE)
+            further = tl.dot(scaled, F, input_precision=PRECISE)
+            nearer = tl.dot(scaled, near, input_precision=PRECISE)
+            scores = _turned(tl.where(_further(TILE, 1), further, nearer), 1, TILE)
+            if KEYS:
+                scores = tl.dot(scaled, k, scores, input_precision=PRECISE)
+        else:
+            F = _load(f_ptr, ranks, columns, f_r, R, length).to(tl.float32)
+            if KEYS:
+                F += k
+            scores = tl.dot(scaled, F, input_precision=PRECISE)
+        scores -= lse[:, None]
         weights = tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores), 0.0)
         through = weights * (through - delta[:, None])
         place = tl.num_programs(1) * length
-        y_share = tl.dot(through, tl.trans(F), input_precision=PRECISE)
-        y_ptrs = grad_y_ptr + (left * place + sequence * length + rows)[:, None] * R + ranks[None, :]
-        tl.store(y_ptrs, y_share, (rows < length)[:, None] & (ranks < R)[None, :])
-        f_share = tl.dot(tl.trans(through), y, input_precision=PRECISE)
-        f_ptrs = grad_f_ptr + (below * place + sequence * length + columns)[:, None] * R + ranks[None, :]
-        tl.store(f_ptrs, f_share, (columns < length)[:, None] & (ranks < R)[None, :])
+        if RELATIVE:
+            by_distance = _turned(through, 1, TILE)
+            further = tl.where(_further(TILE, 1), by_distance, 0.0)
+            nearer = tl.where(_further(TILE, 1), 0.0, by_distance)
+            y_share = tl.dot(further, tl.trans(F), input_precision=PRECISE)
+            y_share = tl.dot(nearer, tl.trans(near), y_share, input_precision=PRECISE)
+            if KEYS:
+                y_share = tl.dot(through, tl.trans(k), y_share, input_precision=PRECISE)
+        else:
+            y_share = tl.dot(through, tl.trans(F), input_precision=PRECISE)
+        grad_y_ptr += (left * place + sequence * length) * R
+        _store(grad_y_ptr, y_share, rows, ranks, length, R)
+        if RELATIVE:
+            grad_d_ptr += (below * place + sequence * length) * R
+            distances = distance + tl.arange(0, TILE)
+            share = tl.dot(tl.trans(further), y, input_precision=PRECISE)
+            _store(grad_d_ptr, share, distances, ranks, length, R)
+            share = tl.dot(tl.trans(nearer), y, input_precision=PRECISE)
+            _store(grad_d_ptr + tiles * place * R, share, distances - TILE, ranks, length, R)
+        if KEYS or not RELATIVE:
+            share = tl.dot(tl.trans(through), y, input_precision=PRECISE)
+            _store(grad_j_ptr + (below * place + sequence * length) * R, share, columns, ranks, length, R)
 
 
 @triton.jit
 def _values_backward_kernel(
-    y_ptr, f_ptr, grad_ptr, lse_ptr, grad_v_ptr, heads, length, width,
-    y_b, y_h, y_t, f_h, f_r, grad_b, grad_h, grad_t, v_b, v_h, v_t,
+    y_ptr, f_ptr, k_ptr, grad_ptr, lse_ptr, grad_v_ptr, heads, length, width,
+    y_b, y_h, y_t, f_h, f_r, k_b, k_h, k_t, grad_b, grad_h, grad_t, v_b, v_h, v_t,
     R: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-    SHIFT: tl.constexpr, WIDE: tl.constexpr,
+    SHIFT: tl.constexpr, WIDE: tl.constexpr, RELATIVE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """grad_v = A^T dO, ROWS of v by CHUNK, from tiles of COLUMNS tokens that attend to them."""
     chunks = tl.cdiv(width, CHUNK)
@@ -160,7 +257,13 @@ def _values_backward_kernel(
     rows = tile * ROWS + tl.arange(0, ROWS)
     ranks = tl.arange(0, RANK)
     values = chunk * CHUNK + tl.arange(0, CHUNK)
-    F = tl.trans(_load(f_ptr + head * f_h, ranks, rows, f_r, R, length)).to(tl.float32) * LOG2E
+    f_ptr += head * f_h
+    k_ptr += batch * k_b + head * k_h
+    columns = tl.zeros((ROWS, RANK), tl.float32)  # by position, as rows
+    if KEYS:
+        columns = tl.trans(_load_keys(k_ptr, rows, ranks, k_t, length, R)) * LOG2E
+    if not RELATIVE:
+        columns += tl.trans(_load(f_ptr, ranks, rows, f_r, R, length)).to(tl.float32) * LOG2E
     y_ptr += batch * y_b + head * y_h + SHIFT * y_t
     grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
     out = tl.zeros((ROWS, CHUNK), tl.float32)
@@ -169,7 +272,18 @@ def _values_backward_kernel(
         y = tl.trans(_load(y_ptr, tokens, ranks, y_t, length, R)).to(tl.float32)
         # infinite beyond the end: no weight
         lse = tl.load(lse_ptr + sequence * length + tokens, tokens < length, other=float("inf"))
-        scores = tl.dot(F, y, input_precision=PRECISE) - lse[None, :]
+        if RELATIVE:
+            distance = start - tile * ROWS
+            F = _load_columns(f_ptr, ranks, distance, f_r, R, length, ROWS) * LOG2E
+            further = tl.dot(tl.trans(F), y, input_precision=PRECISE)
+            F = _load_columns(f_ptr, ranks, distance - ROWS, f_r, R, length, ROWS) * LOG2E
+            nearer = tl.dot(tl.trans(F), y, input_precision=PRECISE)
+            scores = _turned(tl.where(_further(ROWS, 0), further, nearer), 0, ROWS)
+            if KEYS:
+                scores = tl.dot(columns, y, scores, input_precision=PRECISE)
+        else:
+            scores = tl.dot(columns, y, input_precision=PRECISE)
+        scores -= lse[None, :]
         weights = tl.where(rows[:, None] <= tokens[None, :], tl.exp2(scores), 0.0)
         grad = _load(grad_ptr, tokens, values, grad_t, length, width)
         out = _dot(weights, grad, out, WIDE)
@@ -179,18 +293,23 @@ def _values_backward_kernel(
     tl.store(v_ptrs, out.to(grad_v_ptr.dtype.element_ty), mask)
 
 
-def _blocks(y, v):
+def _blocks(y, v, relative):
     """(rows, columns, chunk of the values) of a tile, its warps, the side of a tile of dS, its warps.
 
     The widest chunk computes each exponential least often. Chosen so that registers hardly spill and
     shared memory suffices (227 KiB on Hopper and on data centres' Blackwell, else 99), not tuned.
     """
     roomy = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] in (9, 10)
-    return _sizes(v.dtype.itemsize == 2, roomy, v.shape[-1], _padded(y.shape[-1]))
+    return _sizes(v.dtype.itemsize == 2, roomy, v.shape[-1], _padded(y.shape[-1]), relative)
 
 
-def _sizes(half, roomy, width, rank):
+def _sizes(half, roomy, width, rank, relative=False):
     width = max(16, triton.next_power_of_2(width))
+    if relative:  # square, so that a turned row is as long as its tile
+        if half and rank <= 32:
+            return (64, 64, min(width, 128)), 8, 64 if roomy else 32, 8
+        warps = 8 if half else 4
+        return (32, 32, min(width, 64)), warps, 32, warps
     if rank > 32:
         return (64, 32, min(width, 64)), 4, 32, 4
     if not half:
@@ -219,41 +338,50 @@ def _empty(x, zeros):
 
 @triton_op("cofrgenet::shared_attention_triton", mutates_args=())
 def _forward(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    keys: torch.Tensor | None,
+    strict: bool,
+    relative: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """-> out [B, H, T, P], log-sum-exp [B H, T - strict] float32 in base 2"""
     (batch, heads, length, width), rank, shift = v.shape, y.shape[-1], int(strict)
-    y, F, v = _dense(y), _dense(F), _dense(v)
+    y, F, v, k = _inputs(y, F, v, keys, strict, relative)
     out = _empty(v, zeros=strict)
     length -= shift
     lse = v.new_empty((batch * heads, length), dtype=torch.float32)
-    (rows, columns, chunk), warps, *_ = _blocks(y, v)
+    (rows, columns, chunk), warps, *_ = _blocks(y, v, relative)
     programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
     if programs * batch * heads:
         wrap_triton(_forward_kernel)[(programs, batch * heads)](
-            y, F, v, out, lse, heads, length, width,
-            *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *out.stride()[:3],
+            y, F, v, k, out, lse, heads, length, width,
+            *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *k.stride()[:3], *out.stride()[:3],
             R=rank, RANK=_padded(rank), ROWS=rows, COLUMNS=columns, CHUNK=chunk,
-            SHIFT=shift, WIDE=INTERPRETED, num_warps=warps,
+            SHIFT=shift, WIDE=INTERPRETED, RELATIVE=relative, KEYS=keys is not None, num_warps=warps,
         )  # fmt: skip
     return out, lse
 
 
 @triton_op("cofrgenet::shared_attention_triton_backward", mutates_args=())
 def _backward(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, out: torch.Tensor,
-    lse: torch.Tensor, strict: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """-> gradients of y, F and v, in their types"""
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, keys: torch.Tensor | None, grad: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, strict: bool, relative: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """-> gradients of y, F, v and the keys (none: empty), in their types"""
     (batch, heads, length, width), rank, shift = v.shape, y.shape[-1], int(strict)
-    y, F, v, grad, out = _dense(y), _dense(F), _dense(v), _dense(grad), _dense(out)
+    y, F, v, k = _inputs(y, F, v, keys, strict, relative)
+    grad, out = _dense(grad), _dense(out)
     grad_v = _empty(v, zeros=strict)
     length -= shift
-    (rows, columns, chunk), warps, side, side_warps = _blocks(y, v)
+    (rows, columns, chunk), warps, side, side_warps = _blocks(y, v, relative)
     tiles, sequences, ranks = triton.cdiv(length, side), batch * heads, _padded(rank)
-    partial_y, partial_f = (
-        y.new_zeros((max(tiles, 1), batch, heads, length, rank), dtype=torch.float32) for _ in range(2)
+    by_position, by_distance = keys is not None or not relative, relative
+    partial_y, partial_j, partial_d = (
+        y.new_zeros((count * max(tiles, 1), batch, heads, length, rank), dtype=torch.float32)
+        for count in (1, int(by_position), 2 * by_distance)
     )
+    options = {"SHIFT": shift, "WIDE": INTERPRETED, "RELATIVE": relative, "KEYS": keys is not None}
     if tiles * width * sequences:
         delta = torch.empty_like(lse)
         wrap_triton(_delta_kernel)[(triton.cdiv(length, 16), sequences)](
@@ -261,40 +389,54 @@ def _backward(
             ROWS=16, CHUNK=chunk, SHIFT=shift,
         )  # fmt: skip
         wrap_triton(_scores_backward_kernel)[(tiles * tiles, sequences)](
-            y, F, v, grad, lse, delta, partial_y, partial_f, heads, length, width,
-            *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *grad.stride()[:3],
-            R=rank, RANK=ranks, TILE=side, CHUNK=min(chunk, side // 2), SHIFT=shift, WIDE=INTERPRETED,
-            num_warps=side_warps,
+            y, F, v, k, grad, lse, delta, partial_y, partial_j, partial_d, heads, length, width,
+            *y.stride()[:3], *F.stride()[:2], *v.stride()[:3], *k.stride()[:3], *grad.stride()[:3],
+            R=rank, RANK=ranks, TILE=side, CHUNK=min(chunk, side // 2), **options, num_warps=side_warps,
         )  # fmt: skip
         programs = triton.cdiv(length, rows) * triton.cdiv(width, chunk)
         wrap_triton(_values_backward_kernel)[(programs, sequences)](
-            y, F, grad, lse, grad_v, heads, length, width,
-            *y.stride()[:3], *F.stride()[:2], *grad.stride()[:3], *grad_v.stride()[:3],
-            R=rank, RANK=ranks, ROWS=rows, COLUMNS=columns, CHUNK=chunk, SHIFT=shift, WIDE=INTERPRETED,
-            num_warps=warps,
+            y, F, k, grad, lse, grad_v, heads, length, width,
+            *y.stride()[:3], *F.stride()[:2], *k.stride()[:3], *grad.stride()[:3], *grad_v.stride()[:3],
+            R=rank, RANK=ranks, ROWS=rows, COLUMNS=columns, CHUNK=chunk, **options, num_warps=warps,
         )  # fmt: skip
-    grad_y = torch.nn.functional.pad(partial_y.sum(0), (0, 0, shift, 0))
-    grad_F = torch.nn.functional.pad(partial_f.sum((0, 1)).mT, (0, shift))
-    return grad_y.to(y.dtype), grad_F.to(F.dtype), grad_v
+    pad = torch.nn.functional.pad
+    grad_y = pad(partial_y.sum(0), (0, 0, shift, 0))
+    # the last token is no column, or distance 0 is none
+    of_F = (partial_d if relative else partial_j).sum((0, 1)).mT
+    grad_F = pad(of_F, (shift, 0) if relative else (0, shift))
+    grad_keys = y.new_empty(0) if keys is None else pad(partial_j.sum(0), (0, 0, 0, shift)).to(keys.dtype)
+    return grad_y.to(y.dtype), grad_F.to(F.dtype), grad_v, grad_keys
+
+
+def _inputs(y, F, v, keys, strict, relative):
+    """What the kernels read; without keys they get y, and leave it alone."""
+    F = F[..., int(strict and relative) :]
+    return _dense(y), _dense(F), _dense(v), _dense(y if keys is None else keys)
 
 
 def _setup_context(ctx, inputs, output):
-    *tensors, ctx.strict = inputs
+    *tensors, ctx.strict, ctx.relative = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
 def _backward_of_forward(ctx, grad, grad_lse):
-    y, F, v, out, lse = ctx.saved_tensors
-    return *_backward(y, F, v, grad, out, lse, ctx.strict), None
+    y, F, v, keys, out, lse = ctx.saved_tensors
+    *grads, of_keys = _backward(y, F, v, keys, grad, out, lse, ctx.strict, ctx.relative)
+    return *grads, None if keys is None else of_keys, None, None
 
 
 _forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
 
 
 def shared_attention_triton(
-    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, strict: bool
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    strict: bool,
+    relative: bool = False,
+    keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], bfloat16, float16 or float32 each, R <= 64 ->
-    [B, H, T, P] in v's type. Differentiable once.
+    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], keys: like y or None, bfloat16, float16 or float32
+    each, R <= 64 -> [B, H, T, P] in v's type. Differentiable once.
     """
-    return _forward(y, F, v, strict)[0]
+    return _forward(y, F, v, keys, strict, relative)[0]

@@ -147,8 +147,6 @@ class CAttnM(nn.Module):
             )
         if config.cattn_content and config.cattn_strict:
             wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
-        if config.cattn_relative and config.cf_backend == "triton":
-            wrong.append("cattn_relative has no Triton kernel: cf_backend=auto or torch")
         if config.cf_ladder == "elementwise":
             wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
         return wrong

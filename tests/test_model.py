@@ -359,10 +359,6 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             {"attention": "cattn_m", "cattn_content": True, "cattn_strict": True},
             "cattn_content goes without cattn_strict",
         ),
-        (
-            {"attention": "cattn_m", "cattn_relative": True, "cf_backend": "triton"},
-            "cattn_relative has no Triton kernel: cf_backend=auto or torch",
-        ),
         ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         ({"cf_pole": "softplus"}, "cf_pole must be one of clamp, positive"),

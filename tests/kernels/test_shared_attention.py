@@ -34,10 +34,14 @@ def with_keys(function, y, F, v, keys, **options):
     return function(y, F, v, keys=keys, **options)
 
 
+def with_keys_by_distance(y, F, v, keys):
+    return shared_attention(y, F, v, relative=True, keys=keys)
+
+
 def check(function, inputs, strict, tolerance, relative=False, oracle=None):
     """Every result within the tolerance of the largest number in it."""
     exact = [x.detach().cpu().double().requires_grad_() for x in inputs]
-    upstream = torch.randn(inputs[2].shape)
+    upstream = torch.randn(inputs[2].shape).to(inputs[2].dtype)
     found = result_and_gradients(function, inputs, upstream)
     oracle = oracle or functools.partial(shared_attention_naive, strict=strict, relative=relative)
     expected = result_and_gradients(oracle, exact, upstream)
@@ -92,6 +96,22 @@ class TestAgainstTheOracle:
             return  # SDPA has no such mask
         inputs = tensors(shape, [dtype] * 3, any_device)
         check(shared_attention_sdpa, inputs, strict, 2 * TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+@pytest.mark.parametrize(("relative", "keys"), [(True, False), (False, True), (True, True)])
+def test_relative_and_with_keys_in_triton(triton_device, shape, dtype, strict, relative, keys):
+    inputs = tensors(shape, (torch.float32, torch.float32, dtype), triton_device)
+    options = {"strict": strict, "relative": relative}
+    found = functools.partial(shared_attention, backend="triton", **options)
+    oracle = functools.partial(shared_attention_naive, **options)
+    if keys:
+        inputs.append(torch.randn_like(inputs[0]).requires_grad_())
+        found, oracle = functools.partial(with_keys, found), functools.partial(with_keys, oracle)
+    # sharper with keys, so that the output's rounding is felt in dP - delta
+    check(found, inputs, strict, TOLERANCES[dtype] * (1 + keys), oracle=oracle)
 
 
 def test_float64_is_float64():
@@ -194,9 +214,6 @@ def test_refuses_what_does_not_fit():
     for wrong in ((y, F[..., :19], v), (y, F[:2], v), (y[..., :6], F, v), (y[:1], F, v), (y[0], F, v)):
         with pytest.raises(ValueError, match=r"shared attention needs y \[B, H, T, R\]"):
             shared_attention(*wrong)
-    for options in ({"relative": True}, {"keys": y}):
-        with pytest.raises(ValueError, match="cf_backend=triton has no columns of distances, and no keys"):
-            shared_attention(y, F, v, backend="triton", **options)
     with pytest.raises(ValueError, match="keys must have y's shape"):
         shared_attention(y, F, v, keys=y[:1])
     for options in ({}, {"relative": True}, {"keys": y}):
@@ -204,13 +221,17 @@ def test_refuses_what_does_not_fit():
             shared_attention(y, F, v, backend="cuda", **options)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_layer(triton_device, tiny, strict):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cattn_strict": True}, {"cattn_relative": True, "cattn_content": True, "cattn_proj": True}],
+    ids=str,
+)
+def test_a_layer(triton_device, tiny, options):
     results = []
     x = torch.randn(2, 17, 24, device=triton_device)
     for backend in ("torch", "triton"):
         torch.manual_seed(0)
-        layer = CAttnM(tiny(cf_backend=backend, cattn_heads=3, cattn_strict=strict)).to(triton_device)
+        layer = CAttnM(tiny(cf_backend=backend, cattn_heads=3, **options)).to(triton_device)
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.copy_(torch.randn(parameter.shape) * 0.2)
@@ -225,12 +246,13 @@ def test_on_a_gpu_compiled_and_repeated(triton_device, dtype):
         pytest.skip("needs a GPU")
     torch._dynamo.reset()
     inputs = tensors((2, 2, 1000, 7, 400), (torch.float32, torch.float32, dtype), "cuda")
+    inputs.append(torch.randn_like(inputs[0]).requires_grad_())
     upstream = torch.randn(inputs[2].shape)
-    compiled = torch.compile(shared_attention, fullgraph=True)
-    runs = [
-        result_and_gradients(f, inputs, upstream) for f in (shared_attention, shared_attention, compiled)
-    ]
-    for one, two, three in zip(*runs, strict=True):
-        assert torch.equal(one, two)
-        torch.testing.assert_close(one, three)
-    check(shared_attention, inputs, False, TOLERANCES[dtype])
+    for relative, found in ((False, shared_attention), (True, with_keys_by_distance)):
+        given, compiled = inputs[: 3 + relative], torch.compile(found, fullgraph=True)
+        runs = [result_and_gradients(f, given, upstream) for f in (found, found, compiled)]
+        for one, two, three in zip(*runs, strict=True):
+            assert torch.equal(one, two)
+            torch.testing.assert_close(one, three)
+        oracle = functools.partial(with_keys, shared_attention_naive, relative=True) if relative else None
+        check(found, given, False, TOLERANCES[dtype] * (1 + relative), oracle=oracle)

@@ -116,18 +116,22 @@ def test_the_continued_fraction_compiles(depth, kind, capability):
 
 
 @needs_triton
-@pytest.mark.parametrize(("half", "rank"), [(True, 16), (False, 16), (True, 64)])
+@pytest.mark.parametrize(
+    ("half", "rank", "relative"),
+    [(True, 16, False), (False, 16, False), (True, 64, False), (True, 16, True)],
+)
 @pytest.mark.parametrize("capability", [80, 86, 90, 120])
-def test_shared_attention_compiles(half, rank, capability):
+def test_shared_attention_compiles(half, rank, relative, capability):
     """Into the shared memory that there is, and without spilling what would be felt."""
     import kernels.shared_attention_triton as code
 
     roomy = capability == 90
-    (rows, columns, chunk), warps, side, side_warps = code._sizes(half, roomy, 1600, rank)
+    (rows, columns, chunk), warps, side, side_warps = code._sizes(half, roomy, 1600, rank, relative)
     wide = "*bf16" if half else "*fp32"
-    types = dict.fromkeys(("y_ptr", "f_ptr", "lse_ptr", "delta_ptr", "grad_y_ptr", "grad_f_ptr"), "*fp32")
+    narrow = ("y_ptr", "f_ptr", "k_ptr", "lse_ptr", "delta_ptr", "grad_y_ptr", "grad_j_ptr", "grad_d_ptr")
+    types = dict.fromkeys(narrow, "*fp32")
     types |= dict.fromkeys(("v_ptr", "out_ptr", "grad_ptr", "grad_v_ptr"), wide)
-    common = {"R": 7, "RANK": rank, "SHIFT": 1, "WIDE": False}
+    common = {"R": 7, "RANK": rank, "SHIFT": 1, "WIDE": False, "RELATIVE": relative, "KEYS": relative}
     tile = {**common, "ROWS": rows, "COLUMNS": columns, "CHUNK": chunk}
     square = {**common, "TILE": side, "CHUNK": min(chunk, side // 2)}
     for kernel, constants, threads in (
@@ -202,12 +206,26 @@ def test_the_continued_fraction_is_one_graph():
 
 
 @needs_triton
-@pytest.mark.parametrize("strict", [False, True])
-def test_shared_attention_is_one_graph(strict):
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({"strict": False}, ["grad_j_ptr"]),
+        ({"strict": True}, ["grad_j_ptr"]),
+        ({"strict": True, "relative": True}, ["grad_d_ptr"]),
+        ({"strict": False, "relative": True, "keys": True}, ["grad_j_ptr", "grad_d_ptr"]),
+    ],
+)
+def test_shared_attention_is_one_graph(options, columns):
     from kernels.shared_attention_triton import shared_attention_triton
 
     shapes = [(2, 1, 17, 7), (1, 7, 17), (2, 1, 17, 24)]
     inputs = [torch.rand(shape, requires_grad=True) for shape in shapes]
-    forward, backward = traced(lambda *x: shared_attention_triton(*x, strict), *inputs)
+    if with_keys := options.get("keys", False):
+        inputs.append(torch.rand(shapes[0], requires_grad=True))
+
+    def function(y, F, v, keys=None):
+        return shared_attention_triton(y, F, v, **{**options, "keys": keys if with_keys else None})
+
+    forward, backward = traced(function, *inputs)
     assert written(forward) == [["out_ptr", "lse_ptr"]]
-    assert sorted(written(backward)) == [["delta_ptr"], ["grad_v_ptr"], ["grad_y_ptr", "grad_f_ptr"]]
+    assert sorted(written(backward)) == [["delta_ptr"], ["grad_v_ptr"], ["grad_y_ptr", *columns]]
