@@ -56,6 +56,9 @@ def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]
     return {
         **depths,
         "attention of CAttnM": functools.partial(_attention, device, batch_size, length),
+        "attention of CAttnM by distance with content": functools.partial(
+            _attention, device, batch_size, length, HEADS, by_distance=True
+        ),
         "triangular product of CAttnU": functools.partial(_triangular, device, batch_size, length),
         "head and loss": functools.partial(_loss, device, batch_size, length),
     }
@@ -87,27 +90,31 @@ def _depth_first(a):
     return a.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def _attention(device, batch_size, length):
-    y, columns = _random(device, batch_size, 1, length, LADDERS), _random(device, 1, LADDERS, length)
-    v = _random(device, batch_size, 1, length, WIDTH)
+def _attention(device, batch_size, length, heads=1, by_distance=False):
+    y, columns = (
+        _random(device, batch_size, heads, length, LADDERS),
+        _random(device, heads, LADDERS, length),
+    )
+    v = _random(device, batch_size, heads, length, WIDTH // heads)
+    keys = [_random(device, batch_size, heads, length, LADDERS)] if by_distance else []
 
-    def softmax(y, columns, v):
+    def softmax(y, columns, v, *_):
         """Dense attention of as many columns; the same tensor serves as queries, keys and values."""
-        heads = v.view(batch_size, length, HEADS, -1).transpose(1, 2).to(_precision(v.device))
-        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        one = v.transpose(1, 2).reshape(batch_size, length, HEADS, -1).transpose(1, 2)
+        one = one.to(_precision(v.device))
+        return F.scaled_dot_product_attention(one, one, one, is_causal=True)
 
-    def naive(y, columns, v):
-        return shared_attention_naive(y, columns, v.to(_precision(v.device)))
+    def like_a_layer(function, y, columns, v, keys=None):
+        v = v.to(_precision(v.device))
+        return function(y, columns, v, relative=by_distance, keys=keys)
 
-    def shared(y, columns, v):
-        return shared_attention(y, columns, v.to(_precision(v.device)))
-
-    flops = 3 * 2 * (LADDERS + WIDTH) * length**2 * batch_size
-    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {LADDERS}"
+    flops = 3 * 2 * heads * ((1 + by_distance) * LADDERS + WIDTH // heads) * length**2 * batch_size
+    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {LADDERS}, heads: {heads}"
+    functions = {"naive": shared_attention_naive, "shared_attention": shared_attention}
     return Case(
         what,
-        [y, columns, v],
-        {"naive": naive, "shared_attention": shared},
+        [y, columns, v, *keys],
+        {name: functools.partial(like_a_layer, function) for name, function in functions.items()},
         {f"softmax attention, {HEADS} heads": softmax},
         flops=flops,
     )
