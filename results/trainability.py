@@ -93,7 +93,7 @@ STUDIES = {
             *("rope+rate_8e3", "rope", "mlp_narrow+rope+rate_8e3", "cffn_added+rope+rate_8e3"),
             *("cffn_added+rope+layers_6+rate_8e3", "cffn_glu_rope+rate_8e3"),
             *("cffn_glu_rope+control+rate_8e3", "cattn_c_nopos+rate_8e3"),
-            *("cattn_c_nopos+constant+rate_8e3", "cattn_m_small+rate_8e3"),
+            *("cattn_c_nopos+constant+rate_8e3", "cattn_m_small+rate_8e3", "cattn_m_shared+rate_8e3"),
             *("full_relative_nopos+rate_16e3", "full_relative_content_nopos+rate_8e3"),
             *("full_content+rate_8e3", "full_content", "full_content+control+rate_8e3"),
             *("full_content+constant+rate_8e3", "full_content_glu+rate_8e3"),
