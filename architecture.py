@@ -61,8 +61,8 @@ class ModelConfig:
     cf_control_constant: bool = False  # cf_control: a learned constant in place of each fraction
     cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
     cffn_proj: bool = False  # cffn_gated: a linear map on the output
-    cattn_heads: int = 1  # cattn_m: heads, each with its own ladders and F; cattn_c: with its own kernels
-    cattn_value_width: int | None = None  # cattn_m: columns of W^v, each used repeatedly; None: n_embd
+    cattn_heads: int | None = 1  # cattn_m: heads, with ladders and F; cattn_c: with kernels; None: n_head
+    cattn_value_heads: int | None = None  # cattn_m: columns of W^v, in n_embd / n_head; None: n_head
     cattn_content: bool = False  # cattn_m: columns of F hold a linear map of their token too
     cattn_relative: bool = False  # cattn_m: columns of F belong to distances, not to positions
     cattn_proj: bool = False  # cattn_m, cattn_c: a linear map on the output
@@ -78,7 +78,7 @@ class ModelConfig:
         """What is wrong, one sentence each."""
         wrong = []
         sizes = "n_layer n_head n_kv_head n_embd block_size vocab_size cf_ladders cf_depth cattn_heads"
-        sizes += " cattn_value_width ffn_hidden expe_width rope_original_max_position_embeddings"
+        sizes += " cattn_value_heads ffn_hidden expe_width rope_original_max_position_embeddings"
         for key in sizes.split():
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -188,7 +188,8 @@ def _could_have_ladders(config) -> bool:
 
 
 def _scores_in_triton(config) -> bool:
-    return config.attention == "cattn_m" and not (config.cattn_content or config.cattn_relative)
+    by_position_with_content = config.cattn_content and not config.cattn_relative
+    return config.attention == "cattn_m" and not by_position_with_content
 
 
 def _is_glu(config) -> bool:

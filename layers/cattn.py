@@ -23,9 +23,10 @@ from layers.ladder import LadderEnsemble
 class CAttnM(nn.Module):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
-    cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V.
-    cattn_value_width: columns of V, C = r times as many as there are. Each group of r heads shares its
-    columns, as the heads of grouped-query attention do; a single head's output is repeated r times.
+    cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V. None: n_head.
+    cattn_value_heads: V has this many times C / n_head columns, and C is r times as many. Each group of r
+    heads shares its columns, as the heads of grouped-query attention do; a single head's output is repeated
+    r times.
     cattn_content: a C x L map G in each head, whose product with token j is added to its column.
     cattn_relative: columns of F belong to distances from the token, not to positions.
     cattn_proj: a C x C map on the output (the paper counts none).
@@ -37,12 +38,12 @@ class CAttnM(nn.Module):
 
     def __init__(self, config, layer=0):
         super().__init__()
-        self.heads, self.strict = config.cattn_heads, config.cattn_strict
+        self.heads, self.strict = heads_of(config), config.cattn_strict
         self.relative, self.backend = config.cattn_relative, config.cf_backend
-        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        width, ladders = config.n_embd, self.heads * config.cf_ladders
         self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
-        value_width = config.cattn_value_width or width
+        value_width = value_width_of(config)
         self.content = nn.Linear(width, ladders, bias=False) if config.cattn_content else None
         self.repeats = width // value_width
         self.value = nn.Linear(width, value_width, bias=False)
@@ -134,17 +135,19 @@ class CAttnM(nn.Module):
 
     @staticmethod
     def complaints(config):
-        wrong = []
-        if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:
-            wrong.append(f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}")
-        value_width, heads = config.cattn_value_width or config.n_embd, config.cattn_heads
-        if value_width > 0 and (
-            config.n_embd % value_width or (heads > 1 and heads % (config.n_embd // value_width))
-        ):
-            wrong.append(
-                f"cattn_value_width={value_width} must be n_embd={config.n_embd} divided by a whole "
-                f"number, by a divisor of cattn_heads={heads} unless that is 1"
-            )
+        wrong = complaints_about_heads(config)
+        heads, of_values = config.n_head, config.cattn_value_heads
+        if of_values is not None and min(heads, of_values, heads_of(config)) > 0:
+            if config.n_embd % heads or heads % of_values:
+                wrong.append(
+                    f"cattn_value_heads={of_values} must divide n_head={heads}, and that "
+                    f"n_embd={config.n_embd}"
+                )
+            elif heads_of(config) > 1 and heads_of(config) % (heads // of_values):
+                wrong.append(
+                    f"cattn_value_heads={of_values} of n_head={heads} go with cattn_heads=1 and multiples "
+                    f"of {heads // of_values}, not with {heads_of(config)}"
+                )
         if config.cattn_content and config.cattn_strict:
             wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
         if config.cf_ladder == "elementwise":
@@ -154,29 +157,48 @@ class CAttnM(nn.Module):
     @staticmethod
     def parameter_count(config):
         """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; content L p and a projection p^2 more."""
-        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        width, ladders = config.n_embd, heads_of(config) * config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
-        maps = (config.cattn_value_width or width) * width + config.cattn_proj * width**2
+        maps = value_width_of(config) * width + config.cattn_proj * width**2
         maps += config.cattn_content * ladders * width
         return ensemble + ladders * config.block_size + maps
 
     @staticmethod
     def cached_values(config):
         """Per token of the past: v alone, and its columns with content."""
-        columns = config.cattn_content * config.cattn_heads * config.cf_ladders
-        return (config.cattn_value_width or config.n_embd) + columns
+        return value_width_of(config) + config.cattn_content * heads_of(config) * config.cf_ladders
 
     @staticmethod
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
-        width, ladders = config.n_embd, config.cattn_heads * config.cf_ladders
+        width, ladders = config.n_embd, heads_of(config) * config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
-        value_width = config.cattn_value_width or width
-        mixed = value_width if config.cattn_heads == 1 else width
+        value_width = value_width_of(config)
+        mixed = value_width if heads_of(config) == 1 else width
         maps = value_width * width + config.cattn_proj * width**2 + config.cattn_content * ladders * width
         ranks = 2 if config.cattn_content and config.cattn_relative else 1
         return ensemble + 2 * (ranks * ladders + mixed) * context + 2 * maps
+
+
+def heads_of(config) -> int:
+    """Heads of CAttnM and CAttnC."""
+    return config.n_head if config.cattn_heads is None else config.cattn_heads
+
+
+def complaints_about_heads(config) -> list[str]:
+    heads = heads_of(config)
+    if heads < 1 or config.n_embd % heads == 0:
+        return []
+    key = "n_head" if config.cattn_heads is None else "cattn_heads"
+    return [f"{key}={heads} does not divide n_embd={config.n_embd}"]
+
+
+def value_width_of(config) -> int:
+    """Columns of CAttnM's V."""
+    if config.cattn_value_heads is None:
+        return config.n_embd
+    return config.n_embd // config.n_head * config.cattn_value_heads

@@ -14,13 +14,14 @@ from torch import nn
 
 from kernels.triangular import causal_linear, toeplitz, toeplitz_rows
 from layers.cache import weighted_sum, written
+from layers.cattn import complaints_about_heads, heads_of
 from layers.ladder import Ladders
 
 
 class CAttnC(Ladders):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
-    cattn_heads: each has two kernels of block_size numbers for its C / cattn_heads features.
+    cattn_heads: each has two kernels of block_size numbers for its C / cattn_heads features. None: n_head.
     cattn_proj: a C x C map on the output.
     """
 
@@ -29,7 +30,7 @@ class CAttnC(Ladders):
 
     def __init__(self, config, layer=0):
         super().__init__()
-        self.heads, self.block_size, width = config.cattn_heads, config.block_size, config.n_embd
+        self.heads, self.block_size, width = heads_of(config), config.block_size, config.n_embd
         self.head_width = width // self.heads
         self.w0 = nn.Parameter(torch.empty(2, width))
         self.hold_ladders(config, config.cf_depth, (2, width), (2, width), (2, width), 1, (2, width))
@@ -103,9 +104,7 @@ class CAttnC(Ladders):
 
     @staticmethod
     def complaints(config):
-        if config.cattn_heads > 0 and config.n_embd % config.cattn_heads:
-            return [f"cattn_heads={config.cattn_heads} does not divide n_embd={config.n_embd}"]
-        return []
+        return complaints_about_heads(config)
 
     @staticmethod
     def parameter_count(config):
@@ -113,7 +112,7 @@ class CAttnC(Ladders):
         cattn_proj."""
         width, biased = config.n_embd, config.cf_init != "nanogpt"
         ladders = config.cf_control_constant if config.cf_control else config.cf_depth * (1 + biased)
-        kernels = 2 * config.cattn_heads * config.block_size
+        kernels = 2 * heads_of(config) * config.block_size
         return kernels + 2 * width * (ladders + 1) + config.cattn_proj * width**2
 
     @staticmethod

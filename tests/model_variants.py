@@ -23,12 +23,12 @@ BLOCKS = [
     {"position": "rope", "n_kv_head": 1},
     {"position": "expe", "n_kv_head": 1, "bias": True},
     {"position": "exqpe", "expe_learned": "standard", "expe_on_v": True},
-    {"cattn_value_width": 8},
-    {"cattn_value_width": 8, "cattn_heads": 3, "cattn_proj": True},
+    {"cattn_value_heads": 1},
+    {"cattn_value_heads": 1, "cattn_heads": None, "cattn_proj": True},
     {"cattn_relative": True, "cattn_heads": 3, "cattn_proj": True},
     {"cattn_relative": True, "cattn_content": True},
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
-    {"cattn_content": True, "cf_ladders": 8, "cattn_value_width": 8, "cattn_heads": 3},
+    {"cattn_content": True, "cf_ladders": 8, "cattn_value_heads": 1, "cattn_heads": 3},
 ]
 # cf_control: every module without its fractions; and GLUs of another width
 CONTROLS = [

@@ -119,7 +119,7 @@ def test_accounts_of_several_models(capsys, monkeypatch):
         ({"n_kv_head": 1}, 16),
         ({"attention": "bigbird"}, 48),
         ({"attention": "cattn_m"}, 24),
-        ({"attention": "cattn_m", "cattn_value_width": 8, "cattn_heads": 3}, 8),
+        ({"attention": "cattn_m", "cattn_value_heads": 1, "cattn_heads": None}, 8),
         ({"attention": "cattn_u"}, 48),
         ({"attention": "cattn_c", "cattn_heads": 3}, 48),
         ({"attention": "synthesizer"}, 24),
@@ -138,7 +138,7 @@ OTHER_VALUES = {
     "expe_learned": "random", "expe_on_v": True, "expe_inference_scale": 3.0, "exqpe_theta_1": 0.25,
     "exqpe_theta_2": 0.75, "cf_ladders": 5, "cf_depth": 2, "cf_pole": "clamp", "cf_eps": 0.9,
     "cf_floor": 0.5, "cf_init": "nanogpt", "cf_impl": "ladder", "cf_ladder": "elementwise",
-    "cf_eval_clip": True, "cffn_gate": "glu", "cffn_proj": True, "cattn_heads": 3, "cattn_value_width": 8,
+    "cf_eval_clip": True, "cffn_gate": "glu", "cffn_proj": True, "cattn_heads": 3, "cattn_value_heads": 1,
     "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
     "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
 }  # fmt: skip

@@ -55,7 +55,7 @@ def test_llama():
     }
     assert counts[""] == 3_212_749_824
     dense, narrow = model("config/llama_3b.py"), model("config/llama_3b_cofrgenet_a.py")
-    assert narrow.cattn_value_width == dense.n_embd // dense.n_head * dense.n_kv_head
+    assert narrow.cattn_value_heads == dense.n_kv_head
     # both replaced: what F saves and what A saves
     assert counts["_cofrgenet"] == counts["_cofrgenet_f"] + counts["_cofrgenet_a"] - counts[""]
 

@@ -57,7 +57,7 @@ VARIANTS |= {
     "llama": [
         "--position=rope", "--norm=rmsnorm", "--ffn=swiglu", "--ffn_hidden=80", "--n_kv_head=1",
     ],
-    "cattn_m shared values": ["--attention=cattn_m", "--cattn_value_width=16", "--position=none"],
+    "cattn_m shared values": ["--attention=cattn_m", "--cattn_value_heads=1", "--position=none"],
     "cattn_m relative": ["--attention=cattn_m", "--cattn_relative=True", "--cattn_heads=2"],
     "cattn_c heads proj": ["--attention=cattn_c", "--cattn_heads=4", "--cattn_proj=True"],
     "control": ["--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True"],

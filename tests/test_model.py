@@ -289,8 +289,8 @@ def test_sampling_filters():
         ("softmax", "mlp", {"position": "expe", "expe_learned": "standard", "checkpointing": True}),
         ("softmax", "mlp", {"position": "exqpe", "expe_on_v": True, "checkpointing": True}),
         ("softmax", "mlp", {"position": "exqpe", "expe_once": True}),
-        ("cattn_m", "mlp", {"position": "sinusoidal", "cattn_heads": 3, "cattn_value_width": 8}),
-        ("cattn_m", "mlp", {"position": "none", "cattn_value_width": 8, "checkpointing": True}),
+        ("cattn_m", "mlp", {"position": "sinusoidal", "cattn_heads": None, "cattn_value_heads": 1}),
+        ("cattn_m", "mlp", {"position": "none", "cattn_value_heads": 1, "checkpointing": True}),
     ],
 )
 def test_compiles_into_one_graph(build, attention, ffn, keys):
@@ -348,11 +348,15 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ),
         ({"position": "exqpe", "expe_stable": True}, "expe_stable is an ablation of position=expe"),
         ({"attention": "cattn_u", "position": "rope"}, "take learned, sinusoidal or none"),
-        ({"attention": "cattn_m", "cattn_value_width": 7}, "cattn_value_width=7 must be n_embd=24 divided"),
         (
-            {"attention": "cattn_m", "cattn_value_width": 12, "cattn_heads": 3},
-            "by a divisor of cattn_heads=3 unless that is 1",
+            {"attention": "cattn_m", "cattn_value_heads": 2},
+            "cattn_value_heads=2 must divide n_head=3, and that n_embd=24",
         ),
+        (
+            {"attention": "cattn_m", "cattn_value_heads": 1, "cattn_heads": 2},
+            "cattn_value_heads=1 of n_head=3 go with cattn_heads=1 and multiples of 3, not with 2",
+        ),
+        ({"attention": "cattn_m", "cattn_heads": None, "n_head": 7}, "n_head=7 does not divide n_embd=24"),
         ({"attention": "cattn_m", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         ({"attention": "cattn_c", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         (

@@ -19,9 +19,9 @@ READS = {
     "softmax": ("n_head", "n_kv_head"),
     "bigbird": ("n_head", "n_kv_head", "bigbird_"),
     "synthesizer": ("n_head", "synthesizer_"),
-    "cattn_m": ("cattn_", "cf_"),
+    "cattn_m": ("n_head", "cattn_", "cf_"),
     "cattn_u": ("cf_",),
-    "cattn_c": ("cattn_heads", "cattn_proj", "cf_"),
+    "cattn_c": ("n_head", "cattn_heads", "cattn_proj", "cf_"),
     "mlp": ("ffn_hidden", "gelu_approximation"),
     "swiglu": ("ffn_hidden",),
     "cffn_gated": ("ffn_hidden", "cffn_", "cf_"),
@@ -93,7 +93,7 @@ def _any_length(part: str, name: str) -> bool:
 
 def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
     """None stands for a default that the other keys give."""
-    if value is None and key == "n_kv_head":
+    if value is None and key in ("n_kv_head", "cattn_heads", "cattn_value_heads"):
         return config.n_head
     if value is None and key == "ffn_hidden":
         return FFN[parts["ffn"]].hidden(dataclasses.replace(config, ffn_hidden=None))

@@ -7,4 +7,4 @@ n_kv_head = None
 n_embd = 64
 block_size = 64
 ffn_hidden = None
-cattn_value_width = None
+cattn_value_heads = None

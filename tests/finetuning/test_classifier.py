@@ -12,8 +12,8 @@ from layers import ATTENTION, FFN
 from tests.model_variants import BLOCKS
 
 MODELS = [{"attention": attention, "ffn": ffn} for attention in ATTENTION for ffn in FFN]
-MODELS += [{**keys, "attention": "softmax"} for keys in BLOCKS if "cattn_value_width" not in keys]
-MODELS += [{**keys, "attention": "cattn_m"} for keys in BLOCKS if "cattn_value_width" in keys]
+MODELS += [{**keys, "attention": "softmax"} for keys in BLOCKS if "cattn_value_heads" not in keys]
+MODELS += [{**keys, "attention": "cattn_m"} for keys in BLOCKS if "cattn_value_heads" in keys]
 MODELS += [{"position": "learned", "attention": "cattn_m", "cattn_strict": True}]
 TEXTS = ["a", "bc", "many words", "as many as fit.."]  # with end-of-text 2 to 17 tokens
 

@@ -284,11 +284,15 @@ def constant(part, x):
     return part.fraction(biases)
 
 
-@pytest.mark.parametrize(("heads", "value_width"), [(1, 8), (3, 8), (6, 12), (4, 24)])
-def test_cattn_m_shares_values(tiny, heads, value_width):
+@pytest.mark.parametrize(
+    ("heads", "n_head", "value_heads", "value_width"),
+    [(1, 3, 1, 8), (None, 3, 1, 8), (6, 4, 2, 12), (6, 3, 1, 8), (4, 3, None, 24)],
+)
+def test_cattn_m_shares_values(tiny, heads, n_head, value_heads, value_width):
     """As a layer whose W^v holds each shared part once for every head that uses it."""
-    keys = {"attention": "cattn_m", "cattn_heads": heads}
-    shared, full = drawn(CAttnM(tiny(**keys, cattn_value_width=value_width))), CAttnM(tiny(**keys))
+    keys = {"attention": "cattn_m", "cattn_heads": heads, "n_head": n_head}
+    shared, full = drawn(CAttnM(tiny(**keys, cattn_value_heads=value_heads))), CAttnM(tiny(**keys))
+    heads = shared.heads
     weights = shared.state_dict()
     assert weights["value.weight"].shape == (value_width, 24)
     repeats = 24 // value_width
