@@ -2,7 +2,7 @@
 # all heads share the values, as in multi-query attention.
 #   python train.py config/study/dense.py config/study/cattn_m_shared.py --out_dir=out/arm
 attention = "cattn_m"
-cattn_heads = 4
+cattn_heads = None  # n_head
 cattn_value_heads = 1
 cattn_proj = True
 cf_ladders = 2
