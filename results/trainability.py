@@ -6,6 +6,7 @@
     python results/trainability.py rates        # learning rates of the main arms
     python results/trainability.py modules      # each module, its controls and its standard counterpart
     python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
+    python results/trainability.py claim_rates --max_iters=1500  # at other learning rates
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
     python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
     python results/trainability.py paper        # the papers' recipes to the letter
@@ -44,8 +45,7 @@ def on_base(*names: str) -> list[str]:
 
 
 CLAIM = on_base(
-    *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "cffn_added+rope+rate_8e3"),
-    *("cffn_glu_rope+rate_8e3", "cattn_c_nopos+rate_8e3"),
+    *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
 # the first arm of a study is what its differences are to
@@ -86,6 +86,13 @@ STUDIES = {
     ],
     # 1,500 steps and more; the first is what the others are compared with. Each at its best learning rate
     "claim": [CLAIM],
+    "claim_rates": [
+        [
+            *on_base("rope", "cffn_glu_rope", "cattn_m_shared", "full_content+layers_6+depth_1"),
+            "--vary=learning_rate=4e-3,16e-3 min_lr=4e-4,16e-4",
+        ],
+        [*on_base("rope"), "--vary=learning_rate=5.6e-3 min_lr=5.6e-4"],
+    ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
     # what F and the full model lack where training is longer
     "longer": [
