@@ -46,8 +46,8 @@ def shared_attention(
     backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
     It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
     "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y, F and the keys
-    it adds up B H T R float32 numbers each (relative: twice for F) for each 128 tokens (64 where v is
-    float32 or relative, 32 where both or R > 32). "auto" is Triton on a GPU that can. Differentiable once.
+    it adds up B H T R float32 numbers each (relative: twice for F) for every tile of 128 to 32 tokens.
+    "auto" is Triton on a GPU that can. Differentiable once.
     Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
     and cannot run.
     """

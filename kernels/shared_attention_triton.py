@@ -217,7 +217,7 @@ def _scores_backward_kernel(
         scores -= lse[:, None]
         weights = tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores), 0.0)
         through = weights * (through - delta[:, None])
-        place = tl.num_programs(1) * length
+        place = (tl.num_programs(1) * length).to(tl.int64)
         if RELATIVE:
             by_distance = _turned(through, 1, TILE)
             further = tl.where(_further(TILE, 1), by_distance, 0.0)

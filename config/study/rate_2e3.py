@@ -1,4 +1,0 @@
-# A peak learning rate of 2e-3 in place of the base's 4e-3.
-#   python train.py config/study/dense.py config/study/rate_2e3.py --out_dir=out/arm
-learning_rate = 2e-3
-min_lr = 2e-4
