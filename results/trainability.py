@@ -13,7 +13,8 @@
 
 Needs the data that config/study/dense.py names. Each study is one or more calls of ablate.py, printed
 before they start; the same command goes on where it was interrupted. At the end stands a table with the
-validation losses and, from the log of every step, the gradient norms after the warmup.
+validation losses and, from the log of every step, the gradient norms after the warmup. Seeds that were run
+elsewhere join these: --joined=results/trainability_claim.csv.
 """
 
 import re
@@ -32,9 +33,9 @@ import configurator  # noqa: E402
 from ablation.plan import Plan  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from comparison import figure  # noqa: E402
+from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from comparison.table import body  # noqa: E402
 
 BASE = "config/study/dense.py"
 
@@ -147,6 +148,15 @@ SAME = {  # without fractions these are one model
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
 COLUMNS += ("to control", "p (control)", "to constant", "p (constant)")
 COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
+FIELDS = (
+    "arm",
+    "seed",
+    "without_embeddings",
+    "step",
+    "tokens",
+    "seconds",
+    "validation_loss",
+)
 
 
 @dataclass
@@ -158,10 +168,12 @@ class StudyConfig:
     seeds: list[int] = field(default_factory=lambda: [1])  # of every arm
     max_iters: int = 600  # steps of every run, 4,096 tokens each; a tenth of them warms up
     parallel: int = 1  # runs at a time
+    joined: str | None = None  # runs.csv of the same study from elsewhere: its runs count too
 
 
 def main(config: StudyConfig):
     folder = Path(config.out) / config.study
+    elsewhere = joined(config.joined, config.max_iters) if config.joined else []
     common = [
         f"--out_dir={folder}",
         f"--seeds={','.join(map(str, config.seeds))}",
@@ -179,8 +191,23 @@ def main(config: StudyConfig):
             sys.exit(status)
     found = in_order(plan.arms(), config.study)
     name_shortly(found)
-    show(found, ROOT / folder)
+    show(found, elsewhere, ROOT / folder)
     sys.exit(bool(plan.failed))
+
+
+def joined(path: str, steps: int) -> list[dict]:
+    """Exits where the file is no runs.csv, or one of runs that are not of so many steps."""
+    try:
+        rows = read_rows(path)
+    except ValueError as error:
+        sys.exit(f"--joined={path}: {error}")
+    last = {(row["arm"], row["seed"]): row["step"] for row in rows}
+    if several := sorted(set(last.values()) - {steps}):
+        sys.exit(
+            f"--joined={path} has runs of {', '.join(map(str, several))} steps, which do not go with "
+            f"--max_iters={steps}"
+        )
+    return rows
 
 
 def in_order(found: list[Arm], study: str) -> list[Arm]:
@@ -200,26 +227,42 @@ def name_shortly(found: list[Arm]):
         arm.name = shorter if short.count(shorter) == 1 or name == shorter else name
 
 
-def show(found: list[Arm], folder: Path):
+def show(found: list[Arm], elsewhere: list[dict], folder: Path):
     """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
     of every run, and tokens.png and hours.png have the curves of up to 12 arms. Differences are to the
-    first arm.
+    first arm. elsewhere: rows of another runs.csv; what was run here too counts once, as it is here.
     """
-    rows, named = [], {arm.name: arm for arm in found if arm.runs}
-    for arm in found:
+    rows, names = pooled([row for arm in found for row in rows_of(arm)], elsewhere)
+    names += [arm.name for arm in found if not arm.runs]
+    failed = {arm.name: arm.failed for arm in found}
+    arms = [Arm(name, runs_of(name, rows), failed.get(name, 0)) for name in dict.fromkeys(names)]
+    text = table_of(arms)
+    print(text)
+    (folder / "trainability.md").write_text(text + "\n")
+    write_rows(folder / "runs.csv", rows)
+    drawn = [arm for arm in arms if arm.runs]
+    for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more cannot be told apart
+        figure.draw(drawn, against, folder / f"{against}.png")
+
+
+def table_of(arms: list[Arm]) -> str:
+    """A row for each arm of `runs_of`."""
+    rows, named = [], {arm.name: arm for arm in arms if arm.runs}
+    for arm in arms:
         if not arm.runs:
             rows.append(dict.fromkeys(COLUMNS, "") | {"arm": arm.name, "validation loss": "failed"})
             continue
-        losses = arm.measures()["loss"]
+        last = [run.evaluations[arm.steps[-1]] for run in arm.runs]
+        losses = [row["val_loss"] for row in last]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        difference_, p = compared(arm, found[0])
+        difference_, p = compared(arm, arms[0])
         (to_control, p_control), (to_constant, p_constant) = (
             compared(arm, named.get(without_fractions(arm.name, kind))) for kind in ("control", "constant")
         )
-        clamped = arm.measures()["clamped"] if arm.config["cf_pole"] == "clamp" else []
+        clamped = [row["clamped"] for row in last if row["clamped"] is not None]
         row = {
             "arm": arm.name,
-            "without embeddings": f"{body(arm.parameters):,}",
+            "without embeddings": f"{last[0]['without_embeddings']:,}",
             "seeds": f"{len(losses)} of {len(losses) + arm.failed}" if arm.failed else str(len(losses)),
             "validation loss": f"{statistics.fmean(losses):.4f}{spread}",
             "difference": difference_,
@@ -228,18 +271,13 @@ def show(found: list[Arm], folder: Path):
             "p (control)": p_control,
             "to constant": to_constant,
             "p (constant)": p_constant,
-            **gradients(arm),
+            **gradients(last),
             "clamped": f"{statistics.fmean(clamped):.2%}" if clamped else "",
         }
         rows.append(row)
     shown = [column for column in COLUMNS if any(row[column] for row in rows)]
     text = table([{column: row[column] for column in shown} for row in rows])
-    text += f"\n\ndifferences are to {found[0].name}"
-    print(text)
-    (folder / "trainability.md").write_text(text + "\n")
-    (folder / "runs.csv").write_text(every_evaluation(found))
-    for against in ("tokens", "hours") if len(named) <= 12 else ():  # more cannot be told apart
-        figure.draw(list(named.values()), against, folder / f"{against}.png")
+    return f"{text}\n\ndifferences are to {arms[0].name}"
 
 
 def without_fractions(name: str, kind: str) -> str:
@@ -256,35 +294,19 @@ def compared(arm: Arm, baseline: Arm | None) -> tuple[str, str]:
     return f"{found.mean:+.4f} ± {found.deviation:.4f}", f"{found.p:.2g}"
 
 
-def every_evaluation(found: list[Arm]) -> str:
-    """CSV: losses in nats per token; seconds of training, without evaluations."""
-    lines = ["arm,seed,step,tokens,seconds,validation_loss"]
-    for arm in found:
-        for run in arm.runs:
-            for step, at in run.evaluations.items():
-                place = f"{step},{at['tokens']},{at['seconds']:.1f}"
-                lines.append(f"{arm.name},{run.config['seed']},{place},{at['val_loss']:.5f}")
-    return "\n".join(lines) + "\n"
-
-
-def gradients(arm: Arm) -> dict[str, str]:
+def gradients(last: list[dict]) -> dict[str, str]:
     """Of all seeds: median and 95th percentile of the gradient norm after the warmup, the largest over the
     median, and how many steps are above ten times the median of their run.
     """
-    medians, high, worst, spikes = [], [], [], 0
-    for run in arm.runs:
-        warm = run.config["warmup_iters"]
-        norms = sorted(r["grad_norm"] for r in run.records if r.get("grad_norm") and r["step"] > warm)
-        median = statistics.median(norms)
-        medians.append(median)
-        high.append(norms[int(0.95 * len(norms))])
-        worst.append(norms[-1] / median)
-        spikes += sum(norm > 10 * median for norm in norms)
+    known = [row for row in last if row["gradient_median"]]
+    if not known:
+        return dict.fromkeys(("gradient norm", "95 %", "largest / median", "spikes"), "")
+    worst = max(row["gradient_largest"] / row["gradient_median"] for row in known)
     return {
-        "gradient norm": f"{statistics.median(medians):.2f}",
-        "95 %": f"{statistics.median(high):,.2f}",
-        "largest / median": f"{max(worst):,.1f}",
-        "spikes": f"{spikes:,}",
+        "gradient norm": f"{statistics.median(row['gradient_median'] for row in known):.2f}",
+        "95 %": f"{statistics.median(row['gradient_95'] for row in known):,.2f}",
+        "largest / median": f"{worst:,.1f}",
+        "spikes": f"{sum(row['spikes'] for row in known):,}",
     }
 
 

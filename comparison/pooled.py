@@ -1,0 +1,105 @@
+"""Runs as rows of a CSV, so that seeds of several machines can stand in one table."""
+
+import csv
+import io
+import math
+import statistics
+from pathlib import Path
+
+from comparison.runs import Arm, Run
+from comparison.table import body
+from training.log import write_whole
+
+# where there is nothing to tell, the last five are empty
+WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
+FIELDS = ("arm", "seed", "without_embeddings", "step", "tokens", "seconds", "validation_loss")
+OPTIONAL = ("gradient_median", "gradient_95", "gradient_largest", "spikes", "clamped")
+FIELDS += OPTIONAL
+
+
+def rows_of(arm: Arm) -> list[dict]:
+    """A row for each evaluation of each run: the loss in nats per token, seconds of training without
+    evaluations; of the steps after the warmup up to there the median, 95th percentile and largest gradient
+    norm, and how many are above ten times that median (spikes); the share of denominators that are clamped.
+    """
+    rows = []
+    for run in arm.runs:
+        for step, at in run.evaluations.items():
+            row = dict.fromkeys(FIELDS) | {
+                "arm": arm.name,
+                "seed": run.config["seed"],
+                "without_embeddings": body(arm.parameters),
+                "step": step,
+                "tokens": at["tokens"],
+                "seconds": round(at["seconds"], 1),
+                "validation_loss": round(at["val_loss"], 5),
+            }
+            since = [r for r in run.records if run.config["warmup_iters"] < r["step"] <= step]
+            if norms := sorted(r["grad_norm"] for r in since if r.get("grad_norm")):
+                median = statistics.median(norms)
+                row["gradient_median"] = float(f"{median:.4g}")
+                row["gradient_95"] = float(f"{norms[int(0.95 * len(norms))]:.4g}")
+                row["gradient_largest"] = float(f"{norms[-1]:.4g}")
+                row["spikes"] = sum(norm > 10 * median for norm in norms)
+            if arm.config["cf_pole"] == "clamp":
+                row["clamped"] = run.measures(step)["clamped"]
+            rows.append(row)
+    return rows
+
+
+def pooled(here: list[dict], elsewhere: list[dict]) -> tuple[list[dict], list[str]]:
+    """The rows of both, by arm (those of `elsewhere` first), seed and step, and the arms' names. A run that
+    both have counts once, as it is here.
+    """
+    mine = {(row["arm"], row["seed"]) for row in here}
+    rows = [row for row in elsewhere if (row["arm"], row["seed"]) not in mine] + here
+    names = list(dict.fromkeys(row["arm"] for row in (*elsewhere, *here)))
+    return sorted(rows, key=lambda row: (names.index(row["arm"]), row["seed"], row["step"])), names
+
+
+def runs_of(name: str, rows: list[dict]) -> list[Run]:
+    """The runs of an arm out of its rows. Of the config they know the seed, and each evaluation is the row,
+    with its loss as `val_loss`.
+    """
+    runs: dict[int, list[dict]] = {}
+    for row in rows:
+        if row["arm"] == name:
+            runs.setdefault(row["seed"], []).append(row | {"val_loss": row["validation_loss"]})
+    return [Run(f"{name}_seed={seed}", Path(), {"seed": seed}, records) for seed, records in runs.items()]
+
+
+def write_rows(path: Path, rows: list[dict]):
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
+
+
+def read_rows(path: str | Path) -> list[dict]:
+    """What `write_rows` wrote. Raises ValueError, with what is wrong and in which line."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(str(error)) from None
+    if len(rows) < 2 or tuple(rows[0]) != FIELDS:
+        raise ValueError(f"no runs.csv of a study: its columns must be {', '.join(FIELDS)}")
+    return [_parsed(number, cells) for number, cells in enumerate(rows[1:], 2)]
+
+
+def _parsed(number: int, cells: list[str]) -> dict:
+    if len(cells) != len(FIELDS):
+        raise ValueError(f"line {number} has {len(cells)} cells in place of {len(FIELDS)}")
+    row = {}
+    for key, cell in zip(FIELDS, cells, strict=True):
+        if not cell and key in OPTIONAL:
+            row[key] = None
+            continue
+        try:
+            row[key] = cell if key in WORDS else (int if key in COUNTS else float)(cell)
+        except ValueError:
+            raise ValueError(f"line {number}: {key} is {cell!r}, no number") from None
+        if cell == "" or (key not in WORDS and math.isinf(row[key])):
+            raise ValueError(f"line {number}: {key} is {cell!r}")
+    return row

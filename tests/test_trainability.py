@@ -1,0 +1,105 @@
+"""results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from comparison.pooled import FIELDS, pooled
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "results/trainability.md").read_text()
+STEPS = {"claim": 1500, "longer": 1500, "modules": 600}
+
+
+@pytest.fixture(scope="module")
+def study():
+    spec = importlib.util.spec_from_file_location("trainability", ROOT / "results/trainability.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cells(markdown, losses="validation loss"):
+    """{arm: {column: cell}} of every table of arms in a text."""
+    found, head = {}, []
+    for line in markdown.splitlines():
+        row = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not row:
+            head = []
+        elif row[0] == "arm" and losses in row:
+            head = row
+        elif head and not set(row[0]) <= set("-: "):
+            found[row[0]] = dict(zip(head, row, strict=True))
+    return found
+
+
+def section(name):
+    (text,) = (part for part in PAGE.split("\n## ") if f"`trainability_{name}.csv`" in part)
+    return text
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_page_says_what_the_runs_say(study, name):
+    rows = study.joined(ROOT / f"results/trainability_{name}.csv", STEPS[name])
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
+    told, here = cells(section(name)), cells(study.table_of(arms))
+    assert here.keys() == told.keys()
+    columns = [column for column in study.COLUMNS if not column.startswith(("gradient", "95", "largest"))]
+    for arm, row in here.items():
+        for column in columns:
+            if column not in ("spikes", "clamped"):
+                assert row.get(column, "") == told[arm].get(column, ""), (arm, column)
+
+
+def write(study, path, losses, steps=10):
+    """losses: {(arm, seed): its last loss}"""
+    rows = [",".join(FIELDS)]
+    for (arm, seed), loss in losses.items():
+        rows.append(f"{arm},{seed},1000,0,0,0.0,7.0,,,,,")
+        rows.append(f"{arm},{seed},1000,{steps},40960,5.0,{loss},0.5,0.7,{0.9 + seed},0,")
+    path.write_text("\n".join(rows) + "\n")
+    return study.joined(path, steps)
+
+
+def test_seeds_of_another_machine_join(study, tmp_path, capsys):
+    """Each run counts once, and a table of joined runs is that of the runs in one place."""
+    losses = {("dense", 1): 3.0, ("dense", 2): 3.25, ("dense", 3): 3.5}
+    losses |= {("full", 1): 2.5, ("full", 2): 2.75, ("full", 3): 3.125, ("full+constant", 1): 2.625}
+    study.show([], write(study, tmp_path / "all.csv", losses), tmp_path)
+    whole = capsys.readouterr().out
+    assert (tmp_path / "runs.csv").read_text() == (tmp_path / "all.csv").read_text()
+    full = cells(whole)["full"]
+    assert full["validation loss"].startswith("2.7917 ±")
+    assert full["difference"] == "-0.4583 ± 0.0722"
+    assert full["to constant"] == "-0.1250"
+    assert full["largest / median"] == "7.8"
+    assert full["seeds"] == "3"
+    assert cells(whole)["dense"]["difference"] == ""
+    assert (tmp_path / "tokens.png").stat().st_size > 1000
+    rows = write(study, tmp_path / "all.csv", losses)
+    first = {key: loss for key, loss in losses.items() if key[1] < 3} | {("full", 3): 9.0}
+    here = [row for row in rows if row["seed"] == 3]
+    both, names = pooled(here, write(study, tmp_path / "first.csv", first))
+    assert both == rows
+    assert names == ["dense", "full", "full+constant"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("", "no runs.csv of a study"),
+        ("arm,seed\ndense,1\n", "no runs.csv of a study"),
+        ("HEAD\ndense,1,1000\n", "line 2 has 3 cells in place of 12"),
+        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps.*--max_iters=600"),
+        ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten', no number"),
+    ],
+)
+def test_a_file_that_is_no_study_s(study, tmp_path, text, message):
+    path = tmp_path / "runs.csv"
+    if text is not None:
+        path.write_text(text.replace("HEAD", ",".join(FIELDS)))
+    with pytest.raises(SystemExit, match=message):
+        study.joined(path, 600)
