@@ -2,24 +2,28 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet.py --dry_run=True    (what it takes)
-# Attention is that of config/llama_3b_cofrgenet_a.py, feed-forward that of config/llama_3b_cofrgenet_f.py.
-# What to expect: 1,015,959,704 parameters, 0.30 of the dense FLOPs; the paper's has 1.8B. Nobody has run it
-# to the end here.
+# The attention and the feed-forward layers of config/cofrgenet.py, six layers for five of the dense
+# model.
+# What to expect: 1,743,479,614 parameters, 0.55 of the dense FLOPs; the paper's has 1.8B. Nobody has run
+# it to the end here.
 out_dir = "out/llama_3b_cofrgenet"
 dataset = "data/fineweb_edu/gpt2"
 
-n_layer = 28
+n_layer = 34
 n_head = 24
 n_embd = 3072
 block_size = 2048
 vocab_size = 128_256
 norm = "rmsnorm"
 attention = "cattn_m"
-cattn_value_heads = 8
+cattn_heads = None  # n_head
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
 ffn = "cffn_added"
 position = "none"
 cf_ladders = 7
-cf_depth = 3
+cf_depth = 1
 
 # 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
 batch_size = 4

@@ -2,10 +2,10 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet_a.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet_a.py --dry_run=True    (what it takes)
-# CAttnM has no queries and keys for RoPE to turn and addresses positions by itself: there is no encoding.
-# W^v is as narrow as Llama's, so that the cache is half of its keys and values; the single head's output is
-# repeated (--cattn_heads=3 gives each copy weights of its own).
-# What to expect: 2,598,997,580 parameters, 0.75 of the dense FLOPs; the paper's has 2.5B, fewer than
+# The attention of config/cofrgenet_a.py: by distance and by content with a projection, values that all
+# heads share, fractions of one partial denominator. It has no queries and keys for RoPE to turn: there is
+# no encoding. Llama's grouped keys and values leave less to save than GPT-2's attention does.
+# What to expect: 2,836,348,512 parameters, 0.85 of the dense FLOPs; the paper's has 2.5B, fewer than
 # without any attention. Nobody has run it to the end here.
 out_dir = "out/llama_3b_cofrgenet_a"
 dataset = "data/fineweb_edu/gpt2"
@@ -17,12 +17,16 @@ block_size = 2048
 vocab_size = 128_256
 norm = "rmsnorm"
 attention = "cattn_m"
-cattn_value_heads = 8
+cattn_heads = None  # n_head
+cattn_value_heads = 1
+cattn_relative = True
+cattn_content = True
+cattn_proj = True
 ffn = "swiglu"
 ffn_hidden = 8192
 position = "none"
 cf_ladders = 7
-cf_depth = 3
+cf_depth = 1
 
 # 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
 batch_size = 4

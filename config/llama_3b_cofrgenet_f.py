@@ -2,10 +2,10 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet_f.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet_f.py --dry_run=True    (what it takes)
-# All but the feed-forward layers is config/llama_3b.py's. The form is ours: ladders beside a product of two
-# linear maps, denominators kept positive; a start, no finding.
-# What to expect: 1,629,711,948 parameters, 0.56 of the dense FLOPs; the paper's has 2.1B. Nobody has run it
-# to the end here.
+# All but the feed-forward layers is config/llama_3b.py's; they are those of config/cofrgenet_f.py: a
+# gated linear unit 5/4 as wide as the model, fractions beside it, denominators kept positive.
+# What to expect: 2,092,585,548 parameters, 0.69 of the dense FLOPs; the paper's has 2.1B. Nobody has run
+# it to the end here.
 out_dir = "out/llama_3b_cofrgenet_f"
 dataset = "data/fineweb_edu/gpt2"
 
@@ -16,7 +16,9 @@ n_embd = 3072
 block_size = 2048
 vocab_size = 128_256
 norm = "rmsnorm"
-ffn = "cffn_added"
+ffn = "cffn_gated"
+cffn_gate = "glu_collapsed"
+ffn_hidden = 3840
 position = "rope"
 rope_base = 500_000.0
 rope_scaling = "llama3"

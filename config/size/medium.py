@@ -6,4 +6,3 @@ n_kv_head = None
 n_embd = 1024
 block_size = 1024
 ffn_hidden = None
-cattn_value_heads = None

@@ -7,4 +7,3 @@ n_kv_head = None
 n_embd = 64
 block_size = 64
 ffn_hidden = None
-cattn_value_heads = None
