@@ -1,6 +1,7 @@
 """results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,20 @@ def test_the_page_says_what_the_runs_say(study, name):
         for column in columns:
             if column not in ("spikes", "clamped"):
                 assert row.get(column, "") == told[arm].get(column, ""), (arm, column)
+
+
+def test_the_readme_says_what_the_runs_say(study):
+    """Its table has other names for the arms: they are told apart by their parameters."""
+    rows = study.joined(ROOT / "results/trainability_claim.csv", STEPS["claim"])
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
+    (text,) = re.findall(
+        r"## Do continued fractions pay\?(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
+    )
+    columns = ("without embeddings", "seeds", "validation loss", "difference", "p")
+    told = [tuple(cell.strip() for cell in row.split("|")[2:-1]) for row in re.findall(r"\n(\|.*\|)", text)]
+    assert told[0] == columns
+    assert told[2:] == [tuple(arm.get(column, "") for column in columns) for arm in arms.values()]
 
 
 def write(study, path, losses, steps=10):
