@@ -8,6 +8,7 @@
     python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
     python results/trainability.py claim_rates --max_iters=1500  # at other learning rates
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
+    python results/trainability.py claim_10m --max_iters=1500    # F and full at 10M parameters
     python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
     python results/trainability.py paper        # the papers' recipes to the letter
 
@@ -49,6 +50,7 @@ CLAIM = on_base(
     *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
+AT_10M = ("--learning_rate=2.7e-3", "--min_lr=2.7e-4")
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
@@ -95,6 +97,12 @@ STUDIES = {
         [*on_base("rope"), "--vary=learning_rate=5.6e-3 min_lr=5.6e-4"],
     ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
+    # ten times the parameters, three times the width, a third of the learning rate
+    "claim_10m": [
+        [*on_base("rope+size_10m"), *AT_10M],
+        [*on_base("cffn_glu_rope+size_10m"), "--ffn_hidden=480", *AT_10M],
+        [*on_base("full_content+depth_1+size_10m"), "--n_layer=7", *AT_10M],
+    ],
     # what F and the full model lack where training is longer
     "longer": [
         on_base(
