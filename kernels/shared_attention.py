@@ -89,7 +89,7 @@ def _strips(
         (y, F, v, keys, rows), shifted = _sequences(y, F, v, keys, out, strict, relative), length - strict
         for start in range(0, shifted, STRIP):
             end = min(start + STRIP, shifted)
-            weights = _weights(y, F, keys, start, end, relative).to(v.dtype)
+            weights = _weights(y, _columns(F, end, relative), keys, start, relative).to(v.dtype)
             torch.bmm(weights, v[:, :end], out=rows[:, start:end])
     return out.view(batch, heads, length, width)
 
@@ -117,31 +117,33 @@ def _strips_backward(
     )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
     # without keys an empty tensor, as an operator cannot give none
-    shape = (0,) if keys is None else (batch * heads, *keys.shape[2:])
+    shape = (0,) if keys is None else (batch * heads, keys.shape[3], length)
     of_keys, grad_keys = None if keys is None else keys.dtype, y.new_zeros(shape, dtype=dtype)
     with _no_autocast(v):
         (y, F, v, keys, rows), shifted = (
             _sequences(y, F, v, keys, grad_y, strict, relative),
             length - strict,
         )
-        of_F = grad_F[..., strict:] if relative else grad_F
-        grad = grad.flatten(0, 1)[:, strict:]
+        of_F = grad_F[..., : length - strict] if relative else grad_F  # as F: the farthest first
+        grad, v = grad.flatten(0, 1)[:, strict:], v.mT.contiguous()
         # from the last strip on, whose columns are all there are
         for start in reversed(range(0, shifted, STRIP)):
             end = min(start + STRIP, shifted)
-            weights, upstream = _weights(y, F, keys, start, end, relative), grad[:, start:end]
-            through = torch.bmm(upstream, v[:, :end].mT).to(dtype)
+            columns, upstream = _columns(F, end, relative), grad[:, start:end]
+            weights = _weights(y, columns, keys, start, relative)
+            through = torch.bmm(upstream, v[..., :end]).to(dtype)
             through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
             by_column = _by_distance(through) if relative else through
-            torch.bmm(by_column, F[..., :end].mT, out=rows[:, start:end])
-            of_F[..., :end].baddbmm_(y[:, start:end].mT, by_column)
+            torch.bmm(by_column, columns.mT, out=rows[:, start:end])
+            _columns(of_F, end, relative).baddbmm_(y[:, start:end].mT, by_column)
             if keys is not None:
-                rows[:, start:end].baddbmm_(through, keys[:, :end])
-                grad_keys[:, :end].baddbmm_(through.mT, y[:, start:end])
+                rows[:, start:end].baddbmm_(through, keys[..., :end].mT)
+                grad_keys[..., :end].baddbmm_(y[:, start:end].mT, through)
             grad_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
+    grad_F = grad_F.flip(-1) if relative else grad_F
     grad_y, grad_F, grad_v = (g.unflatten(0, (batch, heads)) for g in (grad_y, grad_F, grad_v))
     if of_keys is not None:
-        grad_keys = grad_keys.unflatten(0, (batch, heads)).to(of_keys)
+        grad_keys = grad_keys.mT.contiguous().unflatten(0, (batch, heads)).to(of_keys)
     return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v, grad_keys
 
 
@@ -170,28 +172,36 @@ def _no_autocast(x):
 
 
 def _sequences(y, F, v, keys, out, strict, relative):
-    """Each head of each sequence one matrix; strict is causal attention to the token before, where the
-    column of distance 0 is not needed.
+    """Each head of each sequence one matrix, keys [N, R, T] like F: a product with rows as long as the
+    scores' is several times as fast as one with rows of R. strict is causal attention to the token before,
+    where the column of distance 0 is not needed. Distances fall from left to right.
     """
-    F = F.expand(y.shape[0], *F.shape).flatten(0, 1)[..., strict and relative :]
+    F = F.flip(-1)[..., : F.shape[-1] - strict] if relative else F
+    F = F.expand(y.shape[0], *F.shape).flatten(0, 1)
     y, v = y.flatten(0, 1)[:, strict:], v.flatten(0, 1)
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
-    keys = None if keys is None else keys.flatten(0, 1).to(dtype)
+    keys = None if keys is None else keys.flatten(0, 1).mT.to(dtype).contiguous()
     return y.to(dtype), F.to(dtype), v, keys, out[:, strict:]
 
 
-def _weights(y, F, keys, start, end, relative):
-    """Rows start..end of the softmax, up to the last column that they see."""
-    rows, columns = y[:, start:end], F[..., :end]
+def _columns(F, end, relative):
+    """Of F as in `_sequences`: what rows before `end` see."""
+    return F[..., F.shape[-1] - end :] if relative else F[..., :end]
+
+
+def _weights(y, columns, keys, start, relative):
+    """Rows start..end of the softmax, up to the last column that they see, which is end - 1."""
+    end = columns.shape[-1]
+    rows = y[:, start:end]
     if relative:
-        # distances fall from left to right; read with rows one shorter they are positions
+        # read with rows one shorter, distances are positions
         wide = y.new_empty((y.shape[0], end - start, end + 1))
-        torch.bmm(rows, columns.flip(-1), out=wide[..., :end])
+        torch.bmm(rows, columns, out=wide[..., :end])
         scores = _skewed(wide)
     else:
         scores = torch.bmm(rows, columns)
     if keys is not None:
-        scores = torch.baddbmm(scores, rows, keys[:, :end].mT)
+        scores = torch.baddbmm(scores, rows, keys[..., :end])
     future = torch.ones(end - start, end - start, dtype=torch.bool, device=y.device).triu(1)
     scores[..., start:].masked_fill_(future, float("-inf"))
     return scores.softmax(-1)
@@ -204,10 +214,16 @@ def _skewed(wide):
 
 
 def _by_distance(x):
-    """x: [N, rows, columns] by position, 0 in the future -> the same by distance from each row's token."""
-    wide = x.new_zeros((x.shape[0], x.shape[1], x.shape[2] + 1))
+    """x: [N, rows, columns] by position, 0 in the future -> the same by distance from each row's token, the
+    farthest first.
+    """
+    n, rows, columns = x.shape
+    wide = x.new_empty((n, rows, columns + 1))
+    around = wide.view(n, -1)
+    around[:, : rows - 1] = 0.0
+    around[:, -1] = 0.0
     _skewed(wide).copy_(x)
-    return wide[..., :-1].flip(-1)
+    return wide[..., :-1]
 
 
 def register_flop_formulas():
