@@ -217,7 +217,7 @@ def _scores_backward_kernel(
         scores -= lse[:, None]
         weights = tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores), 0.0)
         through = weights * (through - delta[:, None])
-        place = (tl.num_programs(1) * length).to(tl.int64)
+        place = tl.num_programs(1) * length
         if RELATIVE:
             by_distance = _turned(through, 1, TILE)
             further = tl.where(_further(TILE, 1), by_distance, 0.0)
@@ -228,18 +228,19 @@ def _scores_backward_kernel(
                 y_share = tl.dot(through, tl.trans(k), y_share, input_precision=PRECISE)
         else:
             y_share = tl.dot(through, tl.trans(F), input_precision=PRECISE)
-        grad_y_ptr += (left * place + sequence * length) * R
+        grad_y_ptr += (left.to(tl.int64) * place + sequence * length) * R
         _store(grad_y_ptr, y_share, rows, ranks, length, R)
         if RELATIVE:
-            grad_d_ptr += (below * place + sequence * length) * R
+            grad_d_ptr += (below.to(tl.int64) * place + sequence * length) * R
             distances = distance + tl.arange(0, TILE)
             share = tl.dot(tl.trans(further), y, input_precision=PRECISE)
             _store(grad_d_ptr, share, distances, ranks, length, R)
             share = tl.dot(tl.trans(nearer), y, input_precision=PRECISE)
-            _store(grad_d_ptr + tiles * place * R, share, distances - TILE, ranks, length, R)
+            _store(grad_d_ptr + tiles.to(tl.int64) * place * R, share, distances - TILE, ranks, length, R)
         if KEYS or not RELATIVE:
             share = tl.dot(tl.trans(through), y, input_precision=PRECISE)
-            _store(grad_j_ptr + (below * place + sequence * length) * R, share, columns, ranks, length, R)
+            grad_j_ptr += (below.to(tl.int64) * place + sequence * length) * R
+            _store(grad_j_ptr, share, columns, ranks, length, R)
 
 
 @triton.jit

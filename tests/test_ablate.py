@@ -128,7 +128,7 @@ def test_the_product(command):
     assert not {"seed", "out_dir"} & set(study)
     last = runs[-1].config
     assert (last["cf_depth"], last["learning_rate"], last["weight_decay"]) == (3, 2e-3, 0.2)
-    assert (last["seed"], last["ffn"], last["n_embd"]) == (6, "cffn_added", 32)
+    assert (last["seed"], last["ffn"], last["n_embd"]) == (6, "cffn_gated", 32)
     assert runs[-1].tokens == 20 * 4 * 2 * 32
 
 
