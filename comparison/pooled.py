@@ -10,11 +10,10 @@ from comparison.runs import Arm, Run
 from comparison.table import body
 from training.log import write_whole
 
-# where there is nothing to tell, the last five are empty
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
-FIELDS = ("arm", "seed", "without_embeddings", "step", "tokens", "seconds", "validation_loss")
+# empty where there is nothing to tell
 OPTIONAL = ("gradient_median", "gradient_95", "gradient_largest", "spikes", "clamped")
-FIELDS += OPTIONAL
+FIELDS = ("arm", "seed", "without_embeddings", "step", "tokens", "seconds", "validation_loss", *OPTIONAL)
 
 
 def rows_of(arm: Arm) -> list[dict]:

@@ -156,15 +156,6 @@ SAME = {  # without fractions these are one model
 COLUMNS = ("arm", "without embeddings", "seeds", "validation loss", "difference", "p")
 COLUMNS += ("to control", "p (control)", "to constant", "p (constant)")
 COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
-FIELDS = (
-    "arm",
-    "seed",
-    "without_embeddings",
-    "step",
-    "tokens",
-    "seconds",
-    "validation_loss",
-)
 
 
 @dataclass
