@@ -123,7 +123,7 @@ class RotaryPosition(NoPosition):
         frequencies = inverse_frequencies(q.shape[-1], self.base, pos.device)
         if self.scaling:
             frequencies = llama3_scaled(frequencies, *self.scaling)
-        angles = (pos[:, None].float() * frequencies).repeat(1, 2)
+        angles = pos[:, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         return _turned(q, cos, sin), _turned(k, cos, sin)
 
@@ -141,9 +141,10 @@ class RotaryPosition(NoPosition):
 
 
 def _turned(x, cos, sin):
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    """x: [B, H, T, D], cos and sin: [T, D / 2] -> the shape and type of x"""
+    first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    # put together last: that a compiler for the CPU writes to memory, and does not turn q anew for each key
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def inverse_frequencies(width, base, device):
