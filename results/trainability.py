@@ -7,6 +7,7 @@
     python results/trainability.py modules      # each module, its controls and its standard counterpart
     python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
     python results/trainability.py claim_rates --max_iters=1500  # at other learning rates
+    python results/trainability.py baselines --max_iters=1500    # against standard models of their size
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
     python results/trainability.py claim_10m --max_iters=1500    # F and full at 10M parameters
     python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
@@ -95,6 +96,14 @@ STUDIES = {
             "--vary=learning_rate=4e-3,16e-3 min_lr=4e-4,16e-4",
         ],
         [*on_base("rope"), "--vary=learning_rate=5.6e-3 min_lr=5.6e-4"],
+    ],
+    # standard models of the same sizes, and the full one's two parts by themselves
+    "baselines": [
+        on_base(
+            *("rope+rate_8e3", "full_content+layers_6+depth_1+rate_8e3", "dense_half+rope+rate_8e3"),
+            *("dense_deep+rope+rate_8e3", "dense_mqa+rope+rate_8e3", "mlp_narrow+rope+rate_8e3"),
+            *("cffn_product+rope+layers_6+control+rate_8e3", "full_content+layers_6+control+rate_8e3"),
+        )
     ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
     # ten times the parameters, three times the width, a third of the learning rate
