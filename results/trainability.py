@@ -17,9 +17,11 @@
 Needs the data that config/study/dense.py names. Each study is one or more calls of ablate.py, printed
 before they start; the same command goes on where it was interrupted. At the end stands a table with the
 validation losses and, from the log of every step, the gradient norms after the warmup. Seeds that were run
-elsewhere join these: --joined=results/trainability_claim.csv.
+elsewhere join these: --joined=results/trainability_claim.csv. Runs that shared a machine with others
+cannot tell how long they take; --step_times is a JSON of bench.py that can.
 """
 
+import json
 import re
 import shlex
 import statistics
@@ -188,11 +190,13 @@ class StudyConfig:
     max_iters: int = 600  # steps of every run, 4,096 tokens each; a tenth of them warms up
     parallel: int = 1  # runs at a time
     joined: str | None = None  # runs.csv of the same study from elsewhere: its runs count too
+    step_times: str | None = None  # bench.py's --json of the same arms: hours.png by its steps
 
 
 def main(config: StudyConfig):
     folder = Path(config.out) / config.study
     elsewhere = joined(config.joined, config.max_iters) if config.joined else []
+    times = step_times(config.step_times) if config.step_times else {}
     common = [
         f"--out_dir={folder}",
         f"--seeds={','.join(map(str, config.seeds))}",
@@ -210,7 +214,7 @@ def main(config: StudyConfig):
             sys.exit(status)
     found = in_order(plan.arms(), config.study)
     name_shortly(found)
-    show(found, elsewhere, ROOT / folder)
+    show(found, elsewhere, ROOT / folder, times)
     sys.exit(bool(plan.failed))
 
 
@@ -229,10 +233,27 @@ def joined(path: str, steps: int) -> list[dict]:
     return rows
 
 
+def step_times(path: str) -> dict[str, float]:
+    """{arm: median seconds of a step} of a JSON of bench.py. Exits where the file is none."""
+    try:
+        models = json.loads(Path(path).read_text())["models"]
+        arms = [Arm(called(name), [], 0) for name in models]
+        seconds = [statistics.median(found["seconds"]["whole"]) for found in models.values()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"--step_times={path}: no JSON of bench.py --mode=train: {type(error).__name__}: {error}")
+    name_shortly(arms)
+    return {arm.name: second for arm, second in zip(arms, seconds, strict=True)}
+
+
+def called(files: str) -> str:
+    """What ablate.py calls an arm of these files of config/study."""
+    return files.replace("config/study/", "study-").replace(".py", "")
+
+
 def in_order(found: list[Arm], study: str) -> list[Arm]:
     """The study's own order, whatever was trained first; arms of one model as they come."""
     named = [text for call in STUDIES[study] for text in call if not text.startswith("--")]
-    models = [text.replace("config/study/", "study-").replace(".py", "") for text in named]
+    models = [called(text) for text in named]
     model = lambda arm: max((m for m in models if f"{arm.name}_".startswith(f"{m}_")), key=len, default="")  # noqa: E731
     return sorted(found, key=lambda arm: models.index(model(arm)) if model(arm) else len(models))
 
@@ -246,10 +267,11 @@ def name_shortly(found: list[Arm]):
         arm.name = shorter if short.count(shorter) == 1 or name == shorter else name
 
 
-def show(found: list[Arm], elsewhere: list[dict], folder: Path):
+def show(found: list[Arm], elsewhere: list[dict], folder: Path, times: dict[str, float] | None = None):
     """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
     of every run, and tokens.png and hours.png have the curves of up to 12 arms. Differences are to the
-    first arm. elsewhere: rows of another runs.csv; what was run here too counts once, as it is here.
+    first arm. elsewhere: rows of another runs.csv; what was run here too counts once, as it is here. times:
+    seconds of a step of each arm, for hours.png in place of what the runs took.
     """
     rows, names = pooled([row for arm in found for row in rows_of(arm)], elsewhere)
     names += [arm.name for arm in found if not arm.runs]
@@ -259,7 +281,11 @@ def show(found: list[Arm], elsewhere: list[dict], folder: Path):
     print(text)
     (folder / "trainability.md").write_text(text + "\n")
     write_rows(folder / "runs.csv", rows)
-    drawn = [arm for arm in arms if arm.runs]
+    if times:
+        if missing := sorted({arm.name for arm in arms if arm.runs} - times.keys()):
+            sys.exit(f"--step_times has no {', '.join(missing)}; it has {', '.join(times)}")
+        rows = [row | {"seconds": row["step"] * times[row["arm"]]} for row in rows]
+    drawn = [Arm(arm.name, runs_of(arm.name, rows), 0) for arm in arms if arm.runs]
     for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more cannot be told apart
         figure.draw(drawn, against, folder / f"{against}.png")
 

@@ -1,6 +1,7 @@
 """results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -118,3 +119,32 @@ def test_a_file_that_is_no_study_s(study, tmp_path, text, message):
         path.write_text(text.replace("HEAD", ",".join(FIELDS)))
     with pytest.raises(SystemExit, match=message):
         study.joined(path, 600)
+
+
+def bench(path, **seconds):
+    models = {name.replace("__", "+"): {"seconds": {"whole": times}} for name, times in seconds.items()}
+    named = {
+        "+".join(f"config/study/{part}.py" for part in name.split("+")): m for name, m in models.items()
+    }
+    path.write_text(json.dumps({"models": named}))
+    return str(path)
+
+
+def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
+    rows = write(study, tmp_path / "all.csv", {("dense+rope", 1): 3.0, ("cffn_added+rope", 1): 2.5})
+    times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_added__rope__rate_8e3": [1.0]}
+    study.show([], rows, tmp_path, study.step_times(bench(tmp_path / "b.json", **times)))
+    assert [[at["seconds"] for at in arm.runs[0].evaluations.values()] for arm in drawn["hours"]] == [
+        [0.0, 30.0],
+        [0.0, 10.0],
+    ]
+    assert "5.0" in (tmp_path / "runs.csv").read_text()  # what the runs took stays in the CSV
+    other = study.step_times(bench(tmp_path / "c.json", dense__rope=[2.0]))
+    with pytest.raises(SystemExit, match=r"--step_times has no cffn_added\+rope; it has dense\+rope"):
+        study.show([], rows, tmp_path, other)
+    (tmp_path / "d.json").write_text('{"models": {"a": {"seconds": {"step": [1.0]}}}}')
+    for name in ("d.json", "none.json", "all.csv"):
+        with pytest.raises(SystemExit, match=rf"{re.escape(name)}: no JSON of bench.py --mode=train"):
+            study.step_times(str(tmp_path / name))
