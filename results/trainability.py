@@ -51,7 +51,8 @@ def on_base(*names: str) -> list[str]:
 
 
 CLAIM = on_base(
-    *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
+    *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "dense_half+rope+rate_8e3"),
+    *("cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
 AT_10M = ("--learning_rate=2.7e-3", "--min_lr=2.7e-4")

@@ -11,7 +11,7 @@ from comparison.pooled import FIELDS, pooled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
-STEPS = {"claim": 1500, "longer": 1500, "modules": 600, "paper": 600}
+STEPS = {"baselines": 1500, "claim": 1500, "longer": 1500, "modules": 600, "paper": 600}
 
 
 @pytest.fixture(scope="module")
