@@ -17,7 +17,8 @@
 Needs the data that config/study/dense.py names. Each study is one or more calls of ablate.py, printed
 before they start; the same command goes on where it was interrupted. At the end stands a table with the
 validation losses and, from the log of every step, the gradient norms after the warmup. Seeds that were run
-elsewhere join these: --joined=results/trainability_claim.csv. Runs that shared a machine with others
+elsewhere join these: --joined=results/trainability_claim.csv. --only=cattn_u,cattn_u+control trains these
+arms of a study alone, and with --joined the table has all. Runs that shared a machine with others
 cannot tell how long they take; --step_times is a JSON of bench.py that can.
 """
 
@@ -27,6 +28,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -130,7 +132,7 @@ STUDIES = {
             *("cffn_glu_rope+control+rate_8e3", "cattn_c_nopos+rate_8e3"),
             *("cattn_c_nopos+constant+rate_8e3", "cattn_m_small+rate_8e3", "cattn_m_shared+rate_8e3"),
             *("full_relative_nopos+rate_16e3", "full_relative_content_nopos+rate_8e3"),
-            *("full_content+rate_8e3", "full_content", "full_content+control+rate_8e3"),
+            *("full_content+rate_8e3", "full_content+control+rate_8e3"),
             *("full_content+constant+rate_8e3", "full_content_glu+rate_8e3"),
             *("full_content+layers_6+depth_1+rate_8e3", "cattn_c_proj+rate_8e3"),
         )
@@ -190,14 +192,16 @@ class StudyConfig:
     seeds: list[int] = field(default_factory=lambda: [1])  # of every arm
     max_iters: int = 600  # steps of every run, 4,096 tokens each; a tenth of them warms up
     parallel: int = 1  # runs at a time
+    only: list[str] | None = None  # arms to train, by their names in the table; None: all of the study
     joined: str | None = None  # runs.csv of the same study from elsewhere: its runs count too
     step_times: str | None = None  # bench.py's --json of the same arms: hours.png by its steps
 
 
 def main(config: StudyConfig):
     folder = Path(config.out) / config.study
+    calls = chosen(config.study, config.only)
     elsewhere = joined(config.joined, config.max_iters) if config.joined else []
-    times = step_times(config.step_times) if config.step_times else {}
+    times = step_times(config.step_times, config.study) if config.step_times else {}
     common = [
         f"--out_dir={folder}",
         f"--seeds={','.join(map(str, config.seeds))}",
@@ -206,17 +210,28 @@ def main(config: StudyConfig):
         f"--eval_interval={max(1, config.max_iters // 5)}",
         f"--parallel={config.parallel}",
     ]
-    for arguments in STUDIES[config.study]:
+    for arguments in calls:
         command = [sys.executable, "ablate.py", *arguments, *common]
         print(f"== {shlex.join(command[1:])}", flush=True)
         status = subprocess.run(command, cwd=ROOT).returncode
         plan = Plan(ROOT / folder)
         if status and not (status == 1 and plan.failed):  # a run that failed is told in the table
             sys.exit(status)
-    found = in_order(plan.arms(), config.study)
-    name_shortly(found)
-    show(found, elsewhere, ROOT / folder, times)
+    found = plan.arms()
+    for arm in found:
+        arm.name = shortly(arm.name, config.study)
+    show(found, elsewhere, ROOT / folder, config.study, times)
     sys.exit(bool(plan.failed))
+
+
+def chosen(study: str, only: list[str] | None) -> list[list[str]]:
+    """The arguments of each call of ablate.py, with the arms of `only` alone. Exits where one is none."""
+    names = short_names(study)
+    if unknown := [name for name in only or () if name not in names.values()]:
+        sys.exit(f"--only: {study} has no {', '.join(unknown)}; it has {', '.join(names.values())}")
+    wanted = lambda text: text.startswith("--") or not only or names[called(text)] in only  # noqa: E731
+    calls = [list(filter(wanted, call)) for call in STUDIES[study]]
+    return [call for call in calls if any(not text.startswith("--") for text in call)]
 
 
 def joined(path: str, steps: int) -> list[dict]:
@@ -234,16 +249,16 @@ def joined(path: str, steps: int) -> list[dict]:
     return rows
 
 
-def step_times(path: str) -> dict[str, float]:
+def step_times(path: str, study: str) -> dict[str, float]:
     """{arm: median seconds of a step} of a JSON of bench.py. Exits where the file is none."""
     try:
-        models = json.loads(Path(path).read_text())["models"]
-        arms = [Arm(called(name), [], 0) for name in models]
-        seconds = [statistics.median(found["seconds"]["whole"]) for found in models.values()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        models = json.loads(Path(path).read_text())["models"].items()
+        return {
+            shortly(called(name), study): statistics.median(found["seconds"]["whole"])
+            for name, found in models
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         sys.exit(f"--step_times={path}: no JSON of bench.py --mode=train: {type(error).__name__}: {error}")
-    name_shortly(arms)
-    return {arm.name: second for arm, second in zip(arms, seconds, strict=True)}
 
 
 def called(files: str) -> str:
@@ -251,33 +266,52 @@ def called(files: str) -> str:
     return files.replace("config/study/", "study-").replace(".py", "")
 
 
-def in_order(found: list[Arm], study: str) -> list[Arm]:
-    """The study's own order, whatever was trained first; arms of one model as they come."""
-    named = [text for call in STUDIES[study] for text in call if not text.startswith("--")]
-    models = [called(text) for text in named]
-    model = lambda arm: max((m for m in models if f"{arm.name}_".startswith(f"{m}_")), key=len, default="")  # noqa: E731
-    return sorted(found, key=lambda arm: models.index(model(arm)) if model(arm) else len(models))
-
-
-def name_shortly(found: list[Arm]):
-    """Names without the base, and without the learning rate where no other arm has the same name then."""
-    parts = [[part.removeprefix("study-") for part in arm.name.split("+")] for arm in found]
+def short_names(study: str) -> dict[str, str]:
+    """{what ablate.py calls a model of the study: its name in tables}, in the study's order: without the
+    base, and without the learning rate where no other model has the same name then.
+    """
+    models = list(
+        dict.fromkeys(called(text) for call in STUDIES[study] for text in call if text[:2] != "--")
+    )
+    parts = [[part.removeprefix("study-") for part in model.split("+")] for model in models]
     named = ["+".join(part[1:] if part[1:] and not OVERLAYS.match(part[1]) else part) for part in parts]
     short = [re.sub(r"\+rate_\w+", "", name) for name in named]
-    for arm, name, shorter in zip(found, named, short, strict=True):
-        arm.name = shorter if short.count(shorter) == 1 or name == shorter else name
+    pairs = zip(models, named, short, strict=True)
+    return {model: s if short.count(s) == 1 else name for model, name, s in pairs}
 
 
-def show(found: list[Arm], elsewhere: list[dict], folder: Path, times: dict[str, float] | None = None):
+def longest(models: Iterable[str], name: str) -> str | None:
+    """The model of an arm, whose name goes on with what ablate.py varied."""
+    return max((model for model in models if f"{name}_".startswith(f"{model}_")), key=len, default=None)
+
+
+def shortly(name: str, study: str) -> str:
+    """An arm's name in tables, out of ablate.py's."""
+    names = short_names(study)
+    model = longest(names, name)
+    return name if model is None else names[model] + name[len(model) :]
+
+
+def in_order(names: Iterable[str], study: str) -> list[str]:
+    """Names of arms in the study's own order, whatever was trained first; arms of a model as they come."""
+    order = list(short_names(study).values())
+    model = {name: longest(order, name) for name in names}
+    return sorted(model, key=lambda name: order.index(model[name]) if model[name] else len(order))
+
+
+def show(
+    found: list[Arm], elsewhere: list[dict], folder: Path, study: str, times: dict[str, float] | None = None
+):
     """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
     of every run, and tokens.png and hours.png have the curves of up to 12 arms. Differences are to the
     first arm. elsewhere: rows of another runs.csv; what was run here too counts once, as it is here. times:
     seconds of a step of each arm, for hours.png in place of what the runs took.
     """
     rows, names = pooled([row for arm in found for row in rows_of(arm)], elsewhere)
-    names += [arm.name for arm in found if not arm.runs]
+    names = in_order((*names, *(arm.name for arm in found if not arm.runs)), study)
+    rows.sort(key=lambda row: names.index(row["arm"]))
     failed = {arm.name: arm.failed for arm in found}
-    arms = [Arm(name, runs_of(name, rows), failed.get(name, 0)) for name in dict.fromkeys(names)]
+    arms = [Arm(name, runs_of(name, rows), failed.get(name, 0)) for name in names]
     text = table_of(arms)
     print(text)
     (folder / "trainability.md").write_text(text + "\n")

@@ -1,5 +1,6 @@
 """results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
 
+import csv
 import importlib.util
 import json
 import re
@@ -83,7 +84,7 @@ def test_seeds_of_another_machine_join(study, tmp_path, capsys):
     """Each run counts once, and a table of joined runs is that of the runs in one place."""
     losses = {("dense", 1): 3.0, ("dense", 2): 3.25, ("dense", 3): 3.5}
     losses |= {("full", 1): 2.5, ("full", 2): 2.75, ("full", 3): 3.125, ("full+constant", 1): 2.625}
-    study.show([], write(study, tmp_path / "all.csv", losses), tmp_path)
+    study.show([], write(study, tmp_path / "all.csv", losses), tmp_path, "modules")
     whole = capsys.readouterr().out
     assert (tmp_path / "runs.csv").read_text() == (tmp_path / "all.csv").read_text()
     full = cells(whole)["full"]
@@ -133,18 +134,53 @@ def bench(path, **seconds):
 def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
-    rows = write(study, tmp_path / "all.csv", {("dense+rope", 1): 3.0, ("cffn_added+rope", 1): 2.5})
-    times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_added__rope__rate_8e3": [1.0]}
-    study.show([], rows, tmp_path, study.step_times(bench(tmp_path / "b.json", **times)))
+    rows = write(study, tmp_path / "all.csv", {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0})
+    times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
+    found = study.step_times(bench(tmp_path / "b.json", **times), "claim")
+    study.show([], rows, tmp_path, "claim", found)
     assert [[at["seconds"] for at in arm.runs[0].evaluations.values()] for arm in drawn["hours"]] == [
         [0.0, 30.0],
         [0.0, 10.0],
     ]
     assert "5.0" in (tmp_path / "runs.csv").read_text()  # what the runs took stays in the CSV
-    other = study.step_times(bench(tmp_path / "c.json", dense__rope=[2.0]))
-    with pytest.raises(SystemExit, match=r"--step_times has no cffn_added\+rope; it has dense\+rope"):
-        study.show([], rows, tmp_path, other)
+    other = study.step_times(bench(tmp_path / "c.json", dense__rope__rate_8e3=[2.0]), "claim")
+    with pytest.raises(SystemExit, match=r"--step_times has no cffn_glu_rope; it has dense\+rope"):
+        study.show([], rows, tmp_path, "claim", other)
     (tmp_path / "d.json").write_text('{"models": {"a": {"seconds": {"step": [1.0]}}}}')
     for name in ("d.json", "none.json", "all.csv"):
         with pytest.raises(SystemExit, match=rf"{re.escape(name)}: no JSON of bench.py --mode=train"):
-            study.step_times(str(tmp_path / name))
+            study.step_times(str(tmp_path / name), "claim")
+
+
+def test_some_arms_of_a_study(study):
+    """By their names in the table, which do not depend on what else is trained."""
+    (call,) = study.chosen("claim", ["dense+rope", "cattn_m_shared"])
+    assert call == study.on_base("rope+rate_8e3", "cattn_m_shared+rate_8e3")
+    rates = study.chosen("rates", ["dense"])
+    assert [call[0] for call in rates] == [study.BASE]
+    assert rates[0][1].startswith("--vary=learning_rate")
+    assert study.chosen("longer", None) == study.STUDIES["longer"]
+    with pytest.raises(
+        SystemExit, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"
+    ):
+        study.chosen("claim", ["full"])
+    name = "study-dense+study-rope"
+    assert (
+        study.shortly(f"{name}_learning_rate=2e-3_min_lr=2e-4", "rates")
+        == "dense+rope_learning_rate=2e-3_min_lr=2e-4"
+    )
+    assert study.shortly(f"{name}+study-rate_8e3", "longer") == "dense+rope+rate_8e3"
+    assert study.shortly(f"{name}+study-rate_8e3", "claim") == "dense+rope"
+    assert study.in_order(["x", "cffn_gated", "dense", "cffn_gated_clamp"], "modules") == [
+        *("dense", "cffn_gated", "cffn_gated_clamp", "x")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["claim", "longer", "modules", "paper", "rates", "claim_rates", "baselines"]
+)
+def test_csvs_name_their_arms_as_the_study_does(study, name):
+    with (ROOT / f"results/trainability_{name}.csv").open() as file:
+        arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
+    known = list(study.short_names(name).values())
+    assert {arm.split("_learning_rate=")[0] for arm in arms} <= set(known)
