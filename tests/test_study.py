@@ -12,7 +12,7 @@ from comparison.pooled import FIELDS, pooled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
-STEPS = {"baselines": 1500, "claim": 1500, "longer": 1500, "modules": 600, "paper": 600}
+STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500, "modules": 600, "paper": 600}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_some_arms_of_a_study(study):
 
 
 @pytest.mark.parametrize(
-    "name", ["claim", "longer", "modules", "paper", "rates", "claim_rates", "baselines"]
+    "name", ["claim", "longer", "modules", "paper", "rates", "claim_rates", "claim_3000", "baselines"]
 )
 def test_csvs_name_their_arms_as_the_study_does(study, name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
