@@ -113,8 +113,8 @@ STUDIES = {
     ],
     "claim_3000": [
         on_base(
-            *("rope+rate_8e3", "dense_half+rope+rate_8e3", "full_content+layers_6+depth_1+rate_8e3"),
-            *("full_content+layers_6+constant+rate_8e3",),
+            *("rope+rate_8e3", "dense_half+rope+rate_8e3", "cffn_glu_rope+rate_8e3"),
+            *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
         )
     ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
