@@ -118,11 +118,11 @@ STUDIES = {
         )
     ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
-    # ten times the parameters, three times the width, a third of the learning rate
+    # ten times the parameters, three times the width, a third of the learning rate; shares of 0.65 and 0.53
     "claim_10m": [
         [*on_base("rope+size_10m"), *AT_10M],
         [*on_base("cffn_glu_rope+size_10m"), "--ffn_hidden=480", *AT_10M],
-        [*on_base("full_content+depth_1+size_10m"), "--n_layer=7", *AT_10M],
+        [*on_base("full_content+depth_1+size_10m"), "--n_layer=8", "--cf_ladders=12", *AT_10M],
     ],
     # what F and the full model lack where training is longer
     "longer": [

@@ -12,7 +12,8 @@ from comparison.pooled import FIELDS, pooled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
-STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500, "modules": 600, "paper": 600}
+STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500}
+STEPS |= {"depths": 300, "modules": 600, "paper": 600, "poles": 600, "rescues": 600}
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +177,9 @@ def test_some_arms_of_a_study(study):
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["claim", "longer", "modules", "paper", "rates", "claim_rates", "claim_3000", "baselines"]
-)
+@pytest.mark.parametrize("name", [*STEPS, "rates", "claim_rates"])
 def test_csvs_name_their_arms_as_the_study_does(study, name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
     known = list(study.short_names(name).values())
-    assert {arm.split("_learning_rate=")[0] for arm in arms} <= set(known)
+    assert all(study.longest(known, arm.split("=")[0]) for arm in arms)
