@@ -24,7 +24,7 @@ class ModelConfig:
     dropout: float = 0.0  # share of activations dropped in training
     attention: str = "softmax"  # token mixer: softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
-    ffn_hidden: int | None = None  # width inside mlp, swiglu, cffn_gated's GLU; None: 4, 8/3, 1 n_embd
+    ffn_hidden: int | None = None  # width inside mlp, swiglu and GLUs of cffn; None: 4, 8/3, 1 n_embd
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is GPT-2's published weights' GELU
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
@@ -125,7 +125,7 @@ class ModelConfig:
         ensembles = self.attention == "cattn_m" or self.ffn.startswith("cffn_")
         used = {
             "n_kv_head": has_queries_and_keys(ATTENTION[self.attention]),
-            "ffn_hidden": self.ffn in ("mlp", "swiglu") or _is_glu(self),
+            "ffn_hidden": self.ffn in ("mlp", "swiglu") or _is_glu(self) or _control_has_units(self),
             "gelu_approximation": self.ffn == "mlp",
             "rope_base": self.position == "rope",
             "rope_scaling": self.position == "rope",
@@ -194,6 +194,10 @@ def _scores_in_triton(config) -> bool:
 
 def _is_glu(config) -> bool:
     return config.ffn == "cffn_gated" and config.cffn_gate != "self"
+
+
+def _control_has_units(config) -> bool:
+    return config.ffn == "cffn_added" and config.cf_control
 
 
 def _rank_of_control(config) -> bool:

@@ -138,34 +138,56 @@ class CffnProduct(nn.Module):
 
 
 class CffnAdded(nn.Module):
-    """y = (U_1 x) * (U_2 x) + V z(x)"""
+    """y = (U_1 x) * (U_2 x) + V z(x)
+
+    cf_control: V z is left out, or with `ffn_hidden` a GLU that wide stands in its place,
+    V (silu(G x) * P x): but for biases as many parameters as with as many ladders of depth 2.
+    """
 
     has_ladders = True
 
     def __init__(self, config):
         super().__init__()
-        width = config.n_embd
+        width, units = config.n_embd, self.units(config)
         self.U1 = nn.Linear(width, width, bias=False)
         self.U2 = nn.Linear(width, width, bias=False)
         self.ladders = LadderEnsemble(
             config, width, width, config.cf_ladders, config.cf_depth, linear=False
         )
-        for output in filter(None, (self.U1, self.ladders.V)):
+        # G above P: one matrix product
+        self.up = nn.Linear(width, 2 * units, bias=False) if units else None
+        self.down = nn.Linear(units, width, bias=False) if units else None
+        for output in filter(None, (self.U1, self.ladders.V, self.down)):
             output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        return self.dropout(self.U1(x) * self.U2(x) + self.ladders(x))
+        beside = self.ladders(x)
+        if self.up is not None:
+            gate, value = self.up(x).chunk(2, dim=-1)
+            beside = self.down(F.silu(gate) * value)
+        return self.dropout(self.U1(x) * self.U2(x) + beside)
+
+    @staticmethod
+    def complaints(config):
+        if config.cf_control_constant and CffnAdded.units(config):
+            return ["ffn=cffn_added has either units or a constant for its fractions: leave ffn_hidden out"]
+        return []
+
+    @staticmethod
+    def units(config):
+        """Of the GLU in place of the ladders."""
+        return (config.cf_control and config.ffn_hidden) or 0
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (d + 1) + d)"""
+        """2 p^2 + L (p (d + 1) + d), or 2 p^2 + 3 p h with the units of a control"""
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
-        return 2 * p * p + ensemble
+        return 2 * p * p + 3 * p * CffnAdded.units(config) + ensemble
 
     @staticmethod
     def flops_per_token(config, context):
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
-        return 4 * p * p + ensemble
+        return 4 * p * p + 6 * p * CffnAdded.units(config) + ensemble

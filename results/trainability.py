@@ -8,6 +8,7 @@
     python results/trainability.py claim --max_iters=1500   # F, A and full against dense models
     python results/trainability.py claim_rates --max_iters=1500  # at other learning rates
     python results/trainability.py baselines --max_iters=1500    # against standard models of their size
+    python results/trainability.py units --max_iters=1500   # many ladders, against a GLU in their place
     python results/trainability.py claim_3000 --max_iters=3000   # twice the steps
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
     python results/trainability.py claim_10m --max_iters=1500    # F and full at 10M parameters
@@ -109,6 +110,13 @@ STUDIES = {
             *("rope+rate_8e3", "full_content+layers_6+depth_1+rate_8e3", "dense_half+rope+rate_8e3"),
             *("dense_deep+rope+rate_8e3", "dense_mqa+rope+rate_8e3", "mlp_narrow+rope+rate_8e3"),
             *("cffn_product+rope+layers_6+control+rate_8e3", "full_content+layers_6+control+rate_8e3"),
+        )
+    ],
+    # many ladders beside the product, or a GLU there, or nothing
+    "units": [
+        on_base(
+            *("cffn_added_many+rope+rate_8e3", "cffn_added_glu+rope+rate_8e3"),
+            *("cffn_added+rope+rate_8e3", "cffn_product+rope+control+rate_8e3", "cffn_glu_rope+rate_8e3"),
         )
     ],
     "claim_3000": [

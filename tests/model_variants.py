@@ -34,6 +34,7 @@ BLOCKS = [
 CONTROLS = [
     (("cattn_m", "cffn_product"), {"cf_control": True}),
     (("cattn_u", "cffn_added"), {"cf_control": True}),
+    (("softmax", "cffn_added"), {"cf_control": True, "ffn_hidden": 40}),
     (("cattn_c", "cffn_product"), {"cf_control": True, "cf_control_constant": True}),
     *((("cattn_m", "cffn_gated"), {"cf_control": True, "cffn_gate": gate}) for gate in ("self", "glu")),
     (("softmax", "cffn_gated"), {"cf_control": True, "cffn_gate": "glu_collapsed", "ffn_hidden": 40}),

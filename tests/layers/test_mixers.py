@@ -170,6 +170,23 @@ def test_cffn_added(tiny, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_cffn_added_with_a_glu_for_ladders(tiny, dtype):
+    def oracle(w, x):
+        product = (x @ w["U1.weight"].T) * (x @ w["U2.weight"].T)
+        gate, value = (x @ part.T for part in (w["up.weight"][:7], w["up.weight"][7:]))
+        return product + (gate * torch.sigmoid(gate) * value) @ w["down.weight"].T
+
+    control = tiny(ffn="cffn_added", cf_control=True, ffn_hidden=7)
+    check(drawn(CffnAdded(control)), oracle, dtype)
+    assert "ffn_hidden=7" not in control.without_effect()
+    ladders, p = tiny(cf_ladders=7, cf_depth=2), control.n_embd
+    beside = [CffnAdded.parameter_count(config) - 2 * p * p for config in (ladders, control)]
+    assert beside[0] == beside[1] + 7 * 2  # the ladders' biases
+    both = tiny(ffn="cffn_added", cf_control=True, cf_control_constant=True, ffn_hidden=7)
+    assert any("either units or a constant" in wrong for wrong in both.check())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_cffn_added_without_biases(tiny, dtype):
     def oracle(w, x):
         assert "ladders.b.0" not in w
