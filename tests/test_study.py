@@ -39,7 +39,7 @@ def cells(markdown, losses="validation loss"):
 
 
 def section(name):
-    (text,) = (part for part in PAGE.split("\n## ") if f"`trainability_{name}.csv`" in part)
+    (text,) = (part for part in re.split(r"\n##+ ", PAGE) if f"`trainability_{name}.csv`" in part)
     return text
 
 
