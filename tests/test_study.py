@@ -12,7 +12,7 @@ from comparison.pooled import FIELDS, pooled
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
-STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500}
+STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500, "units": 1500}
 STEPS |= {"depths": 300, "modules": 600, "paper": 600, "poles": 600, "rescues": 600}
 
 
