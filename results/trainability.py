@@ -12,6 +12,7 @@
     python results/trainability.py claim_3000 --max_iters=3000   # twice the steps
     python results/trainability.py claim_1024 --max_iters=1500   # the same with a context of 1,024
     python results/trainability.py claim_10m --max_iters=1500    # F and full at 10M parameters
+    python results/trainability.py claim_10m_rates --max_iters=1500  # at another learning rate
     python results/trainability.py longer --max_iters=1500  # what F and the full one lack then
     python results/trainability.py paper        # the papers' recipes to the letter
 
@@ -59,6 +60,7 @@ CLAIM = on_base(
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
 AT_10M = ("--learning_rate=2.7e-3", "--min_lr=2.7e-4")
+RATE_10M = "--vary=learning_rate=4.6e-3 min_lr=4.6e-4"
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
@@ -131,6 +133,10 @@ STUDIES = {
         [*on_base("rope+size_10m"), *AT_10M],
         [*on_base("cffn_glu_rope+size_10m"), "--ffn_hidden=480", *AT_10M],
         [*on_base("full_content+depth_1+size_10m"), "--n_layer=8", "--cf_ladders=12", *AT_10M],
+    ],
+    "claim_10m_rates": [  # where the transfer of the learning rate may fail: divided by the root of three
+        [*on_base("rope+size_10m"), RATE_10M],
+        [*on_base("full_content+depth_1+size_10m"), "--n_layer=8", "--cf_ladders=12", RATE_10M],
     ],
     # what F and the full model lack where training is longer
     "longer": [
