@@ -19,10 +19,12 @@ with another configuration is refused. At the end stands compare.py's table of a
 table.md and table.csv, with curves.png.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,7 +78,7 @@ def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
         print(__doc__.strip(), end="\n\n")
         configurator.parse(AblateConfig, ["--help"])
-    try:
+    with told_shortly("ablate.py"):
         config, runs, study, remarks = read(argv)
         folder = Path(config.out_dir)
         with claimed(folder):
@@ -85,18 +87,23 @@ def main(argv: list[str]):
                 raise PlanError(f"{folder} holds no ablation yet: name one config file or more")
             plan.extend(runs or [], study)
             runs = list(plan.runs.values()) if runs is None else runs
-            plan.look()
-            check(plan, runs, config)
-            for line in [*remarks, *announcement(plan, runs, config.parallel)]:
-                print(line, flush=True)
+            prepare(plan, runs, config, remarks)
             if not config.dry_run:
-                plan.save()
-                carry_out(plan, runs, config)
+                carry_out(plan, runs, config, f"python ablate.py --out_dir={folder} goes on")
+                show(plan, config.against)
+                sys.exit(1 if any(run.name in plan.failed for run in runs) else 0)
+
+
+@contextlib.contextmanager
+def told_shortly(script: str) -> Iterator[None]:
+    """Mistakes in what was asked for end the script with a message: status 2 for its keys, else 1."""
+    try:
+        yield
     except ConfigError as error:
-        print(f"ablate.py: {error}", file=sys.stderr)
+        print(f"{script}: {error}", file=sys.stderr)
         sys.exit(2)
     except (PlanError, RunFolderError, OSError) as error:
-        sys.exit(f"ablate.py: {error}")
+        sys.exit(f"{script}: {error}")
 
 
 def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str], list[str]]:
@@ -144,6 +151,14 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     if mistakes:
         raise ConfigError(mistakes)
     return config, runs, study, remarks
+
+
+def prepare(plan: Plan, runs: list[Planned], config: AblateConfig, remarks: list[str]):
+    """Look at what is done, check the rest, and say what there is to do. Raises ConfigError."""
+    plan.look()
+    check(plan, runs, config)
+    for line in [*remarks, *announcement(plan, runs, config.parallel)]:
+        print(line, flush=True)
 
 
 def check(plan: Plan, runs: list[Planned], config: AblateConfig):
@@ -198,10 +213,11 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     return lines
 
 
-def carry_out(plan: Plan, runs: list[Planned], config: AblateConfig):
-    """Train what is left, show the table, and exit: 0, 1 where a run failed, or a signal's status."""
+def carry_out(plan: Plan, runs: list[Planned], config: AblateConfig, go_on: str):
+    """Train what is left; exits with a signal's status where one stopped it. go_on: what to do then."""
+    plan.save()
     todo = [run for run in runs if run.name not in plan.done]
-    go_on = f"python ablate.py --out_dir={plan.folder} goes on"
+    script = Path(sys.argv[0]).name
     try:
         with Stop(speak=False) as stop:
             start = functools.partial(
@@ -214,13 +230,11 @@ def carry_out(plan: Plan, runs: list[Planned], config: AblateConfig):
             if todo:
                 execution.execute(plan, todo, start, config.parallel, stop)
     except KeyboardInterrupt:
-        sys.exit(f"ablate.py: interrupted at once. {go_on}")
+        sys.exit(f"{script}: interrupted at once. {go_on}")
     if stop:
         left = sum(run.name not in plan.done for run in runs)
-        print(f"ablate.py: stopped with {left} of {len(runs)} runs left. {go_on}", file=sys.stderr)
+        print(f"{script}: stopped with {left} of {len(runs)} runs left. {go_on}", file=sys.stderr)
         sys.exit(stop.status)
-    show(plan, config.against)
-    sys.exit(1 if any(run.name in plan.failed for run in runs) else 0)
 
 
 def show(plan: Plan, against: str):

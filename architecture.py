@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
@@ -101,6 +102,13 @@ class ModelConfig:
                 f"cf_pole={self.cf_pole} is not there for cf_impl=ladder and cf_backend=triton, but for "
                 "cf_impl=continuant in PyTorch"
             )
+        if self.cf_impl == "continuant" and self.cf_depth > (most := self._deepest()):
+            wrong.append(
+                f"cf_depth={self.cf_depth}: continuants of more than {most} partial denominators"
+                + (f" with cf_floor={self.cf_floor}" if self._has_floor else "")
+                + " are beyond float32's range"
+                + ("; cf_impl=ladder has none" if self.cf_pole in FUSED_POLES else "")
+            )
         if self.cf_backend == "triton" and (reason := why_not_triton()):
             wrong.append(f"cf_backend=triton {reason}")
         for key, registry in (("attention", ATTENTION), ("ffn", FFN), ("position", POSITION)):
@@ -133,7 +141,7 @@ class ModelConfig:
             "expe_": self.position in ("expe", "exqpe"),
             "exqpe_": self.position == "exqpe",
             "cf_eps": self.has_ladders and self.cf_pole in ("clamp", "smooth", "soft_clamp"),
-            "cf_floor": self.has_ladders and self.cf_pole in ("positive", "absolute"),
+            "cf_floor": self.has_ladders and self._has_floor,
             "cf_backend": self.has_ladders or _scores_in_triton(self),
             "cf_ladder": ensembles and self.has_ladders,
             "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
@@ -165,6 +173,15 @@ class ModelConfig:
             for key, part in parts.items()
             if not getattr(part, "any_length", False)
         ]
+
+    def _deepest(self) -> int:
+        """Partial denominators whose continuant stays below 10^36 for what biases of 1 start with."""
+        growth = 2.4 + (self.cf_floor if self._has_floor else 0)  # a_k + 1, and K_k <= (a_k + 1) K_(k+1)
+        return int(36 / math.log10(growth)) if 0 < growth < math.inf else 1
+
+    @property
+    def _has_floor(self) -> bool:
+        return self.cf_pole in ("positive", "absolute")
 
     @property
     def has_ladders(self) -> bool:

@@ -14,6 +14,7 @@ what `--help` prints. A dataclass may define `check()`, which returns a list of 
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import re
 import runpy
@@ -154,7 +155,10 @@ def help_text(config_class, positional: str | None = None) -> str:
     hints = typing.get_type_hints(config_class)
     notes = field_comments(config_class)
     for field in dataclasses.fields(config_class):
-        default = "required" if field.default is dataclasses.MISSING else repr(field.default)
+        if field.default_factory is not dataclasses.MISSING:
+            default = repr(field.default_factory())
+        else:
+            default = "required" if field.default is dataclasses.MISSING else repr(field.default)
         kind = _type_name(hints[field.name])
         lines.append(f"  --{field.name}={default}  ({kind})\n        {notes.get(field.name, '')}")
     return "\n".join(lines)
@@ -172,16 +176,22 @@ def field_comments(config_class) -> dict[str, str]:
 
 
 def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
-    """Field name -> script, read from the source of the scripts: importing them would be slow."""
+    """Field name -> script."""
     owners = {}
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
     for script, name in {**scripts, ROOT / "training" / "config.py": "train.py"}.items():
-        for node in ast.parse(script.read_text()).body:
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
-                for item in node.body:
-                    if isinstance(item, ast.AnnAssign) and item.target.id not in own:
-                        owners.setdefault(item.target.id, name)
+        for key in _keys_of(script):
+            if key not in own:
+                owners.setdefault(key, name)
     return owners
+
+
+@functools.cache  # an ablation resolves hundreds of configurations
+def _keys_of(script: Path) -> list[str]:
+    """The fields of a script's config classes, from its source: importing it would be slow."""
+    classes = (node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef))
+    fields = (item for node in classes if node.name.endswith("Config") for item in node.body)
+    return [item.target.id for item in fields if isinstance(item, ast.AnnAssign)]
 
 
 def _unknown(key, own, foreign) -> str:

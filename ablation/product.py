@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configurator import ConfigError
+from training.config import OF_LADDERS
 
 
 @dataclass
@@ -101,14 +102,19 @@ def product(
         files = [f for stack in (model.split("+"), *(c.files for c in choices)) for f in stack]
         overrides = {key: value for c in choices for key, value in c.overrides.items()}
         name = "_".join([file_name(model), *(file_name("+".join(c.files)) for c in choices if c.files)])
+        remark = f"is without effect in {name}: not varied there"
         try:
+            if overrides.keys() & OF_LADDERS and without_ladders(resolved, [*files, *others]):
+                for key in [key for key in overrides if key in OF_LADDERS]:
+                    del overrides[key]
+                    remarks.append(f"{key} {remark}")
             resolved(*files, *others, *options(overrides))
             for axis in axes:
-                for key in axis[0].overrides:
+                for key in [key for key in axis[0].overrides if key in overrides]:
                     tried = [{**overrides, key: choice.overrides[key]} for choice in axis]
                     if any(idle(resolved, [*files, *others, *options(one)], key) for one in tried):
                         del overrides[key]
-                        remarks.append(f"{key} is without effect in {name}: not varied there")
+                        remarks.append(f"{key} {remark}")
             arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
             arguments = [*files, *others, *options(overrides)]
             for seed in seeds or [resolved(*arguments).seed]:
@@ -137,6 +143,13 @@ def idle(resolve: Callable, arguments: list[str], key: str) -> bool:
     """Whether the model of a command line does not use a key; the values of other runs may be mistakes."""
     try:
         return any(text.startswith(f"{key}=") for text in resolve(*arguments).without_effect())
+    except ConfigError:
+        return False
+
+
+def without_ladders(resolve: Callable, arguments: list[str]) -> bool:
+    try:
+        return not resolve(*arguments).has_ladders
     except ConfigError:
         return False
 

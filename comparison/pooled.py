@@ -99,6 +99,6 @@ def _parsed(number: int, cells: list[str]) -> dict:
             row[key] = cell if key in WORDS else (int if key in COUNTS else float)(cell)
         except ValueError:
             raise ValueError(f"line {number}: {key} is {cell!r}, no number") from None
-        if cell == "" or (key not in WORDS and math.isinf(row[key])):
+        if cell == "" or (key not in WORDS and not math.isfinite(row[key])):
             raise ValueError(f"line {number}: {key} is {cell!r}")
     return row

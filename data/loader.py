@@ -236,7 +236,8 @@ def _read_meta(folder: Path) -> dict:
         own = folder.parent / "prepare.py"
         command = f"python {own}" if own.is_file() else "python data/text/prepare.py --input=..."
         raise DataError(
-            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}"
+            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder} "
+            "(with the --tokenizer that the config file's first lines name, if they do)"
         )
     try:
         meta = json.loads(path.read_text())

@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+import train
+from ablation import execution
 from architecture import ModelConfig
 from data.binary import prepare
 from model import GPT
-from train import main
 
 settings.register_profile("any machine", deadline=None)  # a busy one is not a failure
 settings.load_profile("any machine")
@@ -88,9 +89,40 @@ def arguments(dataset, tmp_path):
 def run(arguments, tmp_path):
     """run("name", "--key=value", ...) trains in this process; returns the run folder and its log."""
 
-    def train(name, *overrides):
+    def trained(name, *overrides):
         folder = tmp_path / name
-        main([*arguments, f"--out_dir={folder}", *overrides])
+        train.main([*arguments, f"--out_dir={folder}", *overrides])
         return folder, [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
-    return train
+    return trained
+
+
+class Ended:
+    """A process that came to its end."""
+
+    def __init__(self, returncode):
+        self.returncode = returncode
+
+    def poll(self):
+        return self.returncode
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs of an ablation train in this process, one at a time; -> the names of those that were started."""
+    started = []
+
+    def start(run, slot, folder, defaults, gpus, parallel):
+        started.append(run.name)
+        (folder / run.name).mkdir(exist_ok=True)
+        status = 0
+        try:
+            train.main(execution.command(run, folder, defaults)[2:])
+        except SystemExit as stop:
+            (folder / run.name / execution.OUTPUT).write_text(f"$ train.py\n{stop.code}\n")
+            status = 1
+        return Ended(status)
+
+    monkeypatch.setattr(execution, "train", start)
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    return started

@@ -23,37 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
 
 
-class Ended:
-    """A process that came to its end."""
-
-    def __init__(self, returncode):
-        self.returncode = returncode
-
-    def poll(self):
-        return self.returncode
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Runs train in this process, one at a time; -> the names of those that were started."""
-    started = []
-
-    def start(run, slot, folder, defaults, gpus, parallel):
-        started.append(run.name)
-        (folder / run.name).mkdir(exist_ok=True)
-        status = 0
-        try:
-            train.main(execution.command(run, folder, defaults)[2:])
-        except SystemExit as stop:
-            (folder / run.name / execution.OUTPUT).write_text(f"$ train.py\n{stop.code}\n")
-            status = 1
-        return Ended(status)
-
-    monkeypatch.setattr(execution, "train", start)
-    monkeypatch.setattr(execution, "SECONDS", 0)
-    return started
-
-
 @pytest.fixture
 def command(arguments, tmp_path):
     """command(*overrides) -> a command line of ablate.py for tiny runs below tmp_path / "ablation"."""
@@ -130,6 +99,23 @@ def test_the_product(command):
     assert (last["cf_depth"], last["learning_rate"], last["weight_decay"]) == (3, 2e-3, 0.2)
     assert (last["seed"], last["ffn"], last["n_embd"]) == (6, "cffn_gated", 32)
     assert runs[-1].tokens == 20 * 4 * 2 * 32
+
+
+def test_how_ladders_train_is_not_varied_where_there_are_none(command):
+    axes = ["--vary=ladder_lr=1.0,0.05 weight_decay=0.1,0.2", "--vary=dyadic=False,True", "--seeds=5"]
+    _, runs, _, remarks = ablate.read(command(*axes, models=[DENSE, LADDERS]))
+    dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
+    assert [run.arm for run in runs] == [
+        *(f"{dense}_weight_decay={decay}" for decay in ("0.1", "0.2")),
+        *(
+            f"{ladders}_ladder_lr={rate}_weight_decay={decay}_dyadic={dyadic}"
+            for rate, decay in (("1.0", "0.1"), ("0.05", "0.2"))
+            for dyadic in (False, True)
+        ),
+    ]
+    assert remarks == [
+        f"{key} is without effect in {dense}: not varied there" for key in ("ladder_lr", "dyadic")
+    ]
 
 
 def test_files_on_top(command):

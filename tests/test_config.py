@@ -1,7 +1,6 @@
 """Every config file: its head, its figures, and that it trains."""
 
 import dataclasses
-import importlib.util
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +12,7 @@ from configurator import resolve
 from data import mixture
 from layers import POSITION
 from model import flops_per_token, parameter_counts
+from results import trainability_studies as study
 from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,9 +102,6 @@ def test_the_studys_papers_are_the_papers(modules, recipe):
 
 
 def test_the_study_names_its_arms():
-    spec = importlib.util.spec_from_file_location("trainability", ROOT / "results/trainability.py")
-    study = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study)
     named = [text for calls in study.STUDIES.values() for call in calls for text in call]
     arms = {text for text in named if not text.startswith("--")}
     assert {file for arm in arms for file in arm.split("+")} <= set(STUDY)

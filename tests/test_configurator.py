@@ -189,6 +189,8 @@ def test_help_and_printout_name_every_key(capsys, monkeypatch):
         for field in dataclasses.fields(cls):
             assert f"--{field.name}=" in text
             assert field_comments(cls).get(field.name), f"{cls.__name__}.{field.name} has no comment"
+    assert "--runs=[]  (" in help_text(Config)
+    assert "--out_dir=required  (" in help_text(SampleConfig)
     printed = format_config(Config(count=4))
     assert "* count = 4\n" in printed
     assert "  flag = False\n" in printed

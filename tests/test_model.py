@@ -365,6 +365,13 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ),
         ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
+        (
+            {"cf_depth": 91},
+            "cf_depth=91: continuants of more than 90 partial denominators with cf_floor=0.1 are beyond "
+            "float32's range; cf_impl=ladder has none",
+        ),
+        ({"cf_depth": 33, "cf_floor": 10.0}, "more than 32 partial denominators with cf_floor=10.0 are"),
+        ({"cf_depth": 95, "cf_pole": "smooth"}, "more than 94 partial denominators are beyond float32's"),
         ({"cf_pole": "softplus"}, "cf_pole must be one of clamp, positive"),
         (
             {"cf_pole": "clamp", "cf_pole_grad": "exakt"},

@@ -3,17 +3,22 @@
 import csv
 import importlib.util
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from ablation import execution
 from comparison.pooled import FIELDS, pooled
+from results import trainability_studies as studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
-STEPS = {"baselines": 1500, "claim": 1500, "claim_3000": 3000, "longer": 1500, "units": 1500}
-STEPS |= {"depths": 300, "modules": 600, "paper": 600, "poles": 600, "rescues": 600}
+TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
+TOLD += ("rescues",)
+FULL = "full_relative"
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +48,9 @@ def section(name):
     return text
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", TOLD)
 def test_the_page_says_what_the_runs_say(study, name):
-    rows = study.joined(ROOT / f"results/trainability_{name}.csv", STEPS[name])
+    rows = study.joined(ROOT / f"results/trainability_{name}.csv", studies.STEPS[name], name)
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
     told, here = cells(section(name)), cells(study.table_of(arms))
@@ -59,7 +64,7 @@ def test_the_page_says_what_the_runs_say(study, name):
 
 def test_the_readme_says_what_the_runs_say(study):
     """Its table has other names for the arms: they are told apart by their parameters."""
-    rows = study.joined(ROOT / "results/trainability_claim.csv", STEPS["claim"])
+    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"], "claim")
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
     (text,) = re.findall(
@@ -71,24 +76,24 @@ def test_the_readme_says_what_the_runs_say(study):
     assert told[2:] == [tuple(arm.get(column, "") for column in columns) for arm in arms.values()]
 
 
-def write(study, path, losses, steps=10):
+def write(study, path, losses, steps=10, of="modules"):
     """losses: {(arm, seed): its last loss}"""
     rows = [",".join(FIELDS)]
     for (arm, seed), loss in losses.items():
         rows.append(f"{arm},{seed},1000,0,0,0.0,7.0,,,,,")
         rows.append(f"{arm},{seed},1000,{steps},40960,5.0,{loss},0.5,0.7,{0.9 + seed},0,")
     path.write_text("\n".join(rows) + "\n")
-    return study.joined(path, steps)
+    return study.joined(path, steps, of)
 
 
 def test_seeds_of_another_machine_join(study, tmp_path, capsys):
     """Each run counts once, and a table of joined runs is that of the runs in one place."""
     losses = {("dense", 1): 3.0, ("dense", 2): 3.25, ("dense", 3): 3.5}
-    losses |= {("full", 1): 2.5, ("full", 2): 2.75, ("full", 3): 3.125, ("full+constant", 1): 2.625}
+    losses |= {(FULL, 1): 2.5, (FULL, 2): 2.75, (FULL, 3): 3.125, (f"{FULL}+constant", 1): 2.625}
     study.show([], write(study, tmp_path / "all.csv", losses), tmp_path, "modules")
     whole = capsys.readouterr().out
     assert (tmp_path / "runs.csv").read_text() == (tmp_path / "all.csv").read_text()
-    full = cells(whole)["full"]
+    full = cells(whole)[FULL]
     assert full["validation loss"].startswith("2.7917 ±")
     assert full["difference"] == "-0.4583 ± 0.0722"
     assert full["to constant"] == "-0.1250"
@@ -97,11 +102,11 @@ def test_seeds_of_another_machine_join(study, tmp_path, capsys):
     assert cells(whole)["dense"]["difference"] == ""
     assert (tmp_path / "tokens.png").stat().st_size > 1000
     rows = write(study, tmp_path / "all.csv", losses)
-    first = {key: loss for key, loss in losses.items() if key[1] < 3} | {("full", 3): 9.0}
+    first = {key: loss for key, loss in losses.items() if key[1] < 3} | {(FULL, 3): 9.0}
     here = [row for row in rows if row["seed"] == 3]
     both, names = pooled(here, write(study, tmp_path / "first.csv", first))
     assert both == rows
-    assert names == ["dense", "full", "full+constant"]
+    assert names == ["dense", FULL, f"{FULL}+constant"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,11 @@ def test_seeds_of_another_machine_join(study, tmp_path, capsys):
         ("HEAD\ndense,1,1000\n", "line 2 has 3 cells in place of 12"),
         ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps.*--max_iters=600"),
         ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten', no number"),
+        ("HEAD\ndense,1,1000,600,40960,5.0,nan,,,,,\n", "line 2: validation_loss is 'nan'"),
+        (
+            "HEAD\ndense,1,1000,600,40960,5.0,3.0,,,,,\ndense_half+rope,1,1000,600,40960,5.0,3.0,,,,,\n",
+            r"is of another study: modules has no dense_half\+rope$",
+        ),
     ],
 )
 def test_a_file_that_is_no_study_s(study, tmp_path, text, message):
@@ -120,7 +130,7 @@ def test_a_file_that_is_no_study_s(study, tmp_path, text, message):
     if text is not None:
         path.write_text(text.replace("HEAD", ",".join(FIELDS)))
     with pytest.raises(SystemExit, match=message):
-        study.joined(path, 600)
+        study.joined(path, 600, "modules")
 
 
 def bench(path, **seconds):
@@ -135,7 +145,8 @@ def bench(path, **seconds):
 def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
-    rows = write(study, tmp_path / "all.csv", {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0})
+    losses = {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0}
+    rows = write(study, tmp_path / "all.csv", losses, of="claim")
     times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
     found = study.step_times(bench(tmp_path / "b.json", **times), "claim")
     study.show([], rows, tmp_path, "claim", found)
@@ -144,42 +155,142 @@ def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
         [0.0, 10.0],
     ]
     assert "5.0" in (tmp_path / "runs.csv").read_text()  # what the runs took stays in the CSV
-    other = study.step_times(bench(tmp_path / "c.json", dense__rope__rate_8e3=[2.0]), "claim")
-    with pytest.raises(SystemExit, match=r"--step_times has no cffn_glu_rope; it has dense\+rope"):
-        study.show([], rows, tmp_path, "claim", other)
+    study.refuse_missing(["dense+rope", "cffn_glu_rope"], found, "claim")
+    del found["cffn_glu_rope"]
+    measure = "measure config/study/dense.py+config/study/cffn_glu_rope.py+config/study/rate_8e3.py"
+    with pytest.raises(SystemExit, match=re.escape(f"--step_times has no cffn_glu_rope: {measure} with")):
+        study.refuse_missing(["dense+rope", "cffn_glu_rope"], found, "claim")
     (tmp_path / "d.json").write_text('{"models": {"a": {"seconds": {"step": [1.0]}}}}')
     for name in ("d.json", "none.json", "all.csv"):
         with pytest.raises(SystemExit, match=rf"{re.escape(name)}: no JSON of bench.py --mode=train"):
             study.step_times(str(tmp_path / name), "claim")
 
 
+def planned(study, name, **keys):
+    runs, _, _ = study.planned(study.StudyConfig(name, **keys), studies.STEPS[name])
+    return [study.key_of(run, name) for run in runs]
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_every_study_can_be_planned(study, name):
+    """Each arm has a name of its own."""
+    runs = planned(study, name, seeds=[5])
+    assert len(set(runs)) == len(runs) > 1
+    assert {seed for _, seed in runs} == {5}
+
+
 def test_some_arms_of_a_study(study):
     """By their names in the table, which do not depend on what else is trained."""
-    (call,) = study.chosen("claim", ["dense+rope", "cattn_m_shared"])
-    assert call == study.on_base("rope+rate_8e3", "cattn_m_shared+rate_8e3")
-    rates = study.chosen("rates", ["dense"])
-    assert [call[0] for call in rates] == [study.BASE]
-    assert rates[0][1].startswith("--vary=learning_rate")
-    assert study.chosen("longer", None) == study.STUDIES["longer"]
+    only = ["dense+rope", "cattn_m_shared"]
+    assert planned(study, "claim", only=only) == [(name, 1) for name in only]
+    pole = "cffn_gated_cf_pole=smooth_cf_eps=0.3"
+    assert planned(study, "poles", only=[pole], seeds=[2]) == [(pole, 2)]
+    assert len(planned(study, "poles", only=["cffn_gated"])) == 9
+    rates = planned(study, "rates", only=["dense"])
+    assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
+                     for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
     with pytest.raises(
         SystemExit, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"
     ):
-        study.chosen("claim", ["full"])
+        planned(study, "claim", only=["full"])
     name = "study-dense+study-rope"
     assert (
-        study.shortly(f"{name}_learning_rate=2e-3_min_lr=2e-4", "rates")
+        studies.shortly(f"{name}_learning_rate=2e-3_min_lr=2e-4", "rates")
         == "dense+rope_learning_rate=2e-3_min_lr=2e-4"
     )
-    assert study.shortly(f"{name}+study-rate_8e3", "longer") == "dense+rope+rate_8e3"
-    assert study.shortly(f"{name}+study-rate_8e3", "claim") == "dense+rope"
-    assert study.in_order(["x", "cffn_gated", "dense", "cffn_gated_clamp"], "modules") == [
+    assert studies.shortly(f"{name}+study-rate_8e3", "longer") == "dense+rope+rate_8e3"
+    assert studies.shortly(f"{name}+study-rate_8e3", "claim") == "dense+rope"
+    assert studies.in_order(["x", "cffn_gated", "dense", "cffn_gated_clamp"], "modules") == [
         *("dense", "cffn_gated", "cffn_gated_clamp", "x")
     ]
 
 
-@pytest.mark.parametrize("name", [*STEPS, "rates", "claim_rates"])
+@pytest.fixture
+def small(study, monkeypatch, arguments, tmp_path):
+    """small(key=value) runs the study `units` with two tiny arms -> its exit status or message."""
+    kept = ("--dataset", "--n_", "--block", "--batch", "--eval_tokens", "--learning", "--device", "--dtype")
+    keys = [argument for argument in arguments if argument.startswith(kept)]
+    arms = [*studies.on_base("rope", "cffn_added+rope"), *keys, "--vary=cf_depth=1,2"]
+    monkeypatch.setitem(studies.STUDIES, "units", [arms])
+
+    def run(**keys):
+        config = study.StudyConfig("units", **{"out": str(tmp_path / "out"), "max_iters": 10} | keys)
+        with pytest.raises(SystemExit) as stop:
+            study.main(config)
+        return stop.value.code
+
+    return run
+
+
+def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
+    folder, joined = tmp_path / "out/units", tmp_path / "first.csv"
+    assert small(dry_run=True) == 0
+    assert "to train: 3 runs" in (said := capsys.readouterr().out)
+    assert "no run has come to its end yet" in said
+    assert small() == 0
+    assert len(here) == 3
+    table = (folder / "trainability.md").read_text()
+    assert list(cells(table)) == ["dense+rope", "cffn_added+rope_cf_depth=1", "cffn_added+rope_cf_depth=2"]
+    (folder / "runs.csv").rename(joined)
+    here.clear()
+    capsys.readouterr()
+
+    # in another folder the joined runs are not trained again, and what is missing is
+    other = {"joined": str(joined), "seeds": [1, 2], "only": ["dense+rope"]}
+    assert small(**other | {"out": str(tmp_path / "two"), "dry_run": True}) == 0
+    assert not here
+    assert "1 runs are in" in capsys.readouterr().out
+    assert small(**other | {"out": str(tmp_path / "two")}) == 0
+    assert len(here) == 1
+    rows = cells(capsys.readouterr().out)
+    assert rows["dense+rope"]["seeds"] == "2"
+    assert rows["cffn_added+rope_cf_depth=1"] == cells(table)["cffn_added+rope_cf_depth=1"]
+
+    here.clear()
+    joined.write_text(re.sub(r"dense\+rope,1,\d+", "dense+rope,1,77", joined.read_text()))
+    assert "dense+rope has 77 parameters without embeddings there" in small(joined=str(joined))
+    times = bench(tmp_path / "b.json", dense__rope=[2.0])
+    assert "--step_times has no cffn_added+rope_cf_depth=1" in small(step_times=times)
+    assert not here
+
+
+def test_a_study_that_is_stopped(small, monkeypatch, tmp_path, capsys):
+    """What trains saves a checkpoint and ends, and nothing is started any more."""
+    started = []
+
+    class Process:
+        signals, returncode = 0, 143
+
+        def poll(self):
+            return 143 if self.signals else None
+
+        def send_signal(self, number):
+            self.signals += 1
+
+        terminate = wait = lambda self: None
+
+    def start(run, slot, folder, defaults, gpus, parallel):
+        started.append(run.name)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Process()
+
+    monkeypatch.setattr(execution, "train", start)
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    assert small() == 143
+    assert len(started) == 1
+    assert "stopped with 3 of 3 runs left. The same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "out/units/runs.csv").exists()
+
+
+def test_a_folder_of_something_else(small, tmp_path):
+    (tmp_path / "out/units").mkdir(parents=True)
+    (tmp_path / "out/units/thesis.txt").touch()
+    assert "holds files but no ablation.json" in small()
+
+
+@pytest.mark.parametrize("name", [*TOLD, "rates", "claim_rates"])
 def test_csvs_name_their_arms_as_the_study_does(study, name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
-    known = list(study.short_names(name).values())
-    assert all(study.longest(known, arm.split("=")[0]) for arm in arms)
+    known = list(studies.short_names(name).values())
+    assert all(studies.longest(known, arm) for arm in arms)

@@ -242,6 +242,7 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--muon_learning_rate=0.01", "muon_learning_rate acts with optimizer=muon only, not with adamw"),
         ("--muon_learning_rate=0", "muon_learning_rate must be above 0, not 0"),
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
+        ("--dyadic=True", "dyadic=True, but attention=softmax and ffn=mlp have no ladders\n"),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
         (
@@ -262,11 +263,14 @@ def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
     path.write_bytes(path.read_bytes()[:1000])
     said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5")
     assert f"{path} is damaged" in said
+    assert "; move it away, and the run goes on from best.pt" in said
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(run, tmp_path):
     """Also where no step is logged in between: what is saved is from before."""
-    with pytest.raises(SystemExit, match=r"loss \S+ and gradient norm \S+ at step 1, which was not made"):
+    told = r"(?s)loss \S+ and gradient norm \S+ at step 1, which was not made.*Try a lower learning_rate"
+    told += r" than 1e\+30 or grad_clip=1.0 or cf_pole=positive or ladder_lr=0.05$"
+    with pytest.raises(SystemExit, match=told):
         run("a", "--learning_rate=1e30", "--grad_clip=0", "--ffn=cffn_product", "--cf_pole=clamp",
             "--log_interval=100", "--checkpoint_interval=1")  # fmt: skip
     for path in (tmp_path / "a" / "ckpt").glob("*.pt"):

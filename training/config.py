@@ -112,16 +112,15 @@ class TrainConfig(ModelConfig):
                 f"than max_iters={self.max_iters}"
             )
         known = self.attention in ATTENTION and self.ffn in FFN  # if not, that is said already
-        if self.dyadic and known and not self.has_ladders:
-            wrong.append(f"dyadic=True, but attention={self.attention} and ffn={self.ffn} have no ladders")
-        for key in ("decay_ladders", "ladder_lr", "ladder_grad_clip"):
+        for key in ("dyadic", "decay_ladders", "ladder_lr", "ladder_grad_clip"):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
-                without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
+                control = ", or none with cf_control=True" if self.cf_control else ""
+                without = f"attention={self.attention} and ffn={self.ffn} have no ladders{control}"
                 wrong.append(f"{key}={getattr(self, key)}, but {without}")
         for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
             if getattr(self, key) and not self.dyadic:
                 wrong.append(f"{key} acts with dyadic=True only")
-        if (self.dyadic_iters or 0) > self.max_iters:
+        if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
         if self.device == "cuda" and not torch.cuda.is_available() and not self.dry_run:
             wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
@@ -137,6 +136,9 @@ class TrainConfig(ModelConfig):
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+# how ladders are trained: mistakes in a model that has none
+OF_LADDERS = {"decay_ladders", "ladder_lr", "ladder_grad_clip"}
+OF_LADDERS |= {"dyadic", "dyadic_iters", "dyadic_rewarmup", "dyadic_reset_ranges"}
 
 
 def with_defaults(config: dict) -> dict:

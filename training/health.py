@@ -33,6 +33,18 @@ class Watch:
         return int(step), loss, norm, scale, not unsound
 
 
+def steadier(config) -> list[str]:
+    """What may keep the training of this configuration finite that it does not have yet."""
+    found = [f"a lower learning_rate than {config.learning_rate:g}"]
+    if not config.grad_clip:
+        found.append("grad_clip=1.0")
+    if config.has_ladders and config.cf_pole not in ("positive", "absolute", "smooth"):
+        found.append("cf_pole=positive")
+    if config.has_ladders and config.ladder_lr >= 1:
+        found.append("ladder_lr=0.05")
+    return found
+
+
 def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
     """Replay micro-batches [(tokens, targets), ...] on weights that have not been updated since.
 

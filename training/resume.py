@@ -99,7 +99,11 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     if not found:
         return None
     path = found[-1]
-    content = checkpoint.load(path, mmap)
+    try:
+        content = checkpoint.load(path, mmap)
+    except CheckpointError as error:
+        before = f"goes on from {found[-2].name}" if found[1:] else "starts from scratch"
+        raise CheckpointError(f"{error}; move it away, and the run {before}") from None
     changes, wrong = {}, []
     for field in dataclasses.fields(config):
         key, value = field.name, getattr(config, field.name)

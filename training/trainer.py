@@ -23,7 +23,7 @@ from training.checkpoint import CheckpointError
 from training.distributed import Ranks
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
 from training.hardware import Clock, autocast, compiled, device_name, peak_flops
-from training.health import Watch, diagnose
+from training.health import Watch, diagnose, steadier
 from training.log import Log, start_wandb, write_whole
 from training.optimizer import adamw, muon
 from training.pretrained import Source
@@ -275,7 +275,7 @@ class Trainer:
             f"loss {loss:.4g} and gradient norm {norm:.4g}{scaled} at step {step:,}, "
             f"which was not made{nor}.\n  "
             + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
-            + f"\n{last}. Try a lower learning_rate, gradient clipping, or cf_pole='positive'"
+            + f"\n{last}. Try {' or '.join(steadier(self.config))}"
         )
         self.ranks.fail(TrainingError(message))
 
