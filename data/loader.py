@@ -234,10 +234,12 @@ def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
         own = folder.parent / "prepare.py"
-        command = f"python {own}" if own.is_file() else "python data/text/prepare.py --input=..."
+        command, tokenizer = "python data/text/prepare.py --input=...", ""
+        if own.is_file():
+            command = f"python {own}"
+            tokenizer = ", with the --tokenizer that the config file's first lines name, if they do"
         raise DataError(
-            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder} "
-            "(with the --tokenizer that the config file's first lines name, if they do)"
+            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}{tokenizer}"
         )
     try:
         meta = json.loads(path.read_text())
