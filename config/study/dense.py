@@ -5,7 +5,7 @@
 #   python data/wikipedia_vital/prepare.py --tokenizer=$T --out=data/wikipedia_vital/bpe1024
 #   python data/python_docs/prepare.py --tokenizer=$T --out=data/python_docs/bpe1024
 #   python train.py config/study/dense.py
-# What to expect: four minutes on one core.
+# What to expect: five minutes on one core.
 out_dir = "out/study"
 # shares in proportion to the tokens, so that all three are read equally often
 dataset = "data/sotu/bpe1024:0.33,data/wikipedia_vital/bpe1024:0.18,data/python_docs/bpe1024:0.49"
