@@ -94,28 +94,26 @@ def main(config: StudyConfig):
     elsewhere = joined(config.joined, steps, study) if config.joined else []
     times = step_times(config.step_times, study) if config.step_times else {}
     os.chdir(ROOT)  # from where the studies name their files
-    folder = Path(config.out) / study
+    folder, how = Path(config.out) / study, ablate.AblateConfig(parallel=config.parallel)
     with ablate.told_shortly("trainability.py"):
         runs, keys, remarks = planned(config, steps)
         refuse_others(elsewhere, runs, study)
         with claimed(folder):
             plan = Plan(folder)
             plan.look()
-            there = {(row["arm"], row["seed"]) for row in elsewhere}
+            there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
             left = [run for run in runs if run.name in plan.done or key_of(run, study) not in there]
             if len(left) < len(runs):
                 remarks.append(
                     f"{len(runs) - len(left)} runs are in {config.joined}, and not trained again"
                 )
             plan.extend(left, keys)
-            ablate.prepare(plan, left, ablate.AblateConfig(parallel=config.parallel), remarks)
+            ablate.prepare(plan, left, how, remarks)
             if times:
                 shown = [*there, *(key_of(run, study) for run in plan.runs.values())]
-                refuse_missing({arm for arm, _ in shown}, times, study)
+                refuse_missing(dict.fromkeys(arm for arm, _ in shown), times, study)
             if not config.dry_run:
-                ablate.carry_out(
-                    plan, left, ablate.AblateConfig(parallel=config.parallel), "The same command goes on"
-                )
+                ablate.carry_out(plan, left, how, "The same command goes on")
             found = plan.arms()
             for arm in found:
                 arm.name = shortly(arm.name, study)
@@ -131,7 +129,7 @@ def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], 
         f"--seeds={','.join(map(str, config.seeds))}",
         f"--max_iters={steps}",
         f"--warmup_iters={max(1, steps // 10)}",
-        f"--eval_interval={max(1, steps // 5)}",
+        f"--eval_interval={max(1, min(300, steps // 5))}",
         f"--parallel={config.parallel}",
     ]
     calls = [ablate.read([*arguments, *common]) for arguments in STUDIES[config.study]]
