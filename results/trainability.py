@@ -12,7 +12,6 @@
     python results/trainability.py claim_3000   # twice the steps
     python results/trainability.py claim_1024   # the same with a context of 1,024
     python results/trainability.py claim_10m    # F and full at 10M parameters
-    python results/trainability.py claim_10m_rates  # at another learning rate
     python results/trainability.py longer       # what F and the full one lack in 1,500 steps
     python results/trainability.py paper        # the papers' recipes to the letter
 
