@@ -19,8 +19,8 @@ CLAIM = on_base(
 STEPS = {"poles": 600, "rescues": 600, "depths": 300, "rates": 600, "modules": 600, "paper": 600}
 STEPS |= {"claim": 1500, "claim_rates": 1500, "baselines": 1500, "units": 1500, "longer": 1500}
 STEPS |= {"claim_3000": 3000, "claim_1024": 1500, "claim_10m": 1500}
-# the rate of a million parameters divided by three, as the width is three times theirs, and less than that
-AT_10M = "--vary=learning_rate=1.6e-3,2.7e-3,0.9e-3 min_lr=1.6e-4,2.7e-4,0.9e-4"
+# first the rate of a million parameters divided by three, as the width is three times theirs
+AT_10M = "--vary=learning_rate=2.7e-3,1.6e-3,4.6e-3,0.9e-3 min_lr=2.7e-4,1.6e-4,4.6e-4,0.9e-4"
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
