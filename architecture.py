@@ -176,8 +176,8 @@ class ModelConfig:
 
     def _deepest(self) -> int:
         """Partial denominators whose continuant stays below 10^36 for what biases of 1 start with."""
-        growth = 2.4 + (self.cf_floor if self._has_floor else 0)  # a_k + 1, and K_k <= (a_k + 1) K_(k+1)
-        return int(36 / math.log10(growth)) if 0 < growth < math.inf else 1
+        floor = max(0, self.cf_floor) if self._has_floor else 0  # below 0 is refused elsewhere
+        return max(1, int(36 / math.log10(2.4 + floor)))  # a_k + 1, and K_k <= (a_k + 1) K_(k+1)
 
     @property
     def _has_floor(self) -> bool:
