@@ -1,7 +1,6 @@
 """results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
 
 import csv
-import importlib.util
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import pytest
 
 from ablation import execution
 from comparison.pooled import FIELDS, pooled
+from results import trainability as study
 from results import trainability_studies as studies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,14 +19,6 @@ PAGE = (ROOT / "results/trainability.md").read_text()
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
 TOLD += ("rescues", "claim_10m")
 FULL = "full_relative"
-
-
-@pytest.fixture(scope="module")
-def study():
-    spec = importlib.util.spec_from_file_location("trainability", ROOT / "results/trainability.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def cells(markdown, losses="validation loss"):
@@ -49,7 +41,7 @@ def section(name):
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_the_page_says_what_the_runs_say(study, name):
+def test_the_page_says_what_the_runs_say(name):
     rows = study.joined(ROOT / f"results/trainability_{name}.csv", studies.STEPS[name], name)
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
@@ -62,7 +54,7 @@ def test_the_page_says_what_the_runs_say(study, name):
                 assert row.get(column, "") == told[arm].get(column, ""), (arm, column)
 
 
-def test_the_readme_says_what_the_runs_say(study):
+def test_the_readme_says_what_the_runs_say():
     """Its table has other names for the arms: they are told apart by their parameters."""
     rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"], "claim")
     names = list(dict.fromkeys(row["arm"] for row in rows))
@@ -76,7 +68,7 @@ def test_the_readme_says_what_the_runs_say(study):
     assert told[2:] == [tuple(arm.get(column, "") for column in columns) for arm in arms.values()]
 
 
-def write(study, path, losses, steps=10, of="modules"):
+def write(path, losses, steps=10, of="modules"):
     """losses: {(arm, seed): its last loss}"""
     rows = [",".join(FIELDS)]
     for (arm, seed), loss in losses.items():
@@ -86,11 +78,11 @@ def write(study, path, losses, steps=10, of="modules"):
     return study.joined(path, steps, of)
 
 
-def test_seeds_of_another_machine_join(study, tmp_path, capsys):
+def test_seeds_of_another_machine_join(tmp_path, capsys):
     """Each run counts once, and a table of joined runs is that of the runs in one place."""
     losses = {("dense", 1): 3.0, ("dense", 2): 3.25, ("dense", 3): 3.5}
     losses |= {(FULL, 1): 2.5, (FULL, 2): 2.75, (FULL, 3): 3.125, (f"{FULL}+constant", 1): 2.625}
-    study.show([], write(study, tmp_path / "all.csv", losses), tmp_path, "modules")
+    study.show([], write(tmp_path / "all.csv", losses), tmp_path, "modules")
     whole = capsys.readouterr().out
     assert (tmp_path / "runs.csv").read_text() == (tmp_path / "all.csv").read_text()
     full = cells(whole)[FULL]
@@ -101,10 +93,10 @@ def test_seeds_of_another_machine_join(study, tmp_path, capsys):
     assert full["seeds"] == "3"
     assert cells(whole)["dense"]["difference"] == ""
     assert (tmp_path / "tokens.png").stat().st_size > 1000
-    rows = write(study, tmp_path / "all.csv", losses)
+    rows = write(tmp_path / "all.csv", losses)
     first = {key: loss for key, loss in losses.items() if key[1] < 3} | {(FULL, 3): 9.0}
     here = [row for row in rows if row["seed"] == 3]
-    both, names = pooled(here, write(study, tmp_path / "first.csv", first))
+    both, names = pooled(here, write(tmp_path / "first.csv", first))
     assert both == rows
     assert names == ["dense", FULL, f"{FULL}+constant"]
 
@@ -125,7 +117,7 @@ def test_seeds_of_another_machine_join(study, tmp_path, capsys):
         ),
     ],
 )
-def test_a_file_that_is_no_study_s(study, tmp_path, text, message):
+def test_a_file_that_is_no_study_s(tmp_path, text, message):
     path = tmp_path / "runs.csv"
     if text is not None:
         path.write_text(text.replace("HEAD", ",".join(FIELDS)))
@@ -142,11 +134,11 @@ def bench(path, **seconds):
     return str(path)
 
 
-def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
+def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
     losses = {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0}
-    rows = write(study, tmp_path / "all.csv", losses, of="claim")
+    rows = write(tmp_path / "all.csv", losses, of="claim")
     times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
     found = study.step_times(bench(tmp_path / "b.json", **times), "claim")
     study.show([], rows, tmp_path, "claim", found)
@@ -166,33 +158,33 @@ def test_hours_by_the_step_times_of_a_bench(study, tmp_path, monkeypatch):
             study.step_times(str(tmp_path / name), "claim")
 
 
-def planned(study, name, **keys):
+def planned(name, **keys):
     runs, _, _ = study.planned(study.StudyConfig(name, **keys), studies.STEPS[name])
     return [study.key_of(run, name) for run in runs]
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
-def test_every_study_can_be_planned(study, name):
+def test_every_study_can_be_planned(name):
     """Each arm has a name of its own."""
-    runs = planned(study, name, seeds=[5])
+    runs = planned(name, seeds=[5])
     assert len(set(runs)) == len(runs) > 1
     assert {seed for _, seed in runs} == {5}
 
 
-def test_some_arms_of_a_study(study):
+def test_some_arms_of_a_study():
     """By their names in the table, which do not depend on what else is trained."""
     only = ["dense+rope", "cattn_m_shared"]
-    assert planned(study, "claim", only=only) == [(name, 1) for name in only]
+    assert planned("claim", only=only) == [(name, 1) for name in only]
     pole = "cffn_gated_cf_pole=smooth_cf_eps=0.3"
-    assert planned(study, "poles", only=[pole], seeds=[2]) == [(pole, 2)]
-    assert len(planned(study, "poles", only=["cffn_gated"])) == 9
-    rates = planned(study, "rates", only=["dense"])
+    assert planned("poles", only=[pole], seeds=[2]) == [(pole, 2)]
+    assert len(planned("poles", only=["cffn_gated"])) == 9
+    rates = planned("rates", only=["dense"])
     assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
                      for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
     with pytest.raises(
         SystemExit, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"
     ):
-        planned(study, "claim", only=["full"])
+        planned("claim", only=["full"])
     name = "study-dense+study-rope"
     assert (
         studies.shortly(f"{name}_learning_rate=2e-3_min_lr=2e-4", "rates")
@@ -206,7 +198,7 @@ def test_some_arms_of_a_study(study):
 
 
 @pytest.fixture
-def small(study, monkeypatch, arguments, tmp_path):
+def small(monkeypatch, arguments, tmp_path):
     """small(key=value) runs the study `units` with two tiny arms -> its exit status or message."""
     kept = ("--dataset", "--n_", "--block", "--batch", "--eval_tokens", "--learning", "--device", "--dtype")
     keys = [argument for argument in arguments if argument.startswith(kept)]
@@ -289,7 +281,7 @@ def test_a_folder_of_something_else(small, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*TOLD, "rates", "claim_rates"])
-def test_csvs_name_their_arms_as_the_study_does(study, name):
+def test_csvs_name_their_arms_as_the_study_does(name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
     known = list(studies.short_names(name).values())

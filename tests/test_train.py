@@ -259,11 +259,21 @@ def test_unsound_keys_are_refused(arguments, capsys, tmp_path, override, message
 
 def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
     folder, _ = run("a", "--max_iters=5")
-    path = checkpoint.find(folder)
-    path.write_bytes(path.read_bytes()[:1000])
-    said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5")
-    assert f"{path} is damaged" in said
-    assert "; move it away, and the run goes on from best.pt" in said
+    path, best = checkpoint.find(folder), folder / "ckpt/best.pt"
+    damaged = path.read_bytes()[:1000]
+    best.unlink()
+    best.write_bytes(path.read_bytes())  # as where there are no hard links
+
+    def told():
+        return refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5")
+
+    path.write_bytes(damaged)
+    assert f"{path} is damaged" in told()
+    assert "; move it away, and the run goes on from best.pt" in told()
+    best.unlink()
+    assert "; move it away, and the run starts from scratch" in told()
+    best.hardlink_to(path)
+    assert "; move it and best.pt, the same file, away, and the run starts from scratch" in told()
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(run, tmp_path):

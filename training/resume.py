@@ -102,8 +102,10 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     try:
         content = checkpoint.load(path, mmap)
     except CheckpointError as error:
-        before = f"goes on from {found[-2].name}" if found[1:] else "starts from scratch"
-        raise CheckpointError(f"{error}; move it away, and the run {before}") from None
+        rest = [file for file in found if not file.samefile(path)]  # best.pt may be another name of it
+        away = "it" if len(rest) == len(found) - 1 else "it and best.pt, the same file,"
+        before = f"goes on from {rest[-1].name}" if rest else "starts from scratch"
+        raise CheckpointError(f"{error}; move {away} away, and the run {before}") from None
     changes, wrong = {}, []
     for field in dataclasses.fields(config):
         key, value = field.name, getattr(config, field.name)
