@@ -23,8 +23,10 @@ from kernels import backend as backends
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
 
-# rows of the scores that exist at a time; measured on a CPU, 64 to 256 are alike and 1024 is half as fast
-STRIP = 128
+# rows of the scores that exist at a time
+STRIP = 64
+# scores that exist at a time on a CPU, for each thread: with what is made of them they stay in its cache
+TILE = 2**18
 # the Triton kernels keep all of y's and F's columns of a tile in registers
 LARGEST_RANK = 64
 
@@ -86,11 +88,11 @@ def _strips(
     batch, heads, length, width = v.shape
     out = v.new_zeros((batch * heads, length, width))
     with _no_autocast(v):
-        (y, F, v, keys, rows), shifted = _sequences(y, F, v, keys, out, strict, relative), length - strict
-        for start in range(0, shifted, STRIP):
-            end = min(start + STRIP, shifted)
-            weights = _weights(y, _columns(F, end, relative), keys, start, relative).to(v.dtype)
-            torch.bmm(weights, v[:, :end], out=rows[:, start:end])
+        sequences = _sequences(y, F, v, keys, out, strict, relative)
+        for y, F, v, keys, rows in _pieces(*sequences):
+            for start, end in _bounds(y):
+                weights = _weights(y, _columns(F, end, relative), keys, start, relative).to(v.dtype)
+                torch.bmm(weights, v[:, :end], out=rows[:, start:end])
     return out.view(batch, heads, length, width)
 
 
@@ -110,40 +112,39 @@ def _strips_backward(
     relative: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, heads, length, _ = v.shape
-    types = y.dtype, F.dtype
-    dtype = torch.promote_types(torch.promote_types(*types), torch.float32)
+    dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
     grad_y, grad_v = (
         x.new_zeros((batch * heads, *x.shape[2:]), dtype=t) for x, t in ((y, dtype), (v, v.dtype))
     )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
+    types = y.dtype, F.dtype, None if keys is None else keys.dtype
     # without keys an empty tensor, as an operator cannot give none
     shape = (0,) if keys is None else (batch * heads, keys.shape[3], length)
-    of_keys, grad_keys = None if keys is None else keys.dtype, y.new_zeros(shape, dtype=dtype)
+    grad_keys = y.new_zeros(shape, dtype=dtype)
     with _no_autocast(v):
-        (y, F, v, keys, rows), shifted = (
-            _sequences(y, F, v, keys, grad_y, strict, relative),
-            length - strict,
-        )
         of_F = grad_F[..., : length - strict] if relative else grad_F  # as F: the farthest first
-        grad, v = grad.flatten(0, 1)[:, strict:], v.mT.contiguous()
-        # from the last strip on, whose columns are all there are
-        for start in reversed(range(0, shifted, STRIP)):
-            end = min(start + STRIP, shifted)
-            columns, upstream = _columns(F, end, relative), grad[:, start:end]
-            weights = _weights(y, columns, keys, start, relative)
-            through = torch.bmm(upstream, v[..., :end]).to(dtype)
-            through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
-            by_column = _by_distance(through) if relative else through
-            torch.bmm(by_column, columns.mT, out=rows[:, start:end])
-            _columns(of_F, end, relative).baddbmm_(y[:, start:end].mT, by_column)
-            if keys is not None:
-                rows[:, start:end].baddbmm_(through, keys[..., :end].mT)
-                grad_keys[..., :end].baddbmm_(y[:, start:end].mT, through)
-            grad_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
+        sequences = _sequences(y, F, v, keys, grad_y, strict, relative)
+        gradients = of_F, grad_v, grad_keys, grad.flatten(0, 1)[:, strict:]
+        for piece in _pieces(*sequences, *gradients):
+            y, F, v, keys, rows, of_F, of_v, of_keys, grad = piece
+            v = v.mT.contiguous()
+            # from the last strip on, whose columns are all there are
+            for start, end in reversed(_bounds(y)):
+                columns, upstream = _columns(F, end, relative), grad[:, start:end]
+                weights = _weights(y, columns, keys, start, relative)
+                through = torch.bmm(upstream, v[..., :end]).to(dtype)
+                through = torch.ops.aten._softmax_backward_data(through, weights, -1, dtype)
+                by_column = _by_distance(through) if relative else through
+                torch.bmm(by_column, columns.mT, out=rows[:, start:end])
+                _columns(of_F, end, relative).baddbmm_(y[:, start:end].mT, by_column)
+                if keys is not None:
+                    rows[:, start:end].baddbmm_(through, keys[..., :end].mT)
+                    of_keys[..., :end].baddbmm_(y[:, start:end].mT, through)
+                of_v[:, :end].baddbmm_(weights.to(v.dtype).mT, upstream)
     grad_F = grad_F.flip(-1) if relative else grad_F
     grad_y, grad_F, grad_v = (g.unflatten(0, (batch, heads)) for g in (grad_y, grad_F, grad_v))
-    if of_keys is not None:
-        grad_keys = grad_keys.mT.contiguous().unflatten(0, (batch, heads)).to(of_keys)
+    if types[2] is not None:
+        grad_keys = grad_keys.mT.contiguous().unflatten(0, (batch, heads)).to(types[2])
     return grad_y.to(types[0]), grad_F.sum(0).to(types[1]), grad_v, grad_keys
 
 
@@ -182,6 +183,22 @@ def _sequences(y, F, v, keys, out, strict, relative):
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
     keys = None if keys is None else keys.flatten(0, 1).mT.to(dtype).contiguous()
     return y.to(dtype), F.to(dtype), v, keys, out[:, strict:]
+
+
+def _pieces(*tensors):
+    """Tensors that begin with the heads of all sequences, on a CPU in pieces of as many as `TILE` allows;
+    None and what is empty stay as they are.
+    """
+    (count, length, _), kind = tensors[0].shape, tensors[0].device.type
+    step = max(1, TILE * torch.get_num_threads() // (STRIP * max(1, length))) if kind == "cpu" else count
+    for first in range(0, count, step):
+        yield tuple(x if x is None or not x.numel() else x[first : first + step] for x in tensors)
+
+
+def _bounds(y):
+    """(start, end) of the strips of rows."""
+    length = y.shape[1]
+    return [(start, min(start + STRIP, length)) for start in range(0, length, STRIP)]
 
 
 def _columns(F, end, relative):

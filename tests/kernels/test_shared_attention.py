@@ -174,6 +174,31 @@ def test_large_scores_do_not_overflow(triton_device, strict):
     check(lambda *x: shared_attention(*x, strict, "triton"), inputs, strict, 1e-3)
 
 
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize(
+    "options", [{}, {"strict": True}, {"relative": True}, {"relative": True, "strict": True}]
+)
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize("sequences", [1, 2, 3, 4])  # of six; four leave a remainder
+def test_pieces_compute_what_all_sequences_at_once_do(monkeypatch, sequences, keys, options, dtype, exact):
+    length = 130
+    inputs = tensors((2, 3, length, 5, 7), (torch.float32, torch.float32, dtype))
+    if keys:
+        inputs.append(torch.randn_like(inputs[0]).requires_grad_())
+    function = functools.partial(with_keys, shared_attention) if keys else shared_attention
+    function = functools.partial(function, **options)
+    upstream = torch.randn(inputs[2].shape).to(dtype)
+    whole = result_and_gradients(function, inputs, upstream)
+    monkeypatch.setattr(module, "TILE", -(-sequences * module.STRIP * length // torch.get_num_threads()))
+    count = []
+    pieces = module._pieces
+    monkeypatch.setattr(module, "_pieces", lambda *x: (count.append(len(p[0])) or p for p in pieces(*x)))
+    for found, expected in zip(result_and_gradients(function, inputs, upstream), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=exact * expected.abs().max().item())
+    assert max(count) == sequences
+    assert len(count) == 2 * -(-6 // sequences)
+
+
 def test_several_chunks_and_tiles_of_every_kind(triton_device):
     for dtype in (torch.float32, torch.bfloat16):
         for shape in ((1, 1, 261, 7, 261), (1, 2, 67, 40, 70)):
