@@ -23,8 +23,9 @@ from kernels import backend as backends
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
 
-# rows of the scores that exist at a time
+# rows of the scores that exist at a time, twice as many where the values are at least WIDE
 STRIP = 64
+WIDE = 256
 # scores that exist at a time on a CPU, for each thread: with what is made of them they stay in its cache
 TILE = 2**18
 # the Triton kernels keep all of y's and F's columns of a tile in registers
@@ -90,7 +91,7 @@ def _strips(
     with _no_autocast(v):
         sequences = _sequences(y, F, v, keys, out, strict, relative)
         for y, F, v, keys, rows in _pieces(*sequences):
-            for start, end in _bounds(y):
+            for start, end in _bounds(y, v):
                 weights = _weights(y, _columns(F, end, relative), keys, start, relative).to(v.dtype)
                 torch.bmm(weights, v[:, :end], out=rows[:, start:end])
     return out.view(batch, heads, length, width)
@@ -127,9 +128,9 @@ def _strips_backward(
         gradients = of_F, grad_v, grad_keys, grad.flatten(0, 1)[:, strict:]
         for piece in _pieces(*sequences, *gradients):
             y, F, v, keys, rows, of_F, of_v, of_keys, grad = piece
-            v = v.mT.contiguous()
+            bounds, v = _bounds(y, v), v.mT.contiguous()
             # from the last strip on, whose columns are all there are
-            for start, end in reversed(_bounds(y)):
+            for start, end in reversed(bounds):
                 columns, upstream = _columns(F, end, relative), grad[:, start:end]
                 weights = _weights(y, columns, keys, start, relative)
                 through = torch.bmm(upstream, v[..., :end]).to(dtype)
@@ -189,16 +190,20 @@ def _pieces(*tensors):
     """Tensors that begin with the heads of all sequences, on a CPU in pieces of as many as `TILE` allows;
     None and what is empty stay as they are.
     """
-    (count, length, _), kind = tensors[0].shape, tensors[0].device.type
-    step = max(1, TILE * torch.get_num_threads() // (STRIP * max(1, length))) if kind == "cpu" else count
+    y, v = tensors[0], tensors[2]
+    count, length, _ = y.shape
+    if not length:
+        return  # strict, and a single token
+    height = _bounds(y, v)[0][1]
+    step = max(1, TILE * torch.get_num_threads() // (height * length)) if y.device.type == "cpu" else count
     for first in range(0, count, step):
         yield tuple(x if x is None or not x.numel() else x[first : first + step] for x in tensors)
 
 
-def _bounds(y):
+def _bounds(y, v):
     """(start, end) of the strips of rows."""
-    length = y.shape[1]
-    return [(start, min(start + STRIP, length)) for start in range(0, length, STRIP)]
+    length, height = y.shape[1], STRIP if v.shape[-1] < WIDE else 2 * STRIP
+    return [(start, min(start + height, length)) for start in range(0, length, height)]
 
 
 def _columns(F, end, relative):
