@@ -23,10 +23,11 @@ from kernels import backend as backends
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
 
-# rows of the scores that exist at a time, twice as many where the values are at least WIDE
+# rows of the scores that exist at a time: on a CPU 64 are the fastest for values 32 or 64 wide, and 128 for
+# values of one head, as wide as the model
 STRIP = 64
 WIDE = 256
-# scores that exist at a time on a CPU, for each thread: with what is made of them they stay in its cache
+# scores that exist at a time on a CPU, for each thread: 1 MB in float32, what a core's cache holds
 TILE = 2**18
 # the Triton kernels keep all of y's and F's columns of a tile in registers
 LARGEST_RANK = 64
@@ -187,8 +188,8 @@ def _sequences(y, F, v, keys, out, strict, relative):
 
 
 def _pieces(*tensors):
-    """Tensors that begin with the heads of all sequences, on a CPU in pieces of as many as `TILE` allows;
-    None and what is empty stay as they are.
+    """What `_sequences` gives and other tensors of as many matrices, on a CPU in pieces of as many as
+    `TILE` allows; None and what is empty stay as they are.
     """
     y, v = tensors[0], tensors[2]
     count, length, _ = y.shape
