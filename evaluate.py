@@ -1,8 +1,9 @@
-"""Measure trained models: perplexity, length extrapolation, zero-shot tasks.
+"""Measure trained models: perplexity, length extrapolation, recall, zero-shot tasks.
 
     python evaluate.py out/demo_dense out/demo_cofrgenet --texts=data/sotu/bpe4096/val.bin
     python evaluate.py out/gpt2 gpt2 --compare=True --json=out/table_3.json
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
+    python evaluate.py out/gpt2 out/cofrgenet_a --task=recall --texts=data/openwebtext/gpt2/val.bin
     python evaluate.py out/gpt2 --task=zero_shot --tasks=piqa,sciq
 
 Several models become rows of one table, the best in bold.
@@ -21,19 +22,20 @@ import torch
 import configurator
 from benchmarks.report import circumstances
 from data import DataError
-from evaluation import EvaluationError, extrapolation, report, texts
+from evaluation import EvaluationError, extrapolation, recall, report, texts
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
 from training.hardware import DeviceError, choose_device
 from training.log import write_whole
 
+OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
 OF_TASK = {
-    "perplexity": ("window", "stride"),
-    "extrapolation": ("lengths", "scales", "plot"),
-    "zero_shot": ("tasks", "include_path", "limit"),
+    "perplexity": (*OF_TEXTS, "window", "stride", "compare"),
+    "extrapolation": (*OF_TEXTS, "lengths", "scales", "plot", "compare"),
+    "recall": (*OF_TEXTS, "window", "stride"),
+    "zero_shot": ("tasks", "include_path", "limit", "compare"),
 }
-NEED_TEXTS = ("texts", "split", "field", "join", "max_tokens")
 
 
 @dataclass
@@ -41,7 +43,7 @@ class EvaluateConfig:
     """Measure trained models; several become rows of one table, the best in bold."""
 
     models: list[str]  # run folders, checkpoints, model folders or gpt2, gpt2-medium, ..: spaces or commas
-    task: Literal["perplexity", "extrapolation", "zero_shot"] = "perplexity"  # what to measure
+    task: Literal["perplexity", "extrapolation", "recall", "zero_shot"] = "perplexity"  # what to measure
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     compare: bool = False  # the papers' own rows below ours
     json: str | None = None  # new file for all numbers, settings, versions and the commit
@@ -49,13 +51,13 @@ class EvaluateConfig:
     tokenizer: str | None = None  # of a model that has none: gpt2, bytes or the path of a tokenizer.json
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # of matrix products
-    # perplexity and extrapolation
+    # perplexity, extrapolation and recall
     texts: list[str] | None = None  # named sets, local files, prepared .bin; None: the six of table 3
     split: str | None = None  # None: test of a named set, val of a prepared folder
     field: str = "text"  # of local .jsonl, .csv and .parquet rows
     join: str | None = None  # documents: blank_line, space, end_of_text, separate; None: as published
     max_tokens: int | None = None  # of each text, only so many from its beginning
-    # perplexity
+    # perplexity and recall
     window: int | None = None  # tokens that are seen together; None: the model's block_size
     stride: int | None = None  # tokens that the window moves; None: as published, or half a window
     # extrapolation
@@ -74,9 +76,8 @@ class EvaluateConfig:
                 wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
             key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
-            tasks = ["perplexity", "extrapolation"] if key in NEED_TEXTS else tasks
             if tasks and self.task not in tasks and getattr(self, key) != field.default:
-                wrong.append(f"{key} acts with task={' and '.join(tasks)} only, not with {self.task}")
+                wrong.append(f"{key} acts with task={' or '.join(tasks)} only, not with {self.task}")
         for key, kind in (("lengths", int), ("scales", float)):
             for value in getattr(self, key) or []:
                 try:
@@ -86,8 +87,8 @@ class EvaluateConfig:
                     wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
         if self.join is not None and self.join not in texts.JOINS:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
-        if self.task == "extrapolation" and not self.texts:
-            wrong.append("task=extrapolation needs --texts=...: long documents, such as a prepared val.bin")
+        if self.task in ("extrapolation", "recall") and not self.texts:
+            wrong.append(f"task={self.task} needs --texts=...: long documents, such as a prepared val.bin")
         for key, ending in (("json", ".json"), ("plot", ".png")):
             path = getattr(self, key)
             if path is not None and not path.endswith(ending):
@@ -110,8 +111,7 @@ def main(argv: list[str]):
         names = [model.name for model in opened]
         for model, path in zip(opened, config.models, strict=True):
             model.name = path if names.count(model.name) > 1 else model.name
-        measure = {"perplexity": of_texts, "extrapolation": of_lengths, "zero_shot": of_tasks}[config.task]
-        found, results = measure(config, opened)
+        found, results = MEASURES[config.task](config, opened)
     except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
         sys.exit(f"evaluate.py: {error}")
     except torch.OutOfMemoryError as error:
@@ -182,6 +182,23 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     return found, results
 
 
+def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
+    """(for JSON, {model: result}), of all texts together"""
+    recall.check_comparable(opened)
+    chosen = open_texts(config, config.texts)
+    window = config.window or min(model.config.block_size for model in opened)
+    step = config.stride or max(1, window // 2)
+    for model in opened:
+        check_layout(model.name, model.config, step, window)
+    given = (opened[0].tokenizer, config.join, config.max_tokens)
+    streams = [stream for text in chosen for stream in text.streams(*given)]
+    found, results = about(config, opened, chosen), {}
+    for loaded in in_turn(config, opened, found):
+        results[loaded.name] = recall.recall(loaded, streams, step, window, config.batch_size, loaded.name)
+        found["models"][-1]["results"] = results[loaded.name]
+    return found, results
+
+
 def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {task: {metric: value}}})"""
     from evaluation import zero_shot  # needs lm-evaluation-harness
@@ -239,6 +256,13 @@ def write_json(config: EvaluateConfig, found: dict):
         raise OSError(f"{path} was written by another process meanwhile, and nothing is overwritten")
     write_whole(path, json.dumps(found, indent=1) + "\n")
 
+
+MEASURES = {
+    "perplexity": of_texts,
+    "extrapolation": of_lengths,
+    "recall": of_repeats,
+    "zero_shot": of_tasks,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -49,29 +49,16 @@ def perplexity(
     where the window or the stride cannot be had, or nothing is there to be scored.
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
-    layout = [
-        (number, *place)
-        for number, stream in enumerate(streams)
-        for place in windows(len(stream), window, stride)
-    ]
-    if not layout:
-        raise EvaluationError("there is no token to score: the text is empty")
-    # equally long ones together, so that little is padded
-    layout.sort(key=lambda place: place[1] - place[3])
     table = np.array([len(token) for token in loaded.tokenizer.token_bytes()], dtype=np.int64)
-    nats, tokens, size = [], 0, 0
-    total = sum(end - first for _, _, first, end in layout)
-    with tqdm(total=total, unit=" tokens", unit_scale=True, desc=progress, disable=progress is None) as bar:
-        for at in range(0, len(layout), batch_size):
-            x, y = _batch(streams, layout[at : at + batch_size], loaded.end_of_text)
-            scored = y[y != IGNORED]
-            _check_tokens(scored, len(table))
-            with loaded.autocast():
-                losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
-            nats.append(losses.double().sum().item())
-            tokens += scored.numel()
-            size += int(table[scored.numpy()].sum())
-            bar.update(scored.numel())
+    nats, tokens, size, count = [], 0, 0, 0
+    for x, y in batches(loaded, streams, window, stride, batch_size, progress):
+        scored = y[y != IGNORED]
+        with loaded.autocast():
+            losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
+        nats.append(losses.double().sum().item())
+        tokens += scored.numel()
+        size += int(table[scored.numpy()].sum())
+        count += len(x)
     loss = math.fsum(nats) / tokens
     return {
         "loss": loss,
@@ -80,7 +67,7 @@ def perplexity(
         "tokens": tokens,
         "bytes": size,
         "streams": len(streams),
-        "windows": len(layout),
+        "windows": count,
         "window": window,
         "stride": stride,
     }
@@ -102,6 +89,38 @@ def check_layout(name: str, config: ModelConfig, stride: int, window: int | None
             "that moves further would leave tokens out, or score one without any context"
         )
     return window
+
+
+def batches(
+    loaded: Loaded,
+    streams: Sequence[np.ndarray],
+    window: int,
+    stride: int,
+    batch_size: int,
+    progress: str | None = None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(tokens, targets) [B, at most window - 1] int64 that score every token of each stream but its first.
+
+    Targets that are not scored are IGNORED. progress: the label of a bar, None for no bar. Raises
+    EvaluationError where there is none, or one that the tokenizer does not know.
+    """
+    layout = [
+        (number, *place)
+        for number, stream in enumerate(streams)
+        for place in windows(len(stream), window, stride)
+    ]
+    if not layout:
+        raise EvaluationError("there is no token to score: the text is empty")
+    # equally long ones together, so that little is padded
+    layout.sort(key=lambda place: place[1] - place[3])
+    total, vocab_size = sum(end - first for _, _, first, end in layout), loaded.tokenizer.vocab_size
+    with tqdm(total=total, unit=" tokens", unit_scale=True, desc=progress, disable=progress is None) as bar:
+        for at in range(0, len(layout), batch_size):
+            x, y = _batch(streams, layout[at : at + batch_size], loaded.end_of_text)
+            scored = y[y != IGNORED]
+            _check_tokens(scored, vocab_size)
+            yield x, y
+            bar.update(scored.numel())
 
 
 def _batch(streams, places, padding) -> tuple[torch.Tensor, torch.Tensor]:

@@ -115,6 +115,39 @@ def extrapolation(results: dict[str, dict], papers: bool) -> str:
     return "\n\n".join(parts)
 
 
+def recall(results: dict[str, dict], papers: bool) -> str:
+    """{model: what `recall.recall` returns} -> losses by the length of the repeat that a token ends; with
+    several models, what each length has of the difference to the first one.
+    """
+    (name, first), *others = results.items()
+    repeats = first["repeats"]
+    headings = {"all": "all"} | {r["length"]: str(r["length"]) for r in repeats}
+    headings |= {0: "new", 1: "repeat: 1", repeats[-1]["length"]: f"{repeats[-1]['length']} or more"}
+    rows = {
+        model: {"all": found["loss"]} | {r["length"]: r["loss"] for r in found["repeats"]}
+        for model, found in results.items()
+    }
+    losses = comparison(rows, list(headings), ".4f", headings.get)
+    parts = [f"loss by the length of the repeat that a token ends\n\n{losses}"]
+    if others:
+        shares = {r["length"]: r["tokens"] / first["tokens"] for r in repeats} | {"all": 1.0}
+        differences = [
+            {"model": model}
+            | {
+                text: f"{shares[key] * (rows[model][key] - rows[name][key]) if shares[key] else 0:+.4f}"
+                for key, text in headings.items()
+            }
+            for model, _ in others
+        ]
+        parts.append(f"difference to {name}, and how much of it is where\n\n{table(differences)}")
+    told = ", ".join(f"{r['tokens'] / first['tokens']:.1%} {headings[r['length']]}" for r in repeats)
+    parts.append(
+        f"of {first['tokens']:,} tokens: {told}; windows of {first['window']:,} tokens that move by "
+        f"{first['stride']:,}"
+    )
+    return "\n\n".join(parts)
+
+
 def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
     """{model: what `zero_shot.evaluate` returns}; standard errors stand in the JSON alone."""
     columns, lowest = [], set()

@@ -187,6 +187,25 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
     assert found["models"][0]["results"]["piqa"]["acc_stderr"] == 0.01
 
 
+def test_recall(runs, dataset, capsys, tmp_path):
+    file = tmp_path / "numbers.json"
+    (tmp_path / "a.txt").write_text("abc de fgh " * 20)
+    keys = ("--task=recall", f"--texts={tmp_path}/a.txt,{dataset}/val.bin", "--max_tokens=200")
+    said = printed(capsys, runs["learned"], runs["rope"], *keys, f"--json={file}")
+    one, two = (model["results"] for model in json.loads(file.read_text())["models"])
+    assert one["tokens"] == two["tokens"] == 400
+    assert (one["window"], one["stride"]) == (32, 16)
+    assert sum(r["tokens"] for r in one["repeats"]) == 400
+    parts = said[said.index("difference to learned") :].splitlines()[4].split("|")[2:-1]
+    whole, *pieces = map(float, parts)
+    assert whole == pytest.approx(two["loss"] - one["loss"], abs=6e-5)
+    assert sum(pieces) == pytest.approx(whole, abs=4e-4)
+    assert f"of 400 tokens: {one['repeats'][0]['tokens'] / 400:.1%} new, " in said
+    said = printed(capsys, runs["rope"], *keys, "--window=20")
+    assert "difference" not in said
+    assert "windows of 20 tokens that move by 10" in said
+
+
 def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path):
     wide, _ = run("wide", "--max_iters=2", "--position=rope", "--block_size=48")
     (tmp_path / "a.json").write_text("{}")
@@ -200,6 +219,9 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
+    said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
+    assert "task=recall needs --texts" in said
+    assert "compare acts with task=perplexity or extrapolation or zero_shot only, not with recall" in said
     assert "--models=... is required" in refused(capsys, f"--texts={dataset}")
     assert "nowhere does not exist" in refused(capsys, runs["rope"], "nowhere", f"--texts={dataset}")
     said = refused(capsys, runs["rope"], f"--texts={dataset}", "--stride=32")
