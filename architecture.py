@@ -18,6 +18,7 @@ class ModelConfig:
     n_layer: int = 12  # blocks
     n_head: int = 12  # heads of softmax attention, synthesizer and bigbird
     n_kv_head: int | None = None  # heads of its keys and values; None: n_head, fewer: grouped-query
+    key_shift: bool = False  # softmax, bigbird, cattn_m with content: the token before has a part in keys
     n_embd: int = 768  # width of the residual stream
     block_size: int = 1024  # longest sequence, in tokens
     vocab_size: int | None = None  # tokens in the vocabulary; None: as many as the data set has
@@ -133,6 +134,8 @@ class ModelConfig:
         ensembles = self.attention == "cattn_m" or self.ffn.startswith("cffn_")
         used = {
             "n_kv_head": has_queries_and_keys(ATTENTION[self.attention]),
+            "key_shift": has_queries_and_keys(ATTENTION[self.attention])
+            or (self.attention == "cattn_m" and self.cattn_content),
             "ffn_hidden": self.ffn in ("mlp", "swiglu") or _is_glu(self) or _control_has_units(self),
             "gelu_approximation": self.ffn == "mlp",
             "rope_base": self.position == "rope",

@@ -6,13 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import past, products, weighted_sum, written
+from layers.cache import of_previous, past, products, weighted_sum, written
 
 
 class SoftmaxAttention(nn.Module):
     """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
 
-    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q.
+    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q. With key_shift a further
+    map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that a single
+    layer can find what followed the last token before (smeared keys, Olsson et al. 2022, with a map of
+    their own).
     """
 
     any_length = True  # more than block_size tokens too
@@ -25,14 +28,19 @@ class SoftmaxAttention(nn.Module):
         self.widths = (config.n_embd, kv, kv)
         self.dropout_rate = config.dropout
         self.qkv = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
+        self.previous = nn.Linear(config.n_embd, kv, bias=False) if config.key_shift else None
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.proj.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def new_cache(self, batch, length, device, dtype):
-        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each"""
-        shape = (batch, self.n_kv_head, length, self.widths[0] // self.n_head)
-        return tuple(torch.empty(shape, device=device, dtype=dtype) for _ in range(2))
+        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each; with key_shift also what
+        the last token adds to the next one's k, [B, 1, n_kv_head D]
+        """
+        shapes = [(batch, self.n_kv_head, length, self.widths[0] // self.n_head)] * 2
+        if self.previous is not None:
+            shapes.append((batch, 1, self.widths[1]))
+        return tuple(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
 
     def forward(self, x, position=None, pos=None, layer=0, cache=None):
         """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
@@ -41,12 +49,15 @@ class SoftmaxAttention(nn.Module):
         the tokens in it, at pos; attention runs in the cache's type.
         """
         q, k, v = self.project(x, position, pos, layer)
+        if self.previous is not None:
+            added = of_previous(self.previous(x), pos, None if cache is None else cache[2])
+            k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)
         if position is not None:
             q, k = position.rotate(q, k, pos)
         if cache is None:
             out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
         else:
-            k_all, v_all = (written(held, new, pos) for held, new in zip(cache, (k, v), strict=True))
+            k_all, v_all = (written(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
             out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)
         return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
 
@@ -112,9 +123,11 @@ class SoftmaxAttention(nn.Module):
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head."""
-        both = config.n_embd + key_value_width(config)
-        return 2 * both * config.n_embd + config.bias * 2 * both
+        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head. key_shift: p p_kv
+        more.
+        """
+        width, kv = config.n_embd, key_value_width(config)
+        return 2 * (width + kv) * (width + config.bias) + config.key_shift * width * kv
 
     @staticmethod
     def cached_values(config):
@@ -126,7 +139,8 @@ class SoftmaxAttention(nn.Module):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted. Columns of ExPE are
         counted as in a batch of one sequence: the sequences of a batch share their products.
         """
-        return 4 * config.n_embd * (config.n_embd + key_value_width(config) + context)
+        width, kv = config.n_embd, key_value_width(config)
+        return 4 * width * (width + kv + context) + 2 * config.key_shift * width * kv
 
 
 def key_value_width(config) -> int:

@@ -1,18 +1,20 @@
 """What decoding keeps of the past: preallocated tensors that are written in place.
 
 A token mixer's `new_cache(batch, length, device, dtype)` is a tuple of tensors [B, .., length, width] with
-a row for each position from 0 on, the same for all sequences of a batch. The mixer's forward takes it back
+a row for each position from 0 on, the same for all sequences of a batch, and behind them, where the last
+token matters by itself, of tensors [B, 1, width] for it alone. The mixer's forward takes it back
 
 - as it runs, without a compiler: narrowed to the rows in use, so that a step costs what it looks at;
 - compiled: whole. Positions are tensors and shapes never change, so that one graph serves every step.
 """
 
 import torch
+from torch.nn import functional as F
 
 
 def in_use(cache, end):
-    """Views of the first `end` rows of each tensor of a mixer's cache."""
-    return tuple(held.narrow(-2, 0, end) for held in cache)
+    """Views of the first `end` rows of each tensor of a mixer's cache, and of the one of the last token."""
+    return tuple(held.narrow(-2, 0, min(end, held.shape[-2])) for held in cache)
 
 
 def written(held, new, pos):
@@ -28,6 +30,20 @@ def written(held, new, pos):
         return held
     # selected, not multiplied: 0 * NaN would let through what an allocation happened to hold
     return torch.where(past(pos[-1:], held.shape[-2]).mT, held, 0)
+
+
+def of_previous(new, pos=None, last=None):
+    """new: [B, T, width], a row for each token -> the same with that of the token before, 0 for the first.
+
+    last: [B, 1, width] of a cache, what it was for the token before these, which stand at pos ([T] int64);
+    changed in place to that of the newest.
+    """
+    if last is None:
+        return F.pad(new[:, :-1], (0, 0, 1, 0))
+    # selected, not multiplied, as in `written`
+    before = torch.where(pos[:1] > 0, last.to(new.dtype), 0)
+    last.copy_(new[:, -1:])
+    return torch.cat([before, new[:, :-1]], dim=1)
 
 
 def past(pos, rows):

@@ -8,15 +8,17 @@
 There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
 is at most L. Only the values are needed from the past.
 
-Two other columns, ours: with cattn_content G x_j is added, which addresses a token by what it is, too; with
-cattn_relative F_{t-j} takes the place of F_j, which addresses it by its distance.
+Other columns, ours: with cattn_content G x_j is added, which addresses a token by what it is, too; with
+key_shift beside that H x_{j-1}, which addresses it by what stood before it, so that a single layer can find
+what followed the last token before. With cattn_relative F_{t-j} takes the place of F_j, which addresses a
+token by its distance.
 """
 
 import torch
 from torch import nn
 
 from kernels.shared_attention import attention_by_rank, distances, shared_attention
-from layers.cache import products, weighted_sum, written
+from layers.cache import of_previous, products, weighted_sum, written
 from layers.ladder import LadderEnsemble
 
 
@@ -28,6 +30,7 @@ class CAttnM(nn.Module):
     heads shares its columns, as the heads of grouped-query attention do; a single head's output is repeated
     r times.
     cattn_content: a C x L map G in each head, whose product with token j is added to its column.
+    key_shift: with cattn_content a further map H, whose product with token j - 1 is added too.
     cattn_relative: columns of F belong to distances from the token, not to positions.
     cattn_proj: a C x C map on the output (the paper counts none).
     cattn_strict: token t attends to j < t only, and the first token's output is 0.
@@ -45,6 +48,8 @@ class CAttnM(nn.Module):
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
         value_width = value_width_of(config)
         self.content = nn.Linear(width, ladders, bias=False) if config.cattn_content else None
+        shift = config.key_shift and config.cattn_content
+        self.previous = nn.Linear(width, ladders, bias=False) if shift else None
         self.repeats = width // value_width
         self.value = nn.Linear(width, value_width, bias=False)
         self.proj = nn.Linear(width, width, bias=False) if config.cattn_proj else None
@@ -56,13 +61,16 @@ class CAttnM(nn.Module):
         nn.init.normal_(self.F, std=0.02)
 
     def new_cache(self, batch, length, device, dtype):
-        """v: [B, heads that differ in v, length, their width]; with content before it the columns as rows,
-        [B, heads, length, L]. Else scores need nothing of the past.
+        """v: [B, heads that differ in v, length, their width]; with content also the columns as rows,
+        [B, heads, length, L], and with key_shift what the last token adds to the next one's, [B, 1, all L].
+        Else scores need nothing of the past.
         """
         groups = max(1, self.heads // self.repeats)
         shapes = [(batch, groups, length, self.value.out_features // groups)]
         if self.content is not None:
-            shapes.insert(0, (batch, self.heads, length, self.F.shape[1]))
+            shapes.append((batch, self.heads, length, self.F.shape[1]))
+        if self.previous is not None:
+            shapes.append((batch, 1, self.previous.out_features))
         return tuple(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
 
     def forward(self, x, pos=None, cache=None):
@@ -74,13 +82,17 @@ class CAttnM(nn.Module):
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
         keys = None
         if self.content is not None:
-            keys = self.content(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            keys = self.content(x)
+            if self.previous is not None:
+                last = None if cache is None else cache[2]
+                keys = keys + of_previous(self.previous(x), pos, last)
+            keys = keys.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             if not self.relative:  # both belong to the token that is looked at: one column
                 keys = keys + (self.F[..., :length] if cache is None else self.F[..., pos]).mT
         if cache is not None:
-            v_all = written(cache[-1], v, pos)
+            v_all = written(cache[0], v, pos)
             wide = y.to(torch.promote_types(y.dtype, torch.float32))
-            scores = 0.0 if keys is None else products(wide, written(cache[0], keys, pos).to(wide.dtype))
+            scores = 0.0 if keys is None else products(wide, written(cache[1], keys, pos).to(wide.dtype))
             if keys is None or self.relative:
                 scores = scores + self._scores(y, length, pos)
             weights = self._causal_softmax(scores, pos)
@@ -156,13 +168,15 @@ class CAttnM(nn.Module):
 
     @staticmethod
     def parameter_count(config):
-        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; content L p and a projection p^2 more."""
+        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; content L p, its key_shift L p and a
+        projection p^2 more.
+        """
         width, ladders = config.n_embd, heads_of(config) * config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(
             config, width, ladders, ladders, config.cf_depth, project=False
         )
         maps = value_width_of(config) * width + config.cattn_proj * width**2
-        maps += config.cattn_content * ladders * width
+        maps += keys_of(config) * ladders * width
         return ensemble + ladders * config.block_size + maps
 
     @staticmethod
@@ -179,7 +193,7 @@ class CAttnM(nn.Module):
         )
         value_width = value_width_of(config)
         mixed = value_width if heads_of(config) == 1 else width
-        maps = value_width * width + config.cattn_proj * width**2 + config.cattn_content * ladders * width
+        maps = value_width * width + config.cattn_proj * width**2 + keys_of(config) * ladders * width
         ranks = 2 if config.cattn_content and config.cattn_relative else 1
         return ensemble + 2 * (ranks * ladders + mixed) * context + 2 * maps
 
@@ -187,6 +201,11 @@ class CAttnM(nn.Module):
 def heads_of(config) -> int:
     """Heads of CAttnM and CAttnC."""
     return config.n_head if config.cattn_heads is None else config.cattn_heads
+
+
+def keys_of(config) -> int:
+    """Linear maps in a column: of its token, and of the one before."""
+    return config.cattn_content * (1 + config.key_shift)
 
 
 def complaints_about_heads(config) -> list[str]:

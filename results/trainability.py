@@ -9,6 +9,7 @@
     python results/trainability.py claim_rates  # at other learning rates
     python results/trainability.py baselines    # against standard models of their size
     python results/trainability.py units        # many ladders, against a GLU in their place
+    python results/trainability.py key_shift    # keys that know the token before theirs
     python results/trainability.py claim_3000   # twice the steps
     python results/trainability.py claim_1024   # the same with a context of 1,024
     python results/trainability.py claim_10m    # F and full at 10M parameters

@@ -18,7 +18,7 @@ CLAIM = on_base(
 )
 STEPS = {"poles": 600, "rescues": 600, "depths": 300, "rates": 600, "modules": 600, "paper": 600}
 STEPS |= {"claim": 1500, "claim_rates": 1500, "baselines": 1500, "units": 1500, "longer": 1500}
-STEPS |= {"claim_3000": 3000, "claim_1024": 1500, "claim_10m": 1500}
+STEPS |= {"key_shift": 1500, "claim_3000": 3000, "claim_1024": 1500, "claim_10m": 1500}
 # first the rate of a million parameters divided by three, as the width is three times theirs
 AT_10M = "--vary=learning_rate=2.7e-3,1.6e-3,4.6e-3,0.9e-3 min_lr=2.7e-4,1.6e-4,4.6e-4,0.9e-4"
 # the first arm of a study is what its differences are to
@@ -81,10 +81,19 @@ STUDIES = {
             *("cffn_added+rope+rate_8e3", "cffn_product+rope+control+rate_8e3", "cffn_glu_rope+rate_8e3"),
         )
     ],
+    # keys with a part of the token before
+    "key_shift": [
+        on_base(
+            *("rope+rate_8e3", "full_content+layers_6+depth_1+rate_8e3", "rope+key_shift+rate_8e3"),
+            *("dense_half+rope+key_shift+rate_8e3", "full_content+layers_6+depth_1+key_shift+rate_8e3"),
+            "full_content+layers_6+constant+key_shift+rate_8e3",
+        )
+    ],
     "claim_3000": [
         on_base(
             *("rope+rate_8e3", "dense_half+rope+rate_8e3", "cffn_glu_rope+rate_8e3"),
             *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
+            *("rope+key_shift+rate_8e3", "full_content+layers_6+depth_1+key_shift+rate_8e3"),
         )
     ],
     "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
@@ -147,6 +156,7 @@ SAME = {  # without fractions these are one model
     "cffn_added_wide+control": "cffn_product+control",
     "cffn_added_wide+constant": "cffn_added+constant",
     "full_content+layers_6+depth_1+constant": "full_content+layers_6+constant",
+    "full_content+layers_6+depth_1+key_shift+constant": "full_content+layers_6+constant+key_shift",
 }
 
 

@@ -27,6 +27,8 @@ BLOCKS = [
     {"cattn_value_heads": 1, "cattn_heads": None, "cattn_proj": True},
     {"cattn_relative": True, "cattn_heads": 3, "cattn_proj": True},
     {"cattn_relative": True, "cattn_content": True},
+    {"key_shift": True, "cattn_relative": True, "cattn_content": True},
+    {"key_shift": True, "position": "rope", "n_kv_head": 1},
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_heads": 1, "cattn_heads": 3},
 ]

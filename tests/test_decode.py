@@ -24,6 +24,10 @@ OPTIONS = [
     {"attention": "softmax", "position": "exqpe", "expe_learned": "standard", "n_kv_head": 1},
     {"attention": "bigbird", "n_kv_head": 1, "bigbird_block": 4, "bigbird_window": 1},
     {"attention": "bigbird", "n_head": 6, "n_kv_head": 2, "bigbird_block": 1, "bigbird_global": 0},
+    {"attention": "softmax", "key_shift": True, "position": "rope", "n_kv_head": 1},
+    {"attention": "bigbird", "key_shift": True, "position": "expe"},
+    {"attention": "cattn_m", "key_shift": True, "cattn_content": True, "cattn_heads": 2},
+    {"attention": "cattn_m", "key_shift": True, "cattn_content": True, "cattn_relative": True},
     {"attention": "cattn_m", "cattn_strict": True},
     {"attention": "cattn_m", "cattn_heads": 3, "cattn_strict": True, "cattn_proj": True},
     {
@@ -201,8 +205,12 @@ def test_bytes_of_the_cache_are_those_of_the_accounts(tiny, keys):
     config = tiny(**keys)
     with torch.device("meta"):
         cache = GPT(config).new_cache(3, 11, torch.bfloat16)
-    found = sum(held.numel() * held.element_size() for block in cache.blocks for held in block)
+    held = [held for block in cache.blocks for held in block]
+    found = sum(one.numel() * one.element_size() for one in held if one.shape[-2] == 11)
     assert found == 3 * 11 * cache_bytes_per_token(config)
+    of_last = [one for one in held if one.shape[-2] == 1]
+    assert len(of_last) + sum(one.shape[-2] == 11 for one in held) == len(held)
+    assert len(of_last) == config.n_layer * config.key_shift
 
 
 @legal

@@ -42,12 +42,14 @@ def fractions(weights, prefix, depth, x, floor=0.1):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bias", [False, True])
-def test_softmax_attention(tiny, dtype, bias):
-    config = tiny(bias=bias)
+@pytest.mark.parametrize(("bias", "shift"), [(False, False), (True, False), (True, True)])
+def test_softmax_attention(tiny, dtype, bias, shift):
+    config = tiny(bias=bias, key_shift=shift)
 
     def oracle(w, x):
         q, k, v = (x @ w["qkv.weight"].T + w.get("qkv.bias", 0)).chunk(3, -1)
+        for t in range(1, x.shape[1] if shift else 0):
+            k[:, t] += x[:, t - 1] @ w["previous.weight"].T
         rows = torch.zeros_like(x)
         for head in range(3):
             part = slice(8 * head, 8 * head + 8)
@@ -66,12 +68,14 @@ def test_softmax_attention(tiny, dtype, bias):
     [
         *((1, False, None), (3, False, None), (2, True, None), (1, False, "content"), (2, True, "content")),
         *((1, True, "relative"), (3, False, "relative"), (2, False, "relative content")),
+        *((1, False, "content shift"), (3, True, "relative content shift")),
     ],
 )
 def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
     content, relative = ("content" in (columns or ""), "relative" in (columns or ""))
     keys = {"cattn_heads": heads, "cattn_proj": proj}
-    keys |= {"cattn_content": content, "cattn_relative": relative}
+    shift = "shift" in (columns or "")
+    keys |= {"cattn_content": content, "cattn_relative": relative, "key_shift": shift}
     if content and strict:
         pytest.skip("do not go together")
     config = tiny(attention="cattn_m", cattn_strict=strict, **keys)
@@ -86,7 +90,10 @@ def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
             own = slice(3 * head, 3 * head + 3)
             scores, by_content = y[..., own] @ w["F"][head], 0.0
             if content:
-                by_content = y[..., own] @ (x @ w["content.weight"][own].T).mT
+                columns_of = x @ w["content.weight"][own].T
+                for t in range(1, x.shape[1] if shift else 0):
+                    columns_of[:, t] += x[:, t - 1] @ w["previous.weight"][own].T
+                by_content = y[..., own] @ columns_of.mT
             for t in range(x.shape[1]):
                 end = t if strict else t + 1
                 if end:

@@ -273,7 +273,9 @@ def test_the_vocabulary_of_a_folder(tmp_path):
 # --- export.py, sample.py ---
 
 
-@pytest.mark.parametrize("keys", [[], ["--ffn=cffn_gated", "--cf_eval_clip=True"]])
+@pytest.mark.parametrize(
+    "keys", [[], ["--ffn=cffn_gated", "--cf_eval_clip=True"], ["--key_shift=True", "--n_kv_head=1"]]
+)
 def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     folder, _ = run("run", "--max_iters=4", *keys)
     capsys.readouterr()
