@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from layers.cache import MOST_ROWS, in_use, past, products, weighted_sum, written
+from layers.cache import MOST_ROWS, in_use, of_previous, past, products, weighted_sum, written
 
 
 @pytest.fixture(params=[False, True], ids=["eager", "compiled"])
@@ -53,3 +53,15 @@ def test_a_row_that_is_not_there_is_refused():
 
 def test_a_token_sees_itself_and_what_stands_before():
     assert past(torch.tensor([0, 2]), 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
+
+
+def test_the_token_before(call):
+    new = torch.arange(1.0, 13).view(2, 3, 2)
+    expected = torch.tensor([[[0.0, 0], [1, 2], [3, 4]], [[0, 0], [7, 8], [9, 10]]])
+    assert torch.equal(call(of_previous, new), expected)
+    last = torch.full((2, 1, 2), float("nan"))
+    (narrowed,) = (last,) if call.compiled else in_use((last,), 3)
+    for part in (slice(0, 1), slice(1, 3)):
+        found = call(of_previous, new[:, part], torch.arange(part.start, part.stop), narrowed)
+        assert torch.equal(found, expected[:, part])
+    assert torch.equal(last, new[:, 2:])
