@@ -17,7 +17,7 @@ from results import trainability_studies as studies
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "results/trainability.md").read_text()
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
-TOLD += ("rescues", "claim_10m")
+TOLD += ("rescues", "claim_10m", "key_shift")
 FULL = "full_relative"
 
 
