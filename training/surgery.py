@@ -16,10 +16,10 @@ from training.pretrained import Source, read_checked
 REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
 # what a part reads, as prefixes of keys; `fixed_keys` says why it matters
 READS = {
-    "softmax": ("n_head", "n_kv_head"),
-    "bigbird": ("n_head", "n_kv_head", "bigbird_"),
+    "softmax": ("n_head", "n_kv_head", "key_shift"),
+    "bigbird": ("n_head", "n_kv_head", "key_shift", "bigbird_"),
     "synthesizer": ("n_head", "synthesizer_"),
-    "cattn_m": ("n_head", "cattn_", "cf_"),
+    "cattn_m": ("n_head", "key_shift", "cattn_", "cf_"),
     "cattn_u": ("cf_",),
     "cattn_c": ("n_head", "cattn_heads", "cattn_proj", "cf_"),
     "mlp": ("ffn_hidden", "gelu_approximation"),
