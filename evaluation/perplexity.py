@@ -51,11 +51,9 @@ def perplexity(
     window = check_layout(loaded.name, loaded.config, stride, window)
     table = np.array([len(token) for token in loaded.tokenizer.token_bytes()], dtype=np.int64)
     nats, tokens, size, count = [], 0, 0, 0
-    for x, y in batches(loaded, streams, window, stride, batch_size, progress):
+    for x, y, losses in scored_batches(loaded, streams, window, stride, batch_size, progress):
         scored = y[y != IGNORED]
-        with loaded.autocast():
-            losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
-        nats.append(losses.double().sum().item())
+        nats.append(losses.sum().item())
         tokens += scored.numel()
         size += int(table[scored.numpy()].sum())
         count += len(x)
@@ -91,17 +89,18 @@ def check_layout(name: str, config: ModelConfig, stride: int, window: int | None
     return window
 
 
-def batches(
+def scored_batches(
     loaded: Loaded,
     streams: Sequence[np.ndarray],
     window: int,
     stride: int,
     batch_size: int,
     progress: str | None = None,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(tokens, targets) [B, at most window - 1] int64 that score every token of each stream but its first.
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Every token of each stream but its first, once: (tokens, targets), int64, and the targets' losses in
+    nats, float64, all [B, at most window - 1] on the CPU.
 
-    Targets that are not scored are IGNORED. progress: the label of a bar, None for no bar. Raises
+    Targets that are not scored are IGNORED, and their losses 0. progress: the label of a bar, None for no bar. Raises
     EvaluationError where there is none, or one that the tokenizer does not know.
     """
     layout = [
@@ -119,7 +118,9 @@ def batches(
             x, y = _batch(streams, layout[at : at + batch_size], loaded.end_of_text)
             scored = y[y != IGNORED]
             _check_tokens(scored, vocab_size)
-            yield x, y
+            with loaded.autocast():
+                losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
+            yield x, y, losses.double().cpu()
             bar.update(scored.numel())
 
 

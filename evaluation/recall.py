@@ -1,13 +1,14 @@
 """Recall: how well a model predicts what its window has shown before.
 
-Token mixers differ most in what they can find again in their context (associative recall, induction). So
-the tokens of a text are told apart by how long a repeat they end: that of token t in window w is
+What a token mixer finds again in its context (associative recall, induction) is told apart from the rest by
+the length of the repeat that a token ends: that of token t in window w is
 
     r(t) = the largest n, up to LONGEST, so that w_{t-n+1} .. w_t stands in w_0 .. w_{t-1} too,
 
 0 where the token is new in the window, 1 where it is not but the pair that it ends is, and so on. A model
 that finds the place where the last tokens stood before gains on long repeats; what it knows of the language
-counts everywhere, and alone on new tokens.
+counts everywhere, and alone on new tokens. (A phrase that it knows by heart is a repeat too, where it stands
+a second time.)
 
 The layout is that of `evaluation.perplexity`: windows of W tokens that move by S, each token scored once.
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from evaluation import EvaluationError
 from evaluation.models import Loaded, Opened
-from evaluation.perplexity import batches, check_layout
+from evaluation.perplexity import check_layout, scored_batches
 from kernels.linear_cross_entropy import IGNORED
 
 LONGEST = 4  # longer repeats count as this
@@ -56,15 +57,13 @@ def recall(
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
     nats, counts = np.zeros(LONGEST + 1), np.zeros(LONGEST + 1, dtype=np.int64)
-    for x, y in batches(loaded, streams, window, stride, batch_size, progress):
-        with loaded.autocast():
-            losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
+    for x, y, losses in scored_batches(loaded, streams, window, stride, batch_size, progress):
         scored = (y != IGNORED).numpy()
         # the last token of a window is a target only
         tokens = np.where(scored, y.numpy(), np.pad(x[:, 1:].numpy(), ((0, 0), (0, 1))))
         lengths = [repeats(np.append(first, rest))[1:] for first, rest in zip(x[:, 0], tokens, strict=True)]
         lengths = np.stack(lengths)[scored]
-        nats += np.bincount(lengths, losses.double().cpu().numpy()[scored], LONGEST + 1)
+        nats += np.bincount(lengths, losses.numpy()[scored], LONGEST + 1)
         counts += np.bincount(lengths, minlength=LONGEST + 1)
     return {
         "loss": nats.sum() / counts.sum(),

@@ -48,8 +48,7 @@ class CAttnM(nn.Module):
         self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
         value_width = value_width_of(config)
         self.content = nn.Linear(width, ladders, bias=False) if config.cattn_content else None
-        shift = config.key_shift and config.cattn_content
-        self.previous = nn.Linear(width, ladders, bias=False) if shift else None
+        self.previous = nn.Linear(width, ladders, bias=False) if keys_of(config) > 1 else None
         self.repeats = width // value_width
         self.value = nn.Linear(width, value_width, bias=False)
         self.proj = nn.Linear(width, width, bias=False) if config.cattn_proj else None
