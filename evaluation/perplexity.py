@@ -100,8 +100,8 @@ def scored_batches(
     """Every token of each stream but its first, once: (tokens, targets), int64, and the targets' losses in
     nats, float64, all [B, at most window - 1] on the CPU.
 
-    Targets that are not scored are IGNORED, and their losses 0. progress: the label of a bar, None for no bar. Raises
-    EvaluationError where there is none, or one that the tokenizer does not know.
+    Targets that are not scored are IGNORED, and their losses 0. progress: the label of a bar, None for no
+    bar. Raises EvaluationError where there is no token, or one that the tokenizer does not know.
     """
     layout = [
         (number, *place)

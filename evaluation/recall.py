@@ -7,8 +7,8 @@ the length of the repeat that a token ends: that of token t in window w is
 
 0 where the token is new in the window, 1 where it is not but the pair that it ends is, and so on. A model
 that finds the place where the last tokens stood before gains on long repeats; what it knows of the language
-counts everywhere, and alone on new tokens. (A phrase that it knows by heart is a repeat too, where it stands
-a second time.)
+counts everywhere, and alone on new tokens. (A phrase that it knows by heart is a repeat too, where it
+stands a second time.)
 
 The layout is that of `evaluation.perplexity`: windows of W tokens that move by S, each token scored once.
 """
