@@ -280,7 +280,7 @@ def test_a_folder_of_something_else(small, tmp_path):
     assert "holds files but no ablation.json" in small()
 
 
-@pytest.mark.parametrize("name", [*TOLD, "rates", "claim_rates"])
+@pytest.mark.parametrize("name", [*TOLD, "rates", "claim_rates", "claim_1024"])
 def test_csvs_name_their_arms_as_the_study_does(name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
