@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-ANSWER_SECONDS = 3  # within which a living rank has noticed that another is missing
+# A living rank notices that another is missing when its own collective ends, at the latest with its
+# timeout. No longer than this, though: torchrun kills what is left 30 s after a rank has failed.
+ANSWER_SECONDS = 20
 OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|broken pipe", re.IGNORECASE)
 
 
@@ -79,6 +81,7 @@ class Ranks:
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
         self.store = self.cpu_group = None
+        self.answer_seconds = ANSWER_SECONDS
         self.where = "the start"  # for messages
 
     @property
@@ -92,6 +95,7 @@ class Ranks:
             yield self
             return
         limit = datetime.timedelta(seconds=seconds)
+        self.answer_seconds = min(seconds + 3, ANSWER_SECONDS)
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
             store.set_timeout(limit)
@@ -211,8 +215,11 @@ class Ranks:
         """Which ranks do not answer in the store; whether this one, the lowest that does, says so."""
         try:
             self.store.set(f"rank {self.rank} answers", socket.gethostname())
-            time.sleep(ANSWER_SECONDS)
-            silent = [rank for rank in range(self.world) if not self.store.check([f"rank {rank} answers"])]
+            end = time.monotonic() + self.answer_seconds
+            while silent := [r for r in range(self.world) if not self.store.check([f"rank {r} answers"])]:
+                if time.monotonic() > end:
+                    break
+                time.sleep(0.2)
         except RuntimeError:
             return "nothing is known of the other ranks: the machine of rank 0 does not answer", True
         first = min(set(range(self.world)) - set(silent))
