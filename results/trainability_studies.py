@@ -62,9 +62,9 @@ STUDIES = {
     "claim_rates": [
         [
             *on_base("rope", "cffn_glu_rope", "cattn_m_shared", "full_content+layers_6+depth_1"),
-            "--vary=learning_rate=4e-3,16e-3 min_lr=4e-4,16e-4",
+            "--vary=learning_rate=5.6e-3,11e-3 min_lr=5.6e-4,11e-4",
         ],
-        [*on_base("rope"), "--vary=learning_rate=5.6e-3 min_lr=5.6e-4"],
+        [*on_base("rope"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
     ],
     # standard models of the same sizes, and the full one's two parts by themselves
     "baselines": [
