@@ -19,6 +19,7 @@ CLAIM = on_base(
 STEPS = {"poles": 600, "rescues": 600, "depths": 300, "rates": 600, "modules": 600, "paper": 600}
 STEPS |= {"claim": 1500, "claim_rates": 1500, "baselines": 1500, "units": 1500, "longer": 1500}
 STEPS |= {"key_shift": 1500, "claim_3000": 3000, "claim_1024": 1500, "claim_10m": 1500}
+AT_1024 = ["--block_size=1024", "--batch_size=4"]
 # first the rate of a million parameters divided by three, as the width is three times theirs
 AT_10M = "--vary=learning_rate=2.7e-3,1.6e-3,4.6e-3,0.9e-3 min_lr=2.7e-4,1.6e-4,4.6e-4,0.9e-4"
 # the first arm of a study is what its differences are to
@@ -96,7 +97,12 @@ STUDIES = {
             *("rope+key_shift+rate_8e3", "full_content+layers_6+depth_1+key_shift+rate_8e3"),
         )
     ],
-    "claim_1024": [[*CLAIM, "--block_size=1024", "--batch_size=4"]],
+    # a column for each distance: at four times the context fewer ladders keep within the same shares
+    "claim_1024": [
+        [*CLAIM[:4], *AT_1024],
+        [CLAIM[4], *AT_1024, "--vary=cf_ladders=2,1"],
+        [*CLAIM[5:], *AT_1024, "--vary=cf_ladders=7,4"],
+    ],
     # ten times the parameters, three times the width; shares of 0.65 and 0.53
     "claim_10m": [
         [*on_base("rope+size_10m"), AT_10M],
