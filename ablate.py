@@ -61,7 +61,9 @@ class AblateConfig:
         if self.parallel < 1:
             wrong.append(f"parallel must be above 0, not {self.parallel}")
         seeds = self.seeds or []
-        wrong += [f"seeds: {seed!r} is no whole number" for seed in seeds if not seed.isdecimal()]
+        wrong += [
+            f"seeds: {seed!r} is no whole number of 0 or above" for seed in seeds if not seed.isdecimal()
+        ]
         if len(set(seeds)) < len(seeds):
             wrong.append(f"seeds: one of {','.join(seeds)} stands there twice")
         return wrong
@@ -81,7 +83,7 @@ def main(argv: list[str]):
     with told_shortly("ablate.py"):
         config, runs, study, remarks = read(argv)
         folder = Path(config.out_dir)
-        with claimed(folder):
+        with claimed(folder, config.dry_run):
             plan = Plan(folder)
             if runs is None and not plan.runs:
                 raise PlanError(f"{folder} holds no ablation yet: name one config file or more")

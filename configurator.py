@@ -197,7 +197,8 @@ def _keys_of(script: Path) -> list[str]:
 def _unknown(key, own, foreign) -> str:
     if key in foreign:
         return f"{key} is a key of {foreign[key]}; this script does not use it"
-    near = difflib.get_close_matches(key, [*own, *foreign], n=3, cutoff=0.6)
+    near = [difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in (own, foreign)]
+    near = near[0] or near[1]
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
 
 

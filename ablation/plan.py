@@ -124,10 +124,15 @@ def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """The folder for this process alone. Raises PlanError where another one is at work in it."""
+def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
+    """The folder for this process alone. Raises PlanError where another one is at work in it. A dry run
+    writes nothing, and looks at what is there.
+    """
     if folder.exists() and not folder.is_dir():
         raise PlanError(f"out_dir={folder} is a file: an ablation needs a folder")
+    if dry_run:
+        yield
+        return
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:

@@ -78,13 +78,24 @@ def write_rows(path: Path, rows: list[dict]):
 def read_rows(path: str | Path) -> list[dict]:
     """What `write_rows` wrote. Raises ValueError, with what is wrong and in which line."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a mark
             rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(str(error)) from None
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"no runs.csv of a study: {error}") from None
     if len(rows) < 2 or tuple(rows[0]) != FIELDS:
         raise ValueError(f"no runs.csv of a study: its columns must be {', '.join(FIELDS)}")
-    return [_parsed(number, cells) for number, cells in enumerate(rows[1:], 2)]
+    found: dict[tuple, dict] = {}
+    for number, cells in enumerate(rows[1:], 2):
+        row = _parsed(number, cells)
+        key = row["arm"], row["seed"], row["step"]
+        if key in found:
+            raise ValueError(
+                f"line {number}: step {key[2]} of seed {key[1]} of {key[0]} stands there twice"
+            )
+        found[key] = row
+    return list(found.values())
 
 
 def _parsed(number: int, cells: list[str]) -> dict:
@@ -99,6 +110,6 @@ def _parsed(number: int, cells: list[str]) -> dict:
             row[key] = cell if key in WORDS else (int if key in COUNTS else float)(cell)
         except ValueError:
             raise ValueError(f"line {number}: {key} is {cell!r}, no number") from None
-        if cell == "" or (key not in WORDS and not math.isfinite(row[key])):
+        if cell == "" or (key not in WORDS and not 0 <= row[key] < math.inf):
             raise ValueError(f"line {number}: {key} is {cell!r}")
     return row

@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 import ablate  # noqa: E402
 import configurator  # noqa: E402
-from ablation.plan import Plan, claimed  # noqa: E402
+from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
 from benchmarks.report import table  # noqa: E402
@@ -82,8 +82,12 @@ class StudyConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        if not self.out:
-            wrong.append("out is empty: name a folder, such as out/trainability")
+        for key in ("out", "joined", "step_times"):
+            if getattr(self, key) == "":
+                wrong.append(f"{key} is empty: name a path, or leave it out")
+        if "" in (self.only or []):
+            wrong.append("only has an empty name: give arms of the table, separated by commas")
+        wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
         if self.max_iters is not None and self.max_iters < 1:
             wrong.append(f"max_iters must be above 0, not {self.max_iters}")
         return wrong
@@ -91,14 +95,15 @@ class StudyConfig:
 
 def main(config: StudyConfig):
     study, steps = config.study, config.max_iters or STEPS[config.study]
-    elsewhere = joined(config.joined, steps, study) if config.joined else []
-    times = step_times(config.step_times, study) if config.step_times else {}
-    os.chdir(ROOT)  # from where the studies name their files
     folder, how = Path(config.out) / study, ablate.AblateConfig(parallel=config.parallel)
     with ablate.told_shortly("trainability.py"):
-        runs, keys, remarks = planned(config, steps)
-        refuse_others(elsewhere, runs, study)
-        with claimed(folder):
+        elsewhere = joined(config.joined, steps) if config.joined else []
+        times = step_times(config.step_times, study) if config.step_times else {}
+        os.chdir(ROOT)  # from where the studies name their files
+        every, keys, remarks = planned(config, steps)
+        refuse_others(elsewhere, every, config)
+        runs = chosen(every, config)
+        with claimed(folder, config.dry_run):
             plan = Plan(folder)
             plan.look()
             there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
@@ -122,28 +127,32 @@ def main(config: StudyConfig):
 
 
 def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], list[str]]:
-    """(the runs of a study's arms, or of the chosen ones; the keys that it varies; remarks). Raises
-    ConfigError; exits where one of `only` is no arm.
-    """
+    """(the runs of a study's arms; the keys that it varies; remarks). Raises ConfigError."""
     common = [
         f"--seeds={','.join(map(str, config.seeds))}",
         f"--max_iters={steps}",
         f"--warmup_iters={max(1, steps // 10)}",
-        f"--eval_interval={max(1, min(300, steps // 5))}",
+        # of a try of a few steps the last counts
+        f"--eval_interval={steps if steps < 50 else min(300, steps // 5)}",
         f"--parallel={config.parallel}",
     ]
     calls = [ablate.read([*arguments, *common]) for arguments in STUDIES[config.study]]
     runs = [run for _, found, _, _ in calls for run in found]
     keys = list(dict.fromkeys(key for _, _, varied, _ in calls for key in varied))
     remarks = list(dict.fromkeys(remark for *_, said in calls for remark in said))
-    if config.only:
-        names = dict.fromkeys(shortly(run.arm, config.study) for run in runs)
-        models = short_names(config.study).values()
-        if unknown := [name for name in config.only if name not in names and name not in models]:
-            sys.exit(f"--only: {config.study} has no {', '.join(unknown)}; it has {', '.join(names)}")
-        wanted = lambda name: {name, longest(models, name)} & {*config.only}  # noqa: E731
-        runs = [run for run in runs if wanted(shortly(run.arm, config.study))]
     return runs, keys, remarks
+
+
+def chosen(runs: list[Planned], config: StudyConfig) -> list[Planned]:
+    """Those that --only names. Raises PlanError where one of its names is no arm."""
+    if not config.only:
+        return runs
+    names = dict.fromkeys(shortly(run.arm, config.study) for run in runs)
+    models = short_names(config.study).values()
+    if unknown := [name for name in config.only if name not in names and name not in models]:
+        raise PlanError(f"--only: {config.study} has no {', '.join(unknown)}; it has {', '.join(names)}")
+    wanted = lambda name: {name, longest(models, name)} & {*config.only}  # noqa: E731
+    return [run for run in runs if wanted(shortly(run.arm, config.study))]
 
 
 def key_of(run: Planned, study: str) -> tuple[str, int]:
@@ -151,34 +160,36 @@ def key_of(run: Planned, study: str) -> tuple[str, int]:
     return shortly(run.arm, study), run.config["seed"]
 
 
-def joined(path: str, steps: int, study: str) -> list[dict]:
-    """Exits where the file is no runs.csv, or one of another study, or of runs that are not of so many
-    steps.
-    """
+def joined(path: str, steps: int) -> list[dict]:
+    """Raises PlanError where the file is no runs.csv, or has runs that are not of so many steps."""
     try:
         rows = read_rows(path)
     except ValueError as error:
-        sys.exit(f"--joined={path}: {error}")
-    models = short_names(study).values()
-    if foreign := [name for name in dict.fromkeys(row["arm"] for row in rows) if not longest(models, name)]:
-        sys.exit(f"--joined={path} is of another study: {study} has no {', '.join(foreign[:4])}")
-    last = {(row["arm"], row["seed"]): row["step"] for row in rows}
+        raise PlanError(f"--joined={path}: {error}") from None
+    last: dict[tuple, int] = {}
+    for row in rows:
+        run = row["arm"], row["seed"]
+        last[run] = max(row["step"], last.get(run, 0))
     if several := sorted(set(last.values()) - {steps}):
-        sys.exit(
-            f"--joined={path} has runs of {', '.join(map(str, several))} steps, which do not go with "
-            f"--max_iters={steps}"
+        raise PlanError(
+            f"--joined={path} has runs of {', '.join(map(str, several))} steps, and these are of {steps} "
+            "(--max_iters)"
         )
     return rows
 
 
-def refuse_others(rows: list[dict], runs: list[Planned], study: str):
-    """Exits where a joined arm has not as many parameters as the study's arm of this name."""
-    configs = {shortly(run.arm, study): run.config for run in runs}
-    for name, count in dict.fromkeys((row["arm"], row["without_embeddings"]) for row in rows):
-        here = body_of(configs[name]) if name in configs else count
-        if here != count:
-            sys.exit(
-                f"--joined: {name} has {count:,} parameters without embeddings there, and {here:,} here"
+def refuse_others(rows: list[dict], runs: list[Planned], config: StudyConfig):
+    """Raises PlanError where an arm of --joined is none of the study's, or has not as many parameters."""
+    configs = {shortly(run.arm, config.study): run.config for run in runs}
+    arms = dict.fromkeys((row["arm"], row["without_embeddings"]) for row in rows)
+    if foreign := list(dict.fromkeys(name for name, _ in arms if name not in configs)):
+        few = ", ".join(foreign[:4])
+        raise PlanError(f"--joined={config.joined} is of another study: {config.study} has no {few}")
+    for name, count in arms:
+        if (here := body_of(configs[name])) != count:
+            raise PlanError(
+                f"--joined={config.joined}: {name} has {count:,} parameters without embeddings there, and "
+                f"{here:,} here"
             )
 
 
@@ -188,23 +199,28 @@ def body_of(config: dict) -> int:
 
 
 def step_times(path: str, study: str) -> dict[str, float]:
-    """{arm: median seconds of a step} of a JSON of bench.py. Exits where the file is none."""
+    """{arm: median seconds of a step} of a JSON of bench.py. Raises PlanError where the file is none."""
     try:
         models = json.loads(Path(path).read_text())["models"].items()
         return {
             shortly(called(name), study): statistics.median(found["seconds"]["whole"])
             for name, found in models
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        sys.exit(f"--step_times={path}: no JSON of bench.py --mode=train: {type(error).__name__}: {error}")
+    except OSError as error:
+        raise PlanError(f"--step_times={path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise PlanError(f"--step_times={path}: no JSON of bench.py --mode=train ({why})") from None
 
 
 def refuse_missing(arms: Iterable[str], times: dict[str, float], study: str):
-    """Exits where an arm has no time, with the stacks that bench.py is to be given."""
+    """Raises PlanError where an arm has no time, with the stacks that bench.py is to be given."""
     stacks = {model: stack for stack in models_of(study) for model in [short_names(study)[called(stack)]]}
     if missing := [name for name in in_order(arms, study) if name not in times]:
         wanted = dict.fromkeys(stacks.get(longest(stacks, name), name) for name in missing)
-        sys.exit(f"--step_times has no {', '.join(missing)}: measure {' '.join(wanted)} with the others")
+        raise PlanError(
+            f"--step_times has no {', '.join(missing)}: measure {' '.join(wanted)} with the others"
+        )
 
 
 def show(
@@ -304,4 +320,6 @@ def gradients(last: list[dict]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    if files := [argument for argument in sys.argv[1:] if argument.endswith(".py")]:
+        sys.exit(f"trainability.py: a study names its own config files: leave out {', '.join(files)}")
     main(configurator.parse(StudyConfig, sys.argv[1:], positional="study"))

@@ -145,7 +145,7 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
         "--seed=3: give --seeds=1,2,3",
         "holds an empty value",
         "parallel must be above 0, not 0",
-        "seeds: 'x' is no whole number",
+        "seeds: 'x' is no whole number of 0 or above",
     ):
         assert complaint in said
     said = refused(command("--vary=min_lr=1e-4,1e-3", "--vary=dyadic=True,False", "--vary=seed=1"), capsys)
@@ -198,7 +198,7 @@ def test_dry_run(command, capsys, tmp_path, here):
     assert "4 runs of 2 arms" in said
     assert f"to train: 4 runs, one after the other, {4 * 20 * 256:,} tokens" in said
     assert not here
-    assert not (tmp_path / "ablation" / "ablation.json").exists()
+    assert not (tmp_path / "ablation").exists()
 
 
 def test_another_product_in_the_same_folder(command, capsys, here, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablation import execution
+from ablation.plan import PlanError
 from comparison.pooled import FIELDS, pooled
 from results import trainability as study
 from results import trainability_studies as studies
@@ -42,7 +43,7 @@ def section(name):
 
 @pytest.mark.parametrize("name", TOLD)
 def test_the_page_says_what_the_runs_say(name):
-    rows = study.joined(ROOT / f"results/trainability_{name}.csv", studies.STEPS[name], name)
+    rows = study.joined(ROOT / f"results/trainability_{name}.csv", studies.STEPS[name])
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
     told, here = cells(section(name)), cells(study.table_of(arms))
@@ -56,7 +57,7 @@ def test_the_page_says_what_the_runs_say(name):
 
 def test_the_readme_says_what_the_runs_say():
     """Its table has other names for the arms: they are told apart by their parameters."""
-    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"], "claim")
+    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"])
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
     (text,) = re.findall(
@@ -68,14 +69,14 @@ def test_the_readme_says_what_the_runs_say():
     assert told[2:] == [tuple(arm.get(column, "") for column in columns) for arm in arms.values()]
 
 
-def write(path, losses, steps=10, of="modules"):
+def write(path, losses, steps=10):
     """losses: {(arm, seed): its last loss}"""
     rows = [",".join(FIELDS)]
     for (arm, seed), loss in losses.items():
         rows.append(f"{arm},{seed},1000,0,0,0.0,7.0,,,,,")
         rows.append(f"{arm},{seed},1000,{steps},40960,5.0,{loss},0.5,0.7,{0.9 + seed},0,")
     path.write_text("\n".join(rows) + "\n")
-    return study.joined(path, steps, of)
+    return study.joined(path, steps)
 
 
 def test_seeds_of_another_machine_join(tmp_path, capsys):
@@ -108,12 +109,13 @@ def test_seeds_of_another_machine_join(tmp_path, capsys):
         ("", "no runs.csv of a study"),
         ("arm,seed\ndense,1\n", "no runs.csv of a study"),
         ("HEAD\ndense,1,1000\n", "line 2 has 3 cells in place of 12"),
-        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps.*--max_iters=600"),
+        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps, and these are of 600"),
         ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten', no number"),
         ("HEAD\ndense,1,1000,600,40960,5.0,nan,,,,,\n", "line 2: validation_loss is 'nan'"),
+        ("HEAD\ndense,-1,1000,600,40960,5.0,3.0,,,,,\n", "line 2: seed is '-1'"),
         (
-            "HEAD\ndense,1,1000,600,40960,5.0,3.0,,,,,\ndense_half+rope,1,1000,600,40960,5.0,3.0,,,,,\n",
-            r"is of another study: modules has no dense_half\+rope$",
+            "HEAD\n" + 2 * "dense,1,1000,600,9,5.0,3.0,,,,,\n",
+            "line 3: step 600 of seed 1 of dense .* twice",
         ),
     ],
 )
@@ -121,8 +123,27 @@ def test_a_file_that_is_no_study_s(tmp_path, text, message):
     path = tmp_path / "runs.csv"
     if text is not None:
         path.write_text(text.replace("HEAD", ",".join(FIELDS)))
-    with pytest.raises(SystemExit, match=message):
-        study.joined(path, 600, "modules")
+    with pytest.raises(PlanError, match=message):
+        study.joined(path, 600)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"), [("modules", "rates"), ("claim", "claim_1024"), ("claim_1024", "claim")]
+)
+def test_a_file_of_another_study(of, name):
+    """Though the number of steps is the same, and some arms have the same names."""
+    path = ROOT / f"results/trainability_{name}.csv"
+    config = study.StudyConfig(of, joined=str(path))
+    runs, _, _ = study.planned(config, studies.STEPS[of])
+    with pytest.raises(PlanError, match=f"{name}.csv is of another study: {of} has no "):
+        study.refuse_others(study.joined(path, studies.STEPS[of]), runs, config)
+
+
+def test_a_spreadsheet_s_mark_and_order(tmp_path):
+    rows = write(tmp_path / "runs.csv", {("dense", 1): 3.0})
+    head, *lines = (tmp_path / "runs.csv").read_text().splitlines()
+    (tmp_path / "runs.csv").write_text("\ufeff" + "\n".join([head, *reversed(lines)]), encoding="utf-8")
+    assert study.joined(tmp_path / "runs.csv", 10) == rows[::-1]
 
 
 def bench(path, **seconds):
@@ -138,7 +159,7 @@ def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
     losses = {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0}
-    rows = write(tmp_path / "all.csv", losses, of="claim")
+    rows = write(tmp_path / "all.csv", losses)
     times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
     found = study.step_times(bench(tmp_path / "b.json", **times), "claim")
     study.show([], rows, tmp_path, "claim", found)
@@ -150,17 +171,22 @@ def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
     study.refuse_missing(["dense+rope", "cffn_glu_rope"], found, "claim")
     del found["cffn_glu_rope"]
     measure = "measure config/study/dense.py+config/study/cffn_glu_rope.py+config/study/rate_8e3.py"
-    with pytest.raises(SystemExit, match=re.escape(f"--step_times has no cffn_glu_rope: {measure} with")):
+    with pytest.raises(PlanError, match=re.escape(f"--step_times has no cffn_glu_rope: {measure} with")):
         study.refuse_missing(["dense+rope", "cffn_glu_rope"], found, "claim")
     (tmp_path / "d.json").write_text('{"models": {"a": {"seconds": {"step": [1.0]}}}}')
-    for name in ("d.json", "none.json", "all.csv"):
-        with pytest.raises(SystemExit, match=rf"{re.escape(name)}: no JSON of bench.py --mode=train"):
+    for name, why in (
+        ("d.json", "no JSON of bench.py"),
+        ("all.csv", "no JSON of"),
+        ("x.json", "No such file"),
+    ):
+        with pytest.raises(PlanError, match=rf"--step_times=.*{re.escape(name)}: {why}"):
             study.step_times(str(tmp_path / name), "claim")
 
 
 def planned(name, **keys):
-    runs, _, _ = study.planned(study.StudyConfig(name, **keys), studies.STEPS[name])
-    return [study.key_of(run, name) for run in runs]
+    config = study.StudyConfig(name, **keys)
+    runs, _, _ = study.planned(config, studies.STEPS[name])
+    return [study.key_of(run, name) for run in study.chosen(runs, config)]
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
@@ -181,9 +207,7 @@ def test_some_arms_of_a_study():
     rates = planned("rates", only=["dense"])
     assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
                      for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
-    with pytest.raises(
-        SystemExit, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"
-    ):
+    with pytest.raises(PlanError, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"):
         planned("claim", only=["full"])
     name = "study-dense+study-rope"
     assert (
@@ -219,6 +243,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     assert small(dry_run=True) == 0
     assert "to train: 3 runs" in (said := capsys.readouterr().out)
     assert "no run has come to its end yet" in said
+    assert not (tmp_path / "out").exists()
     assert small() == 0
     assert len(here) == 3
     table = (folder / "trainability.md").read_text()
@@ -274,6 +299,21 @@ def test_a_study_that_is_stopped(small, monkeypatch, tmp_path, capsys):
     assert not (tmp_path / "out/units/runs.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"joined": ""}, "joined is empty: name a path, or leave it out"),
+        ({"step_times": ""}, "step_times is empty: name a path, or leave it out"),
+        ({"out": ""}, "out is empty: name a path, or leave it out"),
+        ({"only": [""]}, "only has an empty name: give arms of the table, separated by commas"),
+        ({"seeds": [1, -1]}, "seeds: -1 is below 0"),
+        ({"max_iters": 0}, "max_iters must be above 0, not 0"),
+    ],
+)
+def test_what_cannot_be_meant(keys, complaint):
+    assert study.StudyConfig("claim", **keys).check() == [complaint]
+
+
 def test_a_folder_of_something_else(small, tmp_path):
     (tmp_path / "out/units").mkdir(parents=True)
     (tmp_path / "out/units/thesis.txt").touch()
@@ -284,5 +324,4 @@ def test_a_folder_of_something_else(small, tmp_path):
 def test_csvs_name_their_arms_as_the_study_does(name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
-    known = list(studies.short_names(name).values())
-    assert all(studies.longest(known, arm) for arm in arms)
+    assert arms.keys() <= {arm for arm, _ in planned(name)}
