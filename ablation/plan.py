@@ -38,7 +38,7 @@ class Plan:
         if path.is_file():
             self.read(path)
         elif folder.is_dir() and {p.name for p in folder.iterdir()} - {".lock"}:
-            raise PlanError(f"{folder} holds files but no ablation.json; choose another --out_dir")
+            raise PlanError(f"{folder} holds files but no ablation.json; choose another folder")
 
     def read(self, path: Path):
         try:
@@ -52,9 +52,7 @@ class Plan:
             self.done, self.failed = set(content["done"]), dict(content["failed"])
             self.study = list(content["study"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(
-                f"{path} is no list of ablate.py's ({error}); choose another --out_dir"
-            ) from None
+            raise PlanError(f"{path} is no list of ablate.py's ({error}); choose another folder") from None
 
     def save(self):
         content = {
@@ -82,7 +80,7 @@ class Plan:
             more = f"\n  and {len(wrong) - 8} more" if len(wrong) > 8 else ""
             raise PlanError(
                 f"{self.folder} has runs of the same names with another configuration; leave it as it was, "
-                "or choose another --out_dir:\n  " + "\n  ".join(wrong[:8]) + more
+                "or choose another folder:\n  " + "\n  ".join(wrong[:8]) + more
             )
         self.runs |= {run.name: run for run in runs}
         self.study += [key for key in study if key not in self.study]
@@ -128,8 +126,9 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
     """The folder for this process alone. Raises PlanError where another one is at work in it. A dry run
     writes nothing, and looks at what is there.
     """
-    if folder.exists() and not folder.is_dir():
-        raise PlanError(f"out_dir={folder} is a file: an ablation needs a folder")
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise PlanError(f"{part} is a file: an ablation needs a folder")
     if dry_run:
         yield
         return

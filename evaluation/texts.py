@@ -143,6 +143,8 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
     path = Path(name)
     if name in NAMED:
         return _published(name, split or "test")
+    if path.suffix == ".bin" and not path.exists():
+        raise EvaluationError(f"there is no {name}: give a file of a prepared data set, or its folder")
     if path.suffix == ".bin" or (path / "meta.json").is_file():
         folder, of = (path.parent, path.stem) if path.suffix == ".bin" else (path, split or "val")
         dataset = Dataset(folder, of, block_size=1)
@@ -167,7 +169,8 @@ def _published(name: str, split: str) -> Documents:
         lambda row, place: files.text_of(row, known.field, place),
         f"{name} ({known.path}, {split})",
         f"Without the hub, give a file of its text in the place of {name}: --texts=PATH, with "
-        f"--stride={known.stride} and --join={known.join} for the layout of the papers",
+        f"--stride={known.stride} (or less, where the model's window is no longer) and --join={known.join} "
+        "for the layout of the papers",
     )
     documents = list(tqdm(stream, desc=f"reading {name}", unit=" rows"))
     if not any(text.strip() for text in documents):

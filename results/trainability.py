@@ -113,6 +113,7 @@ def main(config: StudyConfig):
                     f"{len(runs) - len(left)} runs are in {config.joined}, and not trained again"
                 )
             plan.extend(left, keys)
+            refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
             ablate.prepare(plan, left, how, remarks)
             if times:
                 shown = [*there, *(key_of(run, study) for run in plan.runs.values())]
@@ -191,6 +192,21 @@ def refuse_others(rows: list[dict], runs: list[Planned], config: StudyConfig):
                 f"--joined={config.joined}: {name} has {count:,} parameters without embeddings there, and "
                 f"{here:,} here"
             )
+
+
+def refuse_loss(path: Path, kept: list[tuple[str, int]]):
+    """Raises PlanError where a runs.csv of an earlier call has runs that this one would leave out: those
+    that were joined then.
+    """
+    try:
+        rows = read_rows(path) if path.is_file() else []
+    except ValueError as error:
+        raise PlanError(f"{path}: {error}; move it away") from None
+    if lost := {(row["arm"], row["seed"]) for row in rows}.difference(kept):
+        raise PlanError(
+            f"{path} has {len(lost)} runs that were joined, which this would leave out: --joined={path} "
+            "keeps them, or move it away"
+        )
 
 
 def body_of(config: dict) -> int:

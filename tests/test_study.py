@@ -263,7 +263,14 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     assert rows["dense+rope"]["seeds"] == "2"
     assert rows["cffn_added+rope_cf_depth=1"] == cells(table)["cffn_added+rope_cf_depth=1"]
 
+    # nor are they lost in the next call
     here.clear()
+    alone = {"out": str(tmp_path / "two"), "only": ["dense+rope"], "seeds": [2]}
+    assert "has 3 runs that were joined" in small(**alone)
+    assert small(**alone, joined=str(tmp_path / "two/units/runs.csv")) == 0
+    assert cells(capsys.readouterr().out)["dense+rope"]["seeds"] == "2"
+    assert not here
+
     joined.write_text(re.sub(r"dense\+rope,1,\d+", "dense+rope,1,77", joined.read_text()))
     assert "dense+rope has 77 parameters without embeddings there" in small(joined=str(joined))
     times = bench(tmp_path / "b.json", dense__rope=[2.0])

@@ -92,9 +92,7 @@ def test_local_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["wikitext", "no/such.txt", "gone.bin"])
 def test_what_is_no_text(name):
-    with pytest.raises(
-        (EvaluationError, DataError), match=r"is no text|no such file|not a prepared data set"
-    ):
+    with pytest.raises((EvaluationError, DataError), match=r"is no text|no such file|there is no gone.bin"):
         open_text(name)
 
 
