@@ -55,6 +55,24 @@ def test_the_page_says_what_the_runs_say(name):
                 assert row.get(column, "") == told[arm].get(column, ""), (arm, column)
 
 
+def test_the_rates_are_those_of_the_runs():
+    arms = {"dense": "dense+rope", "F": "cffn_glu_rope", "A": "cattn_m_shared"}
+    arms["full"] = "full_content+layers_6+depth_1"
+    found = {}
+    for name, rate in (("claim_rates", ""), ("claim", "8e-3"), ("longer", "4e-3")):
+        for row in study.joined(ROOT / f"results/trainability_{name}.csv", 1500):
+            model, _, own = row["arm"].partition("_learning_rate=")
+            if row["seed"] == 1:
+                at = found.setdefault((model, own.partition("_")[0] or rate), {})
+                at[row["step"]] = f"{row['validation_loss']:.4f}"
+    (table,) = re.findall(r"\n  (\| seed 1 .*?)\n\n", PAGE, re.S)
+    head, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
+    for model, *losses in rows:
+        for rate, loss in zip(head[1:], losses, strict=True):
+            if loss and (model, rate) != ("dense", "5.6e-3"):  # which is left by its log alone
+                assert found[arms[model], rate][1500] == loss, (model, rate)
+
+
 def test_the_readme_says_what_the_runs_say():
     """Its table has other names for the arms: they are told apart by their parameters."""
     rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"])
