@@ -43,16 +43,26 @@ class ConfigError(ValueError):
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
 
-def parse(config_class, argv: list[str], positional: str | None = None, saved: Saved | None = None):
+def parse(
+    config_class,
+    argv: list[str],
+    positional: str | None = None,
+    saved: Saved | None = None,
+    files: bool = True,
+):
     """Build a `config_class` from a command line, or print what is wrong and exit with status 2.
 
     `positional` names the key that an argument which is no .py file sets (sample.py takes a run
-    folder that way). See `resolve` for `saved`.
+    folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
     """
     if any(argument in ("-h", "--help") for argument in argv):
-        print(help_text(config_class, positional))
+        print(help_text(config_class, positional, files))
         sys.exit(0)
     try:
+        if not files and (named := [a for a in argv if a.endswith(".py") and not a.startswith("--")]):
+            raise ConfigError(
+                [f"{name}: this script takes no config files, leave it out" for name in named]
+            )
         return resolve(config_class, argv, positional, saved)
     except ConfigError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
@@ -146,9 +156,9 @@ def format_config(config) -> str:
     return "\n".join(lines)
 
 
-def help_text(config_class, positional: str | None = None) -> str:
+def help_text(config_class, positional: str | None = None, files: bool = True) -> str:
     script = Path(sys.argv[0]).name
-    what = "[config.py ...] [--key=value ...]"
+    what = ("[config.py ...] " if files else "") + "[--key=value ...]"
     if positional:
         what = f"[{positional.upper()}] {what}"
     lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", "keys:"]

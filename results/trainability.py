@@ -336,6 +336,4 @@ def gradients(last: list[dict]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    if files := [argument for argument in sys.argv[1:] if argument.endswith(".py")]:
-        sys.exit(f"trainability.py: a study names its own config files: leave out {', '.join(files)}")
-    main(configurator.parse(StudyConfig, sys.argv[1:], positional="study"))
+    main(configurator.parse(StudyConfig, sys.argv[1:], positional="study", files=False))

@@ -339,6 +339,23 @@ def test_what_cannot_be_meant(keys, complaint):
     assert study.StudyConfig("claim", **keys).check() == [complaint]
 
 
+def test_it_takes_no_config_files(capsys):
+    """Their max_iters would change what a study trains."""
+    for arguments, said in (
+        (["claim", studies.BASE], "dense.py: this script takes no config files"),
+        (["--help"], "[STUDY] [--key"),
+    ):
+        with pytest.raises(SystemExit):
+            study.configurator.parse(study.StudyConfig, arguments, positional="study", files=False)
+        assert said in "".join(capsys.readouterr())
+
+
+def test_a_folder_below_a_file(small, tmp_path):
+    (tmp_path / "out").touch()
+    assert "out is a file: an ablation needs a folder" in small()
+    assert "out is a file: an ablation needs a folder" in small(dry_run=True)
+
+
 def test_a_folder_of_something_else(small, tmp_path):
     (tmp_path / "out/units").mkdir(parents=True)
     (tmp_path / "out/units/thesis.txt").touch()
