@@ -10,6 +10,8 @@ from kernels.backend import why_not_triton
 from kernels.continued_fraction import FUSED_POLES, POLES
 from layers import ATTENTION, FFN, POSITION
 
+LAST_BEFORE_INTERCEPTS = "16d9952"
+
 
 @dataclass
 class ModelConfig:
@@ -54,15 +56,18 @@ class ModelConfig:
     cf_eps: float = 0.01  # clamp, smooth, soft_clamp: smallest |K_d|, or about that
     cf_pole_grad: Literal["formula", "exact", "zero"] = "formula"  # clamp: gradient where |K_d| < cf_eps
     cf_floor: float = 0.1  # positive, absolute: smallest partial denominator; |z| <= 1 / cf_floor
-    cf_init: Literal["bias1", "nanogpt"] = "bias1"  # a near 1, or weights N(0, 0.02) and no biases
+    cf_init: Literal["fan_in", "nanogpt", "nanogpt_xl"] = "fan_in"  # ladder weights: see layers/ladder.py
+    cf_intercept: Literal["one", "zero", "normal", "none"] = "one"  # where those of the a_k start, if any
+    cf_linear_intercept: bool = False  # the linear part of an ensemble, a_0, has an intercept too
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or as written: d clamped ones
     cf_backend: Literal["auto", "torch", "triton"] = "auto"  # the code; auto: Triton's kernels on a GPU
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_control: bool = False  # leave all fractions out: every z is 0, without weights of ladders
     cf_control_constant: bool = False  # cf_control: a learned constant in place of each fraction
-    cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated feeds to its ladders
+    cffn_gate: Literal["self", "self_skip", "glu", "glu_collapsed"] = "self"  # what cffn_gated's h is
     cffn_proj: bool = False  # cffn_gated: a linear map on the output
+    cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z
     cattn_heads: int | None = 1  # cattn_m: heads, with ladders and F; cattn_c: with kernels; None: n_head
     cattn_value_heads: int | None = None  # cattn_m: columns of W^v, in n_embd / n_head; None: n_head
     cattn_content: bool = False  # cattn_m: columns of F hold a linear map of their token too
@@ -150,6 +155,8 @@ class ModelConfig:
             "cf_ladders": ensembles and (self.has_ladders or _rank_of_control(self)),
             "cf_control": _could_have_ladders(self),
             "cf_control_constant": _could_have_ladders(self) and self.cf_control,
+            "cf_linear_intercept": self.attention in ("cattn_m", "cattn_u")
+            or self.ffn in ("cffn_gated", "cffn_product"),
             "cf_": self.has_ladders,
             "cffn_": self.ffn == "cffn_gated",
             "cattn_": self.attention == "cattn_m",
@@ -195,6 +202,27 @@ class ModelConfig:
         """Rows of the embedding: a multiple of 64 suits the matrix units."""
         return (self.vocab_size + 63) // 64 * 64
 
+    @staticmethod
+    def of_today(saved: dict) -> dict:
+        """A saved configuration in the keys of today.
+
+        One without `cf_intercept` was saved before the ladders' intercepts were a key, when cffn_gate=self
+        stood for what is self_skip now. Raises ValueError where today's code has no such model.
+        """
+        if "cf_intercept" in saved:
+            return saved
+        if saved.get("position") == "sinusoidal":
+            raise ValueError(
+                "position=sinusoidal did not multiply the embedding by sqrt(n_embd) when this was saved, "
+                f"and does now: commit {LAST_BEFORE_INTERCEPTS} is the last that computes that model"
+            )
+        drawn = saved.get("cf_init", "bias1")
+        values = {**saved, "cf_init": "fan_in" if drawn == "bias1" else drawn}
+        values["cf_intercept"] = "none" if drawn == "nanogpt" else "one"
+        if saved.get("ffn") == "cffn_gated" and saved.get("cffn_gate", "self") == "self":
+            values["cffn_gate"] = "self_skip"
+        return values
+
 
 def _unknown(key, name, known) -> str:
     near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
@@ -209,11 +237,12 @@ def _could_have_ladders(config) -> bool:
 
 def _scores_in_triton(config) -> bool:
     by_position_with_content = config.cattn_content and not config.cattn_relative
-    return config.attention == "cattn_m" and not by_position_with_content
+    wide = config.cattn_scores == "collapsed"
+    return config.attention == "cattn_m" and not by_position_with_content and not wide
 
 
 def _is_glu(config) -> bool:
-    return config.ffn == "cffn_gated" and config.cffn_gate != "self"
+    return config.ffn == "cffn_gated" and config.cffn_gate.startswith("glu")
 
 
 def _control_has_units(config) -> bool:
@@ -222,7 +251,8 @@ def _control_has_units(config) -> bool:
 
 def _rank_of_control(config) -> bool:
     """Whether the number of ladders is a rank too, which remains where there are no ladders."""
-    return config.attention == "cattn_m" or (config.ffn == "cffn_gated" and config.cffn_gate == "glu")
+    ranks = config.attention == "cattn_m" and (config.cattn_scores == "rank" or config.cf_control_constant)
+    return ranks or (config.ffn == "cffn_gated" and config.cffn_gate == "glu")
 
 
 def has_queries_and_keys(attention) -> bool:
@@ -232,9 +262,12 @@ def has_queries_and_keys(attention) -> bool:
 def model_config(config) -> ModelConfig:
     """The model's share of a script's config (or of a saved dict, whose cf_backend is the choice of the
     machine it was saved on and becomes auto, and which has the default of what it does not name yet).
-    Raises KeyError where it cannot be one of ours.
+    Raises KeyError where it cannot be one of ours, ValueError where today's code has no such model.
     """
-    values = {**config, "cf_backend": "auto"} if isinstance(config, dict) else dataclasses.asdict(config)
+    if isinstance(config, dict):
+        values = {**ModelConfig.of_today(config), "cf_backend": "auto"}
+    else:
+        values = dataclasses.asdict(config)
     if missing := {"n_layer", "n_head", "n_embd", "block_size", "attention", "ffn"} - values.keys():
         raise KeyError(f"no config of ours: it lacks {', '.join(sorted(missing))}")
     return ModelConfig(**{f.name: values.get(f.name, f.default) for f in dataclasses.fields(ModelConfig)})

@@ -8,7 +8,8 @@ script knows is a mistake. A key that another script owns is fine in a file (one
 scripts) and a mistake on the command line. All mistakes are reported together, before any work.
 
 Each script declares one dataclass whose fields carry a comment on the same line; that comment is
-what `--help` prints. A dataclass may define `check()`, which returns a list of complaints.
+what `--help` prints. A dataclass may define `check()`, which returns a list of complaints, and
+`of_today(saved)`, which gives a config.json of an earlier version today's keys, or raises ValueError.
 """
 
 import ast
@@ -123,7 +124,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             values |= error.instead or {}
         source = "the saved configuration" if isinstance(others, dict) else str(others)
         if isinstance(others, Path):
-            others = _read_saved(others, mistakes)
+            others = _read_saved(others, mistakes, config_class)
         for key, value in (others or {}).items():
             if key not in values:
                 assign(source, key, value, from_text=False)
@@ -236,7 +237,7 @@ def _run_file(path: str, mistakes: list[str]) -> dict:
     }
 
 
-def _read_saved(path: Path, mistakes: list[str]) -> dict:
+def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:
     import json
 
     try:
@@ -247,7 +248,11 @@ def _read_saved(path: Path, mistakes: list[str]) -> dict:
     if not isinstance(values, dict):
         mistakes.append(f"{path}: holds no object")
         return {}
-    return values
+    try:
+        return getattr(config_class, "of_today", dict)(values)
+    except ValueError as error:
+        mistakes.append(f"{path}: {error}")
+        return {}
 
 
 def _convert(value, hint, from_text: bool):

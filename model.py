@@ -92,11 +92,14 @@ class GPT(nn.Module):
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def init_weights(self):
-        """GPT-2's: N(0, 0.02), on the residual stream's outputs N(0, 0.02 / sqrt(2 n_layer)), biases 0."""
+        """GPT-2's: N(0, 0.02), on the residual stream's outputs N(0, 0.02 / sqrt(2 n_layer)), biases 0; the
+        embedding's deviation is the positional encoding's to say.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 scale = (2 * self.config.n_layer) ** -0.5 if hasattr(module, "residual_output") else 1.0
-                nn.init.normal_(module.weight, std=0.02 * scale)
+                std = self.position.embedding_std if module is self.embedding else 0.02
+                nn.init.normal_(module.weight, std=std * scale)
                 if getattr(module, "bias", None) is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm | nn.RMSNorm):

@@ -250,8 +250,9 @@ def _by_distance(x):
 
 
 def register_flop_formulas():
-    """Tells torch.utils.flop_counter what `shared_attention` costs: model FLOPs, 2 (R + P) T^2 for each
-    head, the causal mask not subtracted. Not done on import, because that module imports Triton.
+    """Tells torch.utils.flop_counter what `shared_attention` and `wide_attention` cost: model FLOPs,
+    2 (R + P) T^2 for each head, the causal mask not subtracted. Not done on import, as that module
+    imports Triton.
     """
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -262,12 +263,18 @@ def register_flop_formulas():
         batch, heads, length, width = v_shape
         return 2 * batch * heads * length * length * (ranks * y_shape[-1] + width)
 
+    def wide(y_shape, F_shape, v_shape, *_, **__):
+        return product(y_shape, v_shape)
+
     def forward(y_shape, F_shape, v_shape, keys_shape, *_, **__):
         return product(y_shape, v_shape, 1 if keys_shape is None else 2)
 
-    backward = functools.partial(_twice, forward)
-    for name in ("shared_attention", "shared_attention_triton")[: 1 + backends.AVAILABLE]:
-        register_flop_formula(getattr(torch.ops.cofrgenet, name))(forward)
+    formulas = {"wide_attention": wide, "shared_attention": forward}
+    if backends.AVAILABLE:
+        formulas["shared_attention_triton"] = forward
+    for name, formula in formulas.items():
+        register_flop_formula(getattr(torch.ops.cofrgenet, name))(formula)
+        backward = functools.partial(_twice, formula)
         register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
 
 

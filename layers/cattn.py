@@ -1,12 +1,16 @@
 """CAttnM: causal attention whose scores come from continued fractions (CoFrGeNet, section 4.1.1).
 
-    y_t = W_0 x_t + z(W x_t)  in R^L          ladders on the token itself
-    S_t = y_t F,   F in R^{L x block_size}    column j scores absolute position j
-    A_t = softmax over j <= t of S_tj
-    O_t = sum_{j <= t} A_tj (W^v x_j)
+    A_t = softmax over j <= t of S_tj,    O_t = sum_{j <= t} A_tj (W^v x_j)
 
-There are no queries and keys: attention is addressed by absolute position, and the rank of the scores
-is at most L. Only the values are needed from the past.
+Two readings of the scores; column j scores absolute position j in both:
+
+    cattn_scores=rank:       S_t = y_t F,  y_t = W_0 x_t + z(W x_t) in R^L,  F in R^{L x block_size}
+    cattn_scores=collapsed:  S_t = U x_t + V z(W x_t),  U in R^{block_size x C},  V in R^{block_size x L}
+
+For the first speaks F, L x l, in the paper's figure 2; for the second its section 4.2, by which equation 8
+implements the ensembles of that figure: F W_0 becomes a free U. There are no queries and keys: attention is
+addressed by absolute position. Only the values are needed from the past. As printed ("a convex combination
+of the first i-1 tokens") a token does not attend to itself: cattn_strict.
 
 Other columns, ours: with cattn_content G x_j is added, which addresses a token by what it is, too; with
 key_shift beside that H x_{j-1}, which addresses it by what stood before it, so that a single layer can find
@@ -18,6 +22,7 @@ import torch
 from torch import nn
 
 from kernels.shared_attention import attention_by_rank, distances, shared_attention
+from kernels.wide_attention import wide_attention
 from layers.cache import of_previous, products, weighted_sum, written
 from layers.ladder import LadderEnsemble
 
@@ -25,7 +30,10 @@ from layers.ladder import LadderEnsemble
 class CAttnM(nn.Module):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
-    cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of V. None: n_head.
+    cattn_heads: each head has L ladders, its own F and C / cattn_heads columns of W^v; its U sees as many
+    of x. None: n_head.
+    F of collapsed scores holds U above V, turned: [heads, C / heads + L, block_size]. The intercepts of the
+    linear part (cf_linear_intercept) are one for each position there, and one for each ladder in y_t.
     cattn_value_heads: V has this many times C / n_head columns, and C is r times as many. Each group of r
     heads shares its columns, as the heads of grouped-query attention do; a single head's output is repeated
     r times.
@@ -38,14 +46,20 @@ class CAttnM(nn.Module):
     """
 
     has_ladders = True
+    undecayed = ("intercept",)  # a shift, though it lies in a matrix
 
     def __init__(self, config, layer=0):
         super().__init__()
         self.heads, self.strict = heads_of(config), config.cattn_strict
+        self.collapsed = config.cattn_scores == "collapsed"
         self.relative, self.backend = config.cattn_relative, config.cf_backend
         width, ladders = config.n_embd, self.heads * config.cf_ladders
-        self.ladders = LadderEnsemble(config, width, ladders, ladders, config.cf_depth, project=False)
-        self.F = nn.Parameter(torch.empty(self.heads, config.cf_ladders, config.block_size))
+        self.ladders = LadderEnsemble(
+            config, width, ladders, ladders, config.cf_depth, linear=not self.collapsed, project=False
+        )
+        self.F = nn.Parameter(torch.empty(self.heads, rank_of(config), config.block_size))
+        affine = self.collapsed and config.cf_linear_intercept
+        self.intercept = nn.Parameter(torch.empty(self.heads, config.block_size)) if affine else None
         value_width = value_width_of(config)
         self.content = nn.Linear(width, ladders, bias=False) if config.cattn_content else None
         self.previous = nn.Linear(width, ladders, bias=False) if keys_of(config) > 1 else None
@@ -58,6 +72,8 @@ class CAttnM(nn.Module):
 
     def init_weights(self):
         nn.init.normal_(self.F, std=0.02)
+        if self.intercept is not None:
+            nn.init.zeros_(self.intercept)
 
     def new_cache(self, batch, length, device, dtype):
         """v: [B, heads that differ in v, length, their width]; with content also the columns as rows,
@@ -77,7 +93,7 @@ class CAttnM(nn.Module):
         length, block_size = x.shape[1] if cache is None else cache[0].shape[-2], self.F.shape[-1]
         if length > block_size:
             raise ValueError(f"{length} tokens do not fit into CAttnM's block_size of {block_size} columns")
-        y = self.ladders(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        y = self._rows(x)
         v = self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
         keys = None
         if self.content is not None:
@@ -108,6 +124,8 @@ class CAttnM(nn.Module):
                 scores = self._scores(y, length)
                 scores = scores if keys is None else scores + y @ keys.to(y.dtype).mT
                 out = self.weight_dropout(self._causal_softmax(scores).to(v.dtype)) @ v
+            elif self.collapsed:
+                out = wide_attention(y, self.F, v, self.strict, self.intercept)
             else:
                 options = (self.strict, self.backend, self.relative, keys)
                 out = shared_attention(y, self.F, v, *options)
@@ -116,9 +134,21 @@ class CAttnM(nn.Module):
             out = out.repeat(1, 1, self.repeats)
         return self.dropout(out if self.proj is None else self.proj(out))
 
+    def _rows(self, x):
+        """x: [B, T, C] -> what the columns are multiplied with, [B, H, T, rank]; collapsed: x and z."""
+        z = self.ladders(x)
+        if not self.collapsed:
+            return z.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        parts = [x.to(torch.promote_types(x.dtype, torch.float32))]
+        if torch.is_tensor(z):  # 0.0 where the fractions are left out
+            parts.append(z.to(parts[0].dtype).expand(*x.shape[:-1], -1))
+        return torch.cat([p.unflatten(-1, (self.heads, -1)) for p in parts], dim=-1).transpose(1, 2)
+
     def _scores(self, y, length, pos=None):
-        """y: [B, H, T, L] of the tokens at pos ([T] int64, None: all) -> scores [B, H, T, length]."""
+        """y: [B, H, T, rank] of the tokens at pos ([T] int64, None: all) -> scores [B, H, T, length]."""
         scores = y @ self.F[..., :length].to(y.dtype)
+        if self.intercept is not None:
+            scores = scores + self.intercept[:, None, :length].to(y.dtype)
         if not self.relative:
             return scores
         return scores.gather(-1, distances(length, y.device, pos).expand_as(scores))
@@ -142,7 +172,7 @@ class CAttnM(nn.Module):
     @staticmethod
     def cropped(name, weight, config, block_size):
         """The named weight for a smaller block_size: F loses the last positions' columns."""
-        return weight[..., :block_size] if name == "F" else weight
+        return weight[..., :block_size] if name in ("F", "intercept") else weight
 
     @staticmethod
     def complaints(config):
@@ -161,22 +191,30 @@ class CAttnM(nn.Module):
                 )
         if config.cattn_content and config.cattn_strict:
             wrong.append("cattn_content goes without cattn_strict: a token may attend to itself")
+        if config.cattn_scores == "collapsed" and (config.cattn_content or config.cattn_relative):
+            wrong.append(
+                "cattn_scores=collapsed is the paper's, with a column for each position: leave out "
+                "cattn_relative and cattn_content, or take cattn_scores=rank"
+            )
         if config.cf_ladder == "elementwise":
             wrong.append("attention=cattn_m needs cf_ladder=inner: its scores are not a map of coordinates")
         return wrong
 
     @staticmethod
     def parameter_count(config):
-        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; content L p, its key_shift L p and a
-        projection p^2 more.
+        """With L ladders in all: L (p (d + 1) + d) + L l + p p_v; collapsed: L d (p + 1) + (L + p) l
+        + p p_v; content L p, its key_shift L p and a projection p^2 more. cf_linear_intercept: L
+        more (collapsed: l for each head).
         """
         width, ladders = config.n_embd, heads_of(config) * config.cf_ladders
+        collapsed = config.cattn_scores == "collapsed"
         ensemble = LadderEnsemble.parameter_count(
-            config, width, ladders, ladders, config.cf_depth, project=False
+            config, width, ladders, ladders, config.cf_depth, linear=not collapsed, project=False
         )
         maps = value_width_of(config) * width + config.cattn_proj * width**2
         maps += keys_of(config) * ladders * width
-        return ensemble + ladders * config.block_size + maps
+        columns = heads_of(config) * (rank_of(config) + collapsed * config.cf_linear_intercept)
+        return ensemble + columns * config.block_size + maps
 
     @staticmethod
     def cached_values(config):
@@ -187,19 +225,28 @@ class CAttnM(nn.Module):
     def flops_per_token(config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
         width, ladders = config.n_embd, heads_of(config) * config.cf_ladders
+        linear = config.cattn_scores == "rank"
         ensemble = LadderEnsemble.flops_per_token(
-            config, width, ladders, ladders, config.cf_depth, project=False
+            config, width, ladders, ladders, config.cf_depth, linear=linear, project=False
         )
         value_width = value_width_of(config)
         mixed = value_width if heads_of(config) == 1 else width
         maps = value_width * width + config.cattn_proj * width**2 + keys_of(config) * ladders * width
-        ranks = 2 if config.cattn_content and config.cattn_relative else 1
-        return ensemble + 2 * (ranks * ladders + mixed) * context + 2 * maps
+        rank = rank_of(config) * (2 if config.cattn_content and config.cattn_relative else 1)
+        return ensemble + 2 * (heads_of(config) * rank + mixed) * context + 2 * maps
 
 
 def heads_of(config) -> int:
     """Heads of CAttnM and CAttnC."""
     return config.n_head if config.cattn_heads is None else config.cattn_heads
+
+
+def rank_of(config) -> int:
+    """Rows of CAttnM's F in each head: what the scores of a token are a linear map of."""
+    if config.cattn_scores == "rank":
+        return config.cf_ladders
+    of_z = 0 if config.cf_control and not config.cf_control_constant else config.cf_ladders
+    return config.n_embd // heads_of(config) + of_z
 
 
 def keys_of(config) -> int:

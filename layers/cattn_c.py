@@ -15,7 +15,7 @@ from torch import nn
 from kernels.triangular import causal_linear, toeplitz, toeplitz_rows
 from layers.cache import weighted_sum, written
 from layers.cattn import complaints_about_heads, heads_of
-from layers.ladder import Ladders
+from layers.ladder import Ladders, has_intercepts
 
 
 class CAttnC(Ladders):
@@ -110,7 +110,7 @@ class CAttnC(Ladders):
     def parameter_count(config):
         """2 H l in the kernels, 2 p (2 d + 1) in the ladders (2 p (d + 1) without biases), p^2 more with
         cattn_proj."""
-        width, biased = config.n_embd, config.cf_init != "nanogpt"
+        width, biased = config.n_embd, has_intercepts(config)
         ladders = config.cf_control_constant if config.cf_control else config.cf_depth * (1 + biased)
         kernels = 2 * heads_of(config) * config.block_size
         return kernels + 2 * width * (ladders + 1) + config.cattn_proj * width**2

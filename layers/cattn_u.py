@@ -6,6 +6,8 @@ ladder per position, all shared by the features:
     y^e_t = w^e_{0,t} x_t + f(a^e_{1,t} .. a^e_{d,t}),    a^e_{k,t} = w^e_{k,t} x_t + b^e_{k,t}
     O = (M^1 y^1) * (M^2 y^2)
 
+With cf_linear_intercept a_0 is affine too: w^e_{0,t} x_t + b^e_{0,t}.
+
 The paper writes upper triangular matrices and a column vector, by which tokens would see the future
 only; its prose wants the past. M is lower triangular here, rows are outputs, the diagonal counts.
 """
@@ -15,7 +17,7 @@ from torch import nn
 
 from kernels.triangular import causal_linear, lower_rows, packed_size, unpack_lower
 from layers.cache import weighted_sum, written
-from layers.ladder import Ladders
+from layers.ladder import Ladders, has_intercepts
 
 
 class CAttnU(Ladders):
@@ -26,7 +28,7 @@ class CAttnU(Ladders):
     """
 
     has_ladders = True
-    undecayed = ("w0", "constant")  # scales and shifts, though they lie in matrices
+    undecayed = ("w0", "b0", "constant")  # scales and shifts, though they lie in matrices
 
     def __init__(self, config, layer=0):
         super().__init__()
@@ -34,16 +36,20 @@ class CAttnU(Ladders):
         self.residual_scale = (2 * config.n_layer) ** -0.5
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
+        self.b0 = nn.Parameter(torch.empty(shape)) if config.cf_linear_intercept else None
         self.hold_ladders(config, config.cf_depth, shape, shape, shape, 1, shape)
         self.M = nn.Parameter(torch.empty(2, packed_size(config.block_size)))
         self.dropout = nn.Dropout(config.dropout)
 
     def init_weights(self):
-        """w_0 = 1; M the causal mean, 1 / t in row t = 1.., and noise that adds 0.02 to the deviation
-        of an output whatever its row. The first factor is scaled as an output on the residual stream.
+        """w_0 = 1, b_0 = 0; M the causal mean, 1 / t in row t = 1.., and noise that adds 0.02 to the
+        deviation of an output whatever its row. The first factor is scaled as an output on the residual
+        stream.
         """
         super().init_weights()
         nn.init.ones_(self.w0)
+        if self.b0 is not None:
+            nn.init.zeros_(self.b0)
         with torch.no_grad():
             row = torch.tril_indices(self.block_size, self.block_size, device=self.M.device)[0] + 1.0
             self.M.normal_(std=0.02).mul_(row.rsqrt()).add_(1 / row)
@@ -66,6 +72,8 @@ class CAttnU(Ladders):
         x = x.mT.to(torch.promote_types(x.dtype, torch.float32))
         own = slice(length) if cache is None else pos  # the ladders of these tokens
         y = self.w0[:, own] * x.unsqueeze(-2)
+        if self.b0 is not None:
+            y = y + self.b0[:, own]
         if self.depth:
             a = x * torch.stack(list(self.W))[:, :, None, None, own]  # [d, 2, B, C, T]
             if self.b:
@@ -90,10 +98,11 @@ class CAttnU(Ladders):
 
     @staticmethod
     def parameter_count(config):
-        """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without biases)."""
-        length, biased = config.block_size, config.cf_init != "nanogpt"
+        """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without
+        intercepts), 2 l more with cf_linear_intercept."""
+        length, biased = config.block_size, has_intercepts(config)
         ladders = config.cf_control_constant if config.cf_control else config.cf_depth * (1 + biased)
-        return 2 * packed_size(length) + 2 * length * (ladders + 1)
+        return 2 * packed_size(length) + 2 * length * (ladders + 1 + config.cf_linear_intercept)
 
     @staticmethod
     def cached_values(config):

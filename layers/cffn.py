@@ -2,11 +2,12 @@
 
 Three forms. x: [B, T, C] -> [B, T, C] each; z(.) is an ensemble of `cf_ladders` ladders.
 
-- `CffnGated` (arXiv version of CoFrGeNet, section 4.1.2): ladders on a gated, non-expanded input.
+- `CffnGated` (arXiv version of CoFrGeNet, section 4.1.2): an ensemble on a gated, non-expanded input.
 - `CffnProduct` (ICLR version): the element-wise product of two ensembles of depth d and d + 1.
 - `CffnAdded` (ours): the product of two linear maps, with an ensemble of ladders added beside it.
 
-The papers name no bias, no activation and no output projection, and there are none.
+The papers name no activation and no output projection, and there are none. They name no bias but the
+intercepts of the a_k (`layers.ladder`).
 """
 
 import torch
@@ -15,16 +16,19 @@ from torch.nn import functional as F
 
 from layers.ladder import LadderEnsemble
 
+GLUS = ("glu", "glu_collapsed")
+
 
 class CffnGated(nn.Module):
-    """cffn_gate says how the input of the ladders is gated, and what the linear part sees:
+    """y = U h + V z(h), equation 8 with the ensemble's own input h, which is gated as cffn_gate says:
 
-    - self:           h = sigmoid(G x) * x,      y = U x + V z(h)
+    - self:           h = sigmoid(G x) * x: the reading closest to print, and Table 1's 2 p^2 + L p (d + 1)
+    - self_skip:      the same h, but y = U x + V z(h): the linear part does not see the gate
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
-    - glu_collapsed:  h = silu(G x) * (P x),     y = U h + V z(h)
+    - glu_collapsed:  h = silu(G x) * (P x)
 
     h of a GLU is `ffn_hidden` wide, None: as wide as x. cffn_proj: a p x p map on the output. cf_control
-    with self: y = U x, and no gate.
+    with self_skip: y = U x, and no gate.
     """
 
     has_ladders = True
@@ -33,19 +37,20 @@ class CffnGated(nn.Module):
         super().__init__()
         width, ladders, hidden = config.n_embd, config.cf_ladders, self.hidden(config)
         self.kind = config.cffn_gate
-        gated = self.kind != "self" or not config.cf_control
+        gated = self.kind != "self_skip" or not config.cf_control
         self.gate = nn.Linear(width, hidden, bias=False) if gated else None
-        self.up = None if self.kind == "self" else nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False) if self.kind in GLUS else None
         self.ladders = LadderEnsemble(
             config,
             hidden,
             n_out=ladders if self.kind == "glu" else width,
             ladders=ladders,
             depth=config.cf_depth,
-            linear=self.kind != "self",
+            linear=self.kind != "self_skip",
             project=self.kind != "glu",
         )
-        self.U = nn.Linear(width, width, bias=False) if self.kind == "self" else None
+        skips = self.kind == "self_skip"
+        self.U = nn.Linear(width, width, bias=config.cf_linear_intercept) if skips else None
         self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
         self.proj = nn.Linear(width, width, bias=False) if config.cffn_proj else None
         outputs = (self.U, self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None)
@@ -54,12 +59,15 @@ class CffnGated(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        if self.kind == "self":
-            gated = x if self.gate is None else torch.sigmoid(self.gate(x)) * x
-            y = self.U(x) + self.ladders(gated)
+        if self.kind in GLUS:
+            h = F.silu(self.gate(x)) * self.up(x)
         else:
-            y = self.ladders(F.silu(self.gate(x)) * self.up(x))
-            y = y if self.V is None else self.V(y.to(self.V.weight.dtype))
+            h = x if self.gate is None else torch.sigmoid(self.gate(x)) * x
+        y = self.ladders(h)
+        if self.U is not None:
+            y = self.U(x) + y
+        if self.V is not None:
+            y = self.V(y.to(self.V.weight.dtype))
         return self.dropout(y if self.proj is None else self.proj(y))
 
     @staticmethod
@@ -75,37 +83,38 @@ class CffnGated(nn.Module):
     @staticmethod
     def hidden(config):
         """Width of h, the input of the ladders."""
-        return config.n_embd if config.cffn_gate == "self" else config.ffn_hidden or config.n_embd
+        return (config.ffn_hidden or config.n_embd) if config.cffn_gate in GLUS else config.n_embd
 
     @staticmethod
     def parameter_count(config):
         """2 p^2 + L (p (d + 1) + d); a GLU of width h: glu 2 p h + L (h (d + 1) + d + p), glu_collapsed
-        3 p h + L (h d + d + p); cffn_proj: p^2 more.
+        3 p h + L (h d + d + p); cffn_proj: p^2 more. cf_linear_intercept: p more (glu: L).
         """
-        p, ladders, inner = config.n_embd, config.cf_ladders, config.cffn_gate == "glu"
-        ensemble = LadderEnsemble.parameter_count(
-            config, CffnGated.hidden(config), ladders if inner else p, ladders, config.cf_depth,
-            linear=False, project=not inner,
-        )  # fmt: skip
-        return CffnGated._maps(config) + ensemble
+        skipped = config.cffn_gate == "self_skip" and config.cf_linear_intercept
+        ensemble = LadderEnsemble.parameter_count(config, *CffnGated._sizes(config))
+        return CffnGated._maps(config) + ensemble + skipped * config.n_embd
 
     @staticmethod
     def flops_per_token(config, context):
         """Two for each weight of a matrix."""
-        p, ladders = config.n_embd, config.cf_ladders
-        ensemble = LadderEnsemble.flops_per_token(
-            config, CffnGated.hidden(config), p, ladders, config.cf_depth,
-            linear=False, project=config.cffn_gate != "glu",
-        )  # fmt: skip
-        return 2 * CffnGated._maps(config) + ensemble
+        return 2 * CffnGated._maps(config) + LadderEnsemble.flops_per_token(
+            config, *CffnGated._sizes(config)
+        )
+
+    @staticmethod
+    def _sizes(config):
+        """What the ensemble is built with: n_in, n_out, ladders, depth, linear, project."""
+        kind, ladders = config.cffn_gate, config.cf_ladders
+        n_out = ladders if kind == "glu" else config.n_embd
+        return CffnGated.hidden(config), n_out, ladders, config.cf_depth, kind != "self_skip", kind != "glu"
 
     @staticmethod
     def _maps(config):
-        """Weights of the linear maps beside the ladders and their own V: G, U or P, both, and glu's V."""
-        p, h, ladders = config.n_embd, CffnGated.hidden(config), config.cf_ladders
-        maps = {"self": 1 if config.cf_control else 2, "glu": 2, "glu_collapsed": 3}[config.cffn_gate]
-        inner = config.cffn_gate == "glu"
-        return maps * p * h + config.cffn_proj * p * p + inner * ladders * (h + p)
+        """Weights of the linear maps beside the ensemble's: G, P, self_skip's U, glu's V, and the proj."""
+        p, h, kind = config.n_embd, CffnGated.hidden(config), config.cffn_gate
+        gate = 0 if kind == "self_skip" and config.cf_control else p * h
+        others = (kind in GLUS) * p * h + (kind == "self_skip") * p * p + config.cffn_proj * p * p
+        return gate + others + (kind == "glu") * config.cf_ladders * p
 
 
 class CffnProduct(nn.Module):
@@ -127,7 +136,7 @@ class CffnProduct(nn.Module):
 
     @staticmethod
     def parameter_count(config):
-        """2 p^2 + L (p (2 d + 3) + 2 d + 1)"""
+        """2 p^2 + L (p (2 d + 3) + 2 d + 1); cf_linear_intercept: 2 p more"""
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
         return sum(LadderEnsemble.parameter_count(config, p, p, ladders, k) for k in (depth, depth + 1))
 

@@ -4,8 +4,10 @@ Equation 8 of CoFrGeNet, for an input x in R^p and L ladders of depth d:
 
     y = U x + V z,    z_j = f(a_1^j .. a_d^j),    a_k^j = w_k^j x + b_k^j
 
-d counts the partial denominators a_1..a_d. By default they are a bias of 1 plus a small linear
-function of x at the start: at a = 0 every odd depth sits on a pole (K_d = 0).
+d counts the partial denominators a_1..a_d. Their intercepts b_k are the papers' w_k0, the coefficient of
+the 1 that is prepended to x; the papers do not say where they start, and Table 1 does not count them. By
+default they start at 1 beside small weights: at a = 0 every odd depth sits on a pole (K_d = 0). The linear
+part a_0 is affine too; cf_linear_intercept gives it its intercept: y = U x + c + V z.
 """
 
 from contextlib import nullcontext
@@ -90,10 +92,10 @@ class Fraction(nn.Module):
 
 
 class Ladders(nn.Module):
-    """Holds the ladders of a module: the weights and biases of their partial denominators, and f.
+    """Holds the ladders of a module: the weights and intercepts of their partial denominators, and f.
 
     Those of each depth are tensors of their own, W_k and b_k, so that a schedule can hold a depth
-    still; `depth_parameters` returns them. With cf_init=nanogpt there are no biases.
+    still; `depth_parameters` returns them. With cf_intercept=none there are no b_k.
     """
 
     def hold_ladders(
@@ -103,21 +105,29 @@ class Ladders(nn.Module):
         cf_control_constant `constant`, which is `start` at first, by default about what a fraction is then.
         """
         self.depth = 0 if config.cf_control else depth
-        self.weight_std = 0.02 if config.cf_init == "nanogpt" else 0.1 / fan_in**0.5
-        biases = 0 if config.cf_init == "nanogpt" else self.depth
+        self.weight_std = {"fan_in": 0.1, "nanogpt_xl": 0.8}.get(config.cf_init, 0.02 * fan_in**0.5)
+        self.weight_std /= fan_in**0.5
+        self.intercept = config.cf_intercept
+        intercepts = self.depth if has_intercepts(config) else 0
         self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
-        self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(biases))
+        self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(intercepts))
         self.fraction = Fraction(config, fraction_shape) if self.depth else None
         constant = config.cf_control and config.cf_control_constant
         self.constant = nn.Parameter(torch.empty(constant_shape)) if constant else None
         self.start = start
 
     def init_weights(self):
-        """bias1: std(a) is 0.1 around a bias of 1, for inputs of unit variance. nanogpt: N(0, 0.02)."""
+        """Weights: nanogpt is N(0, 0.02); fan_in gives W_k x a deviation of 0.1 for inputs of variance 1,
+        nanogpt_xl one of 0.8, which is nanogpt's at GPT2-xl's 1,600 inputs. Intercepts: 1, 0, or drawn like
+        the weights, as one more element of w_k.
+        """
         for weight in self.W:
             nn.init.normal_(weight, std=self.weight_std)
-        for bias in self.b:
-            nn.init.ones_(bias)
+        for intercept in self.b:
+            if self.intercept == "normal":
+                nn.init.normal_(intercept, std=self.weight_std)
+            else:
+                nn.init.constant_(intercept, 1.0 if self.intercept == "one" else 0.0)
         if self.constant is not None:
             nn.init.constant_(self.constant, self.start)
 
@@ -127,8 +137,13 @@ class Ladders(nn.Module):
         return [list(one) for one in zip(*held, strict=True)]
 
 
+def has_intercepts(config) -> bool:
+    """Whether the partial denominators are affine, as printed, and not linear."""
+    return config.cf_intercept != "none"
+
+
 class LadderEnsemble(Ladders):
-    """y = U x + V f(W x + b), or parts of it.
+    """y = U x + V f(W x + b), or parts of it; with cf_linear_intercept U x + c in place of U x.
 
     config: reads the cf_ keys, but for cf_ladders and cf_depth.
     n_in = p and n_out = q are the widths of x and y. With project=False there is no V and n_out must
@@ -151,7 +166,7 @@ class LadderEnsemble(Ladders):
         if self.elementwise and not (project and n_in == n_out):
             raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
         self.n_in, self.ladders, self.projects = n_in, ladders, project
-        self.U = nn.Linear(n_in, n_out, bias=False) if linear else None
+        self.U = nn.Linear(n_in, n_out, bias=config.cf_linear_intercept) if linear else None
         self.V = nn.Linear(ladders, n_out, bias=False) if project and not config.cf_control else None
         if self.elementwise and self.V is not None:
             self.V.elementwise = True  # a table of weights, though it is held as a map
@@ -211,11 +226,11 @@ class LadderEnsemble(Ladders):
 
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
-        """L d p for the ladders, L d for their biases, p q for U, L q for V."""
+        """L d p for the ladders, L d for their intercepts, p q for U (q more with its own), L q for V."""
+        affine = linear * (n_in + config.cf_linear_intercept) * n_out
         if config.cf_control:
-            return linear * n_in * n_out + config.cf_control_constant * n_out
-        biased = config.cf_init != "nanogpt"
-        return ladders * depth * (n_in + biased) + linear * n_in * n_out + project * ladders * n_out
+            return affine + config.cf_control_constant * n_out
+        return ladders * depth * (n_in + has_intercepts(config)) + affine + project * ladders * n_out
 
     @staticmethod
     def flops_per_token(config, n_in, n_out, ladders, depth, linear=True, project=True):

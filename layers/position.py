@@ -21,6 +21,7 @@ class NoPosition(nn.Module):
 
     any_length = True  # positions from block_size on have an encoding too
     needs_queries_and_keys = False
+    embedding_std = 0.02  # of the token embedding at the start
     exact_columns = 0  # first columns of h_qk that are the same in each sequence and must not be rounded
 
     def __init__(self, config):
@@ -75,15 +76,20 @@ class LearnedPosition(NoPosition):
 
 
 class SinusoidalPosition(NoPosition):
-    """Sines and cosines added to the embedding, once (Vaswani et al. 2017, section 3.5).
+    """Sines and cosines added to the embedding, once (Vaswani et al. 2017, sections 3.4 and 3.5).
 
-    PE(n, 2i) = sin(n / 10000^(2i / C)),   PE(n, 2i + 1) = cos(n / 10000^(2i / C))
+    x sqrt(C) + PE,   PE(n, 2i) = sin(n / 10000^(2i / C)),   PE(n, 2i + 1) = cos(n / 10000^(2i / C))
 
-    The embedding is not multiplied by sqrt(C) as it is there.
+    The head reads the embedding without the factor. The embedding starts as N(0, 1 / sqrt(C)), so that its
+    part of the sum has variance 1: beside a smaller one the sines would be all that the blocks see.
     """
 
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding_std = config.n_embd**-0.5
+
     def embed(self, x, pos):
-        return x + sinusoids(pos, x.shape[-1]).to(x.dtype)
+        return x * x.shape[-1] ** 0.5 + sinusoids(pos, x.shape[-1]).to(x.dtype)
 
     @staticmethod
     def complaints(config):

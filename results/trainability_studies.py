@@ -22,6 +22,9 @@ STEPS |= {"key_shift": 1500, "claim_3000": 3000, "claim_1024": 1500, "claim_10m"
 AT_1024 = ["--block_size=1024", "--batch_size=4"]
 # first the rate of a million parameters divided by three, as the width is three times theirs
 AT_10M = "--vary=learning_rate=2.7e-3,1.6e-3,4.6e-3,0.9e-3 min_lr=2.7e-4,1.6e-4,4.6e-4,0.9e-4"
+F, A = on_base("cffn_gated+paper"), on_base("cattn_m+paper")
+POLES, SCHEDULES = ["--vary=cf_pole=clamp,positive"], ["--vary=dyadic=True,False"]
+STRICT, READINGS = "--cattn_strict=True", "--vary=cattn_scores=rank,collapsed"
 # the first arm of a study is what its differences are to
 STUDIES = {
     "poles": [
@@ -145,11 +148,17 @@ STUDIES = {
             ),
         ]
     ],
+    # readings of what the papers print, around one centre: intercepts at 1, the clamp, the schedule
     "paper": [
-        [
-            *on_base("cffn_gated+paper", "cffn_product+paper", "cattn_m+paper", "cattn_m+cffn_gated+paper"),
-            "--vary=learning_rate=4e-3,1e-3 min_lr=4e-4,1e-4",
-        ]
+        [BASE],
+        [*F, "--vary=cf_intercept=one,zero,normal,none", *POLES, *SCHEDULES],
+        [*F, "--vary=cf_init=nanogpt_xl", *POLES, *SCHEDULES],
+        [*F, "--vary=cf_init=fan_in", *SCHEDULES],
+        [*F, "--vary=cffn_gate=self_skip,glu_collapsed", *SCHEDULES],
+        [*A, READINGS, "--vary=cattn_strict=True,False", *POLES],
+        [*A, STRICT, READINGS, "--vary=cf_intercept=zero,normal,none"],
+        [*on_base("cattn_m+cffn_gated+paper"), STRICT, READINGS, *POLES],
+        [*on_base("cffn_product+paper", "cattn_u+paper"), "--vary=cf_intercept=one,none", *POLES],
     ],
 }
 

@@ -12,10 +12,11 @@ OPTIONS = [
     {},
     {"bias": True},
     {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
-    *({"cffn_gate": gate} for gate in ("self", "glu", "glu_collapsed")),
+    *({"cffn_gate": gate} for gate in ("self_skip", "glu", "glu_collapsed")),
     {"cffn_proj": True},
 ]
-OPTIONS += [{"cf_init": "nanogpt"}, {"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
+OPTIONS += [{"cf_intercept": "none", "cf_linear_intercept": True}, {"cattn_scores": "collapsed"}]
+OPTIONS += [{"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
 # of the block around the mixers; one ffn is enough for them
 BLOCKS = [
     {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
@@ -24,6 +25,7 @@ BLOCKS = [
     {"position": "expe", "n_kv_head": 1, "bias": True},
     {"position": "exqpe", "expe_learned": "standard", "expe_on_v": True},
     {"cattn_value_heads": 1},
+    {"cattn_scores": "collapsed", "cattn_heads": 3, "cattn_strict": True, "cf_linear_intercept": True},
     {"cattn_value_heads": 1, "cattn_heads": None, "cattn_proj": True},
     {"cattn_relative": True, "cattn_heads": 3, "cattn_proj": True},
     {"cattn_relative": True, "cattn_content": True},
@@ -32,13 +34,19 @@ BLOCKS = [
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_heads": 1, "cattn_heads": 3},
 ]
+GATES = ("self", "self_skip", "glu")
 # cf_control: every module without its fractions; and GLUs of another width
 CONTROLS = [
     (("cattn_m", "cffn_product"), {"cf_control": True}),
     (("cattn_u", "cffn_added"), {"cf_control": True}),
     (("softmax", "cffn_added"), {"cf_control": True, "ffn_hidden": 40}),
     (("cattn_c", "cffn_product"), {"cf_control": True, "cf_control_constant": True}),
-    *((("cattn_m", "cffn_gated"), {"cf_control": True, "cffn_gate": gate}) for gate in ("self", "glu")),
+    *((("cattn_m", "cffn_gated"), {"cf_control": True, "cffn_gate": gate}) for gate in GATES),
+    (("cattn_m", "mlp"), {"cattn_scores": "collapsed", "cf_control": True}),
+    (
+        ("cattn_m", "mlp"),
+        {"cattn_scores": "collapsed", "cf_control": True, "cf_control_constant": True, "cattn_heads": 2},
+    ),
     (("softmax", "cffn_gated"), {"cf_control": True, "cffn_gate": "glu_collapsed", "ffn_hidden": 40}),
     *(
         (("softmax", "cffn_gated"), {"cffn_gate": gate, "ffn_hidden": 40})

@@ -139,6 +139,7 @@ OTHER_VALUES = {
     "exqpe_theta_2": 0.75, "cf_ladders": 5, "cf_depth": 2, "cf_pole": "clamp", "cf_eps": 0.9,
     "cf_floor": 0.5, "cf_init": "nanogpt", "cf_impl": "ladder", "cf_ladder": "elementwise",
     "cf_eval_clip": True, "cffn_gate": "glu", "cffn_proj": True, "cattn_heads": 3, "cattn_value_heads": 1,
+    "cattn_scores": "collapsed", "cf_intercept": "none", "cf_linear_intercept": True,
     "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
     "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
 }  # fmt: skip

@@ -32,7 +32,16 @@ VARIANTS |= {
         "--attention=bigbird", "--bigbird_global=2", "--bigbird_window=1", "--bigbird_random=1",
         "--bigbird_seed=1",
     ],
-    "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt"],
+    "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt", "--cf_intercept=none"],
+    "cffn_gated skip": ["--ffn=cffn_gated", "--cffn_gate=self_skip"],
+    "cattn_m collapsed": ["--attention=cattn_m", "--cattn_scores=collapsed"],
+    "cattn_m collapsed heads strict affine": [
+        "--attention=cattn_m", "--cattn_scores=collapsed", "--cattn_heads=2", "--cattn_strict=True",
+        "--cf_linear_intercept=True",
+    ],
+    "intercepts drawn, affine": [
+        "--attention=cattn_u", "--ffn=cffn_product", "--cf_intercept=normal", "--cf_linear_intercept=True"
+    ],
     # in twenty steps attention learns little of positions; large numbers in ExPE's columns make them matter
     **{
         " ".join(keys): [f"--position={keys[0]}", *(f"--{key}" for key in keys[1:])]
@@ -64,12 +73,12 @@ VARIANTS |= {
     "control constant": [
         "--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True", "--cf_control_constant=True"
     ],
-    "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
+    "elementwise": ["--ffn=cffn_gated", "--cffn_gate=self_skip", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{
         f"clamp {key}": [
             "--attention=cattn_u", "--ffn=cffn_added", "--cf_pole=clamp", "--cf_init=nanogpt",
-            "--cf_eps=0.3", f"--{key}",
+            "--cf_intercept=none", "--cf_eps=0.3", f"--{key}",
         ]
         for key in ("cf_pole_grad=formula", "cf_pole_grad=exact", "cf_pole_grad=zero", "cf_impl=ladder")
     },

@@ -25,7 +25,7 @@ LADDERS = [
     {"cf_pole": "clamp", "cf_eps": 0.3, "cf_pole_grad": "exact"},
     {"cf_pole": "clamp", "cf_eps": 0.3, "cf_pole_grad": "zero"},
     {"cf_pole": "clamp", "cf_eps": 0.3, "cf_impl": "ladder"},
-    {"cf_impl": "ladder", "cf_init": "nanogpt"},
+    {"cf_impl": "ladder", "cf_init": "nanogpt", "cf_intercept": "zero"},
 ]
 
 
@@ -363,7 +363,10 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             {"attention": "cattn_m", "cattn_content": True, "cattn_strict": True},
             "cattn_content goes without cattn_strict",
         ),
-        ({"ffn": "cffn_gated", "cffn_gate": "lu"}, "cffn_gate must be one of self, glu, glu_collapsed"),
+        (
+            {"ffn": "cffn_gated", "cffn_gate": "lu"},
+            "cffn_gate must be one of self, self_skip, glu, glu_coll",
+        ),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         (
             {"cf_depth": 91},
@@ -383,7 +386,14 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
             "cf_pole_grad=exact acts with",
         ),
         ({"cf_impl": "continuants"}, "cf_impl must be one of continuant, ladder, not 'continuants'"),
-        ({"cf_init": "bias2"}, "cf_init must be one of bias1, nanogpt, not 'bias2'; did you mean bias1"),
+        (
+            {"cf_init": "fan"},
+            "cf_init must be one of fan_in, nanogpt, nanogpt_xl, not 'fan'; did you mean fan_in",
+        ),
+        (
+            {"attention": "cattn_m", "cattn_scores": "collapsed", "cattn_relative": True},
+            "cattn_scores=collapsed is the paper's",
+        ),
         ({"cf_ladder": "outer"}, "cf_ladder must be one of inner, elementwise, not 'outer'"),
         ({"attention": "cattn_m", "cf_ladder": "elementwise"}, "attention=cattn_m needs cf_ladder=inner"),
         (

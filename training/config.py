@@ -142,8 +142,10 @@ OF_LADDERS |= {"dyadic", "dyadic_iters", "dyadic_rewarmup", "dyadic_reset_ranges
 
 
 def with_defaults(config: dict) -> dict:
-    """A saved configuration, and the defaults of the keys that came after it."""
-    return {**DEFAULTS, **config}
+    """A saved configuration, and the defaults of the keys that came after it. Raises ValueError where
+    today's code has no such model.
+    """
+    return {**DEFAULTS, **TrainConfig.of_today(config)}
 
 
 def saved_config(given: dict) -> Path | dict | None:

@@ -144,7 +144,7 @@ def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True)
     try:
         config = model_config(content["config"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
@@ -159,7 +159,7 @@ def _ours(path: Path, content: dict) -> Source:
         if unknown := sorted(model.keys() - {field.name for field in dataclasses.fields(ModelConfig)}):
             raise KeyError(", ".join(unknown[:3]))
         config = model_config(model)
-    except (AttributeError, KeyError) as error:
+    except (AttributeError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path}/config.json is no model configuration that this version knows ({error.args[0]})"
         ) from None

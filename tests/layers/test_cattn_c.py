@@ -47,7 +47,7 @@ def naive(made, x, pole="positive"):
     "keys",
     [
         {},
-        {"cattn_heads": 3, "cf_depth": 2, "cf_init": "nanogpt", "cf_impl": "ladder"},
+        {"cattn_heads": 3, "cf_depth": 2, "cf_intercept": "none", "cf_impl": "ladder"},
         {"cattn_heads": 2, "cattn_proj": True},
         {"cf_control": True},
         {"cattn_heads": 24, "cf_control": True, "cf_control_constant": True},
@@ -118,7 +118,7 @@ def test_refuses_more_tokens_than_its_kernels_reach(tiny):
 @pytest.mark.parametrize(
     "keys", [{}, {"cf_control": True}, {"cf_control": True, "cf_control_constant": True}]
 )
-@pytest.mark.parametrize("more", [{}, {"cf_init": "nanogpt", "cattn_proj": True}])
+@pytest.mark.parametrize("more", [{}, {"cf_intercept": "none", "cattn_proj": True}])
 def test_counts(tiny, keys, more):
     config = tiny(cattn_heads=3, **keys, **more)
     made = CAttnC(config)

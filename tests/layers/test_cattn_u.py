@@ -35,7 +35,8 @@ def naive(made, x, pole="positive"):
                 a = [
                     w[f"W.{k}"][e, t] * s[t] + w.get(f"b.{k}", w["w0"] * 0)[e, t] for k in range(made.depth)
                 ]
-                y.append(w["w0"][e, t] * s[t] + continued_fraction_naive(torch.stack(a)[:, None], pole)[0])
+                linear = w["w0"][e, t] * s[t] + w.get("b0", w["w0"] * 0)[e, t]
+                y.append(linear + continued_fraction_naive(torch.stack(a)[:, None], pole)[0])
             factors.append([sum(M[e, t, i] * y[i] for i in range(t + 1)) for t in range(len(s))])
         out[b, :, c] = torch.stack([u * v for u, v in zip(*factors, strict=True)])
     return out
@@ -43,7 +44,10 @@ def naive(made, x, pole="positive"):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [1, 2, 13, 17])
-@pytest.mark.parametrize("keys", [{}, {"cf_depth": 2, "cf_init": "nanogpt", "cf_impl": "ladder"}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"cf_depth": 2, "cf_intercept": "none", "cf_impl": "ladder"}, {"cf_linear_intercept": True}],
+)
 def test_equals_a_loop_over_positions(tiny, keys, length, dtype):
     made = layer(tiny(**keys), dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     x = torch.randn(2, length, 5, dtype=made.w0.dtype)
@@ -98,12 +102,12 @@ def test_refuses_more_tokens_than_positions(tiny):
         CAttnU(tiny())(torch.zeros(1, 18, 24))
 
 
-@pytest.mark.parametrize("cf_init", ["bias1", "nanogpt"])
-def test_counts_and_depths(tiny, cf_init):
-    config = tiny(cf_init=cf_init)
+@pytest.mark.parametrize(("intercept", "affine"), [("one", True), ("none", False)])
+def test_counts_and_depths(tiny, intercept, affine):
+    config = tiny(cf_intercept=intercept, cf_linear_intercept=affine)
     made = CAttnU(config)
-    length, depth, biased = 17, 3, cf_init == "bias1"
-    expected = length * (length + 1) + 2 * length * (depth * (1 + biased) + 1)
+    length, depth, biased = 17, 3, intercept == "one"
+    expected = length * (length + 1) + 2 * length * (depth * (1 + biased) + 1 + affine)
     assert sum(p.numel() for p in made.parameters()) == expected == CAttnU.parameter_count(config)
     by_depth = made.depth_parameters()
     assert [[tuple(p.shape) for p in depth] for depth in by_depth] == [[(2, 17)] * (1 + biased)] * 3

@@ -119,11 +119,12 @@ def test_evaluation_clips_to_the_range_seen_in_training():
     assert {"fraction.z_min", "fraction.z_max"} <= made.state_dict().keys()
 
 
-@pytest.mark.parametrize("cf_init", ["bias1", "nanogpt"])
-def test_counts_parameters(cf_init):
+@pytest.mark.parametrize(("intercept", "affine"), [("one", False), ("none", False), ("normal", True)])
+def test_counts_parameters(intercept, affine):
+    keys = {"cf_intercept": intercept, "cf_linear_intercept": affine}
     for linear, project, n_out in [(True, True, 5), (False, True, 5), (True, False, 3), (False, False, 3)]:
-        made = ensemble(linear=linear, project=project, n_out=n_out, cf_init=cf_init)
-        config = ModelConfig(cf_init=cf_init)
+        made = ensemble(linear=linear, project=project, n_out=n_out, **keys)
+        config = ModelConfig(**keys)
         expected = LadderEnsemble.parameter_count(config, 8, n_out, 3, 3, linear, project)
         assert sum(p.numel() for p in made.parameters()) == expected
     inner, elementwise = (
@@ -135,8 +136,9 @@ def test_counts_parameters(cf_init):
 
 
 @pytest.mark.parametrize("cf_ladder", ["inner", "elementwise"])
-def test_nanogpt_weights_have_no_biases(cf_ladder):
-    made = LadderEnsemble(ModelConfig(cf_init="nanogpt", cf_ladder=cf_ladder), 256, 256, 7, 3)
+def test_nanogpt_weights_without_intercepts(cf_ladder):
+    keys = {"cf_init": "nanogpt", "cf_intercept": "none", "cf_ladder": cf_ladder}
+    made = LadderEnsemble(ModelConfig(**keys), 256, 256, 7, 3)
     made.init_weights()
     assert [name for name, _ in made.named_parameters() if "b." in name] == []
     assert [[tuple(p.shape) for p in depth] for depth in made.depth_parameters()] == [[(7, 256)]] * 3
@@ -146,11 +148,35 @@ def test_nanogpt_weights_have_no_biases(cf_ladder):
     assert (made.partial_denominators(torch.zeros(1, 256)) == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("cf_init", "std"), [("fan_in", 0.1 / 16), ("nanogpt", 0.02), ("nanogpt_xl", 0.05)]
+)
+@pytest.mark.parametrize("intercept", ["one", "zero", "normal"])
+def test_where_intercepts_start_is_independent_of_the_weights(cf_init, std, intercept):
+    torch.manual_seed(0)
+    keys = {"cf_init": cf_init, "cf_intercept": intercept, "cf_linear_intercept": True}
+    made = LadderEnsemble(ModelConfig(**keys), 256, 64, 400, 3)
+    for part in made.modules():  # as GPT.init_weights does
+        if isinstance(part, torch.nn.Linear) and part.bias is not None:
+            torch.nn.init.zeros_(part.bias)
+    made.init_weights()
+    for weight, b in zip(made.W, made.b, strict=True):
+        assert weight.std().item() == pytest.approx(std, rel=0.05)
+        if intercept == "normal":
+            assert b.std().item() == pytest.approx(std, rel=0.2)
+            assert abs(b.mean().item()) < 0.2 * std
+        else:
+            assert (b == (intercept == "one")).all()
+    assert made.U.bias.shape == (64,)
+    assert (made.U.bias == 0).all()
+    assert [len(depth) for depth in made.depth_parameters()] == [2, 2, 2]
+
+
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("linear", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_elementwise_ladders_equal_a_loop_over_coordinates(depth, linear, biased):
-    keys = {"cf_pole": "positive", "cf_floor": 0.3, "cf_init": "bias1" if biased else "nanogpt"}
+    keys = {"cf_pole": "positive", "cf_floor": 0.3, "cf_intercept": "one" if biased else "none"}
     made = ensemble(8, 8, 3, depth, linear, dtype=torch.float64, cf_ladder="elementwise", **keys)
     x = torch.randn(2, 7, 8, dtype=torch.float64)
     expected = x @ made.U.weight.T if linear else torch.zeros_like(x)

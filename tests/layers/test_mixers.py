@@ -69,6 +69,8 @@ def test_softmax_attention(tiny, dtype, bias, shift):
         *((1, False, None), (3, False, None), (2, True, None), (1, False, "content"), (2, True, "content")),
         *((1, True, "relative"), (3, False, "relative"), (2, False, "relative content")),
         *((1, False, "content shift"), (3, True, "relative content shift")),
+        *((1, False, "affine"), (3, True, "collapsed"), (1, False, "collapsed affine")),
+        (2, False, "collapsed affine"),
     ],
 )
 def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
@@ -78,17 +80,26 @@ def test_cattn_m(tiny, dtype, strict, heads, proj, columns):
     keys |= {"cattn_content": content, "cattn_relative": relative, "key_shift": shift}
     if content and strict:
         pytest.skip("do not go together")
+    collapsed, affine = "collapsed" in (columns or ""), "affine" in (columns or "")
+    keys |= {"cattn_scores": "collapsed" if collapsed else "rank", "cf_linear_intercept": affine}
     config = tiny(attention="cattn_m", cattn_strict=strict, **keys)
 
     def oracle(w, x):
-        y = x @ w["ladders.U.weight"].T + fractions(w, "ladders", 3, x)
+        y = fractions(w, "ladders", 3, x)
+        if not collapsed:
+            y = y + x @ w["ladders.U.weight"].T + w.get("ladders.U.bias", 0)
         v = x @ w["value.weight"].T
         out = torch.zeros_like(x)
         width = 24 // heads
         for head in range(heads):
             part = slice(width * head, width * (head + 1))
             own = slice(3 * head, 3 * head + 3)
-            scores, by_content = y[..., own] @ w["F"][head], 0.0
+            if collapsed:
+                U, V = w["F"][head][:width].T, w["F"][head][width:].T
+                scores = x[..., part] @ U.T + y[..., own] @ V.T + (w["intercept"][head] if affine else 0)
+            else:
+                scores = y[..., own] @ w["F"][head]
+            by_content = 0.0
             if content:
                 columns_of = x @ w["content.weight"][own].T
                 for t in range(1, x.shape[1] if shift else 0):
@@ -131,25 +142,27 @@ def test_swiglu(tiny, dtype, bias):
 @pytest.mark.parametrize("proj", [False, True])
 @pytest.mark.parametrize(
     ("gate", "hidden"),
-    [("self", None), ("glu", None), ("glu", 40), ("glu_collapsed", None), ("glu_collapsed", 9)],
+    [(gate, None) for gate in ("self", "self_skip", "glu", "glu_collapsed")]
+    + [("glu", 40), ("glu_collapsed", 9)],
 )
-def test_cffn_gated(tiny, dtype, gate, hidden, proj):
+@pytest.mark.parametrize("affine", [False, True])
+def test_cffn_gated(tiny, dtype, gate, hidden, proj, affine):
     def oracle(w, x):
         y = without_projection(w, x)
         return y @ w["proj.weight"].T if proj else y
 
     def without_projection(w, x):
         gated = x @ w["gate.weight"].T
-        if gate == "self":
-            h = torch.sigmoid(gated) * x
-            return x @ w["U.weight"].T + fractions(w, "ladders", 3, h) @ w["ladders.V.weight"].T
-        h = silu(gated) * (x @ w["up.weight"].T)
+        h = silu(gated) * (x @ w["up.weight"].T) if "glu" in gate else torch.sigmoid(gated) * x
         z = fractions(w, "ladders", 3, h)
-        if gate == "glu":
-            return (h @ w["ladders.U.weight"].T + z) @ w["V.weight"].T
-        return h @ w["ladders.U.weight"].T + z @ w["ladders.V.weight"].T
+        if gate == "self_skip":
+            return x @ w["U.weight"].T + w.get("U.bias", 0) + z @ w["ladders.V.weight"].T
+        linear = h @ w["ladders.U.weight"].T + w.get("ladders.U.bias", 0)
+        return (linear + z) @ w["V.weight"].T if gate == "glu" else linear + z @ w["ladders.V.weight"].T
 
-    module = drawn(CffnGated(tiny(cffn_gate=gate, cffn_proj=proj, ffn_hidden=hidden)))
+    config = tiny(cffn_gate=gate, cffn_proj=proj, ffn_hidden=hidden, cf_linear_intercept=affine)
+    module = drawn(CffnGated(config))
+    assert any(name.endswith("U.bias") for name, _ in module.named_parameters()) == affine
     if hidden:
         assert module.gate.weight.shape[0] == hidden
     check(module, oracle, dtype)
@@ -200,7 +213,7 @@ def test_cffn_added_without_biases(tiny, dtype):
         product = (x @ w["U1.weight"].T) * (x @ w["U2.weight"].T)
         return product + fractions(w, "ladders", 3, x) @ w["ladders.V.weight"].T
 
-    check(drawn(CffnAdded(tiny(cf_init="nanogpt"))), oracle, dtype)
+    check(drawn(CffnAdded(tiny(cf_intercept="none"))), oracle, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -215,7 +228,7 @@ def test_elementwise_ladders(tiny, dtype):
 
     def gated(w, x):
         h = torch.sigmoid(x @ w["gate.weight"].T) * x
-        return x @ w["U.weight"].T + ladders(w, "ladders", 3, h)
+        return h @ w["ladders.U.weight"].T + ladders(w, "ladders", 3, h)
 
     def product(w, x):
         parts = [(name, depth) for name, depth in (("first", 3), ("second", 4))]
@@ -235,6 +248,7 @@ def test_elementwise_ladders(tiny, dtype):
         (ATTENTION, "cattn_u", {}),
         (ATTENTION, "cattn_c", {"cattn_heads": 2, "cattn_proj": True}),
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
+        (FFN, "cffn_gated", {"cffn_gate": "self_skip"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed", "cffn_proj": True}),
         (FFN, "cffn_product", {}),
@@ -388,7 +402,7 @@ def test_dropout_acts_on_the_output(tiny, ffn):
     [
         {},
         {"cf_pole": "clamp", "cf_depth": 2, "cattn_strict": True},
-        {"cf_init": "nanogpt", "cf_impl": "ladder"},
+        {"cf_intercept": "none", "cf_impl": "ladder"},
         {"cf_ladder": "elementwise"},
     ],
 )

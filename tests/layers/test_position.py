@@ -47,7 +47,7 @@ def test_a_step_turns_sinusoids():
 def test_sinusoids_are_added_once(tiny):
     position, x = SinusoidalPosition(tiny()), torch.randn(2, 9, 24)
     pos = torch.arange(9)
-    assert torch.equal(position.embed(x, pos), x + sinusoids(pos, 24))
+    assert torch.equal(position.embed(x, pos), x * 24**0.5 + sinusoids(pos, 24))
     assert all(h is x for h in position.before_qkv(x, pos, 0))
     assert position.embed(x.bfloat16(), pos).dtype == torch.bfloat16
 

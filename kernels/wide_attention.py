@@ -1,0 +1,163 @@
+"""Causal attention by columns of positions, for rows as wide as the model.
+
+    O_t = sum_{j <= t} A_tj v_j,    A_t = softmax over j <= t of S_tj = y_t F_j + b_j
+
+The equation of `kernels.shared_attention`, where y is narrow. Here y = [x, z] and the columns F_j are the
+rows of [U, V] (CoFrGeNet's CAttnM with collapsed scores, section 4.2): at GPT2-xl's size y is 1,607 wide,
+more than any fused attention takes. So this goes through the scores in strips of rows, computes them again
+in the backward pass, and keeps nothing of size T x T. Columns belong to all sequences: a strip of all of
+them is one matrix product, and the gradient of F sums over them inside one.
+
+`wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the oracle. On a
+GPU rows of up to 256 (several heads) go through PyTorch's fused attention, wider ones through the strips.
+"""
+
+import torch
+
+from kernels.shared_attention import attention_by_rank
+
+# scores of a strip, over all heads and sequences: on a CPU 1 MB in float32 is the fastest, a GPU needs more
+STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
+ROWS = (16, 256)  # fewest and most rows of a strip
+WIDEST_FUSED = 256  # of a head, in PyTorch's fused attention
+
+
+def wide_attention(
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    strict: bool = False,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """y: [B, H, T, R], F: [H, R, >= T], bias: [H, >= T] or None (their first T columns count),
+    v: [B, H, T, P] -> [B, H, T, P].
+
+    Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
+    autocast says; the weights are rounded to v's type for the product with v. Where fused attention runs,
+    y and F are rounded to v's type. strict leaves out j = t, and the first token's output is 0.
+    Differentiable once. Raises ValueError where the shapes do not fit.
+    """
+    fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
+    fits = fits and y.shape[1] == F.shape[0] and y.shape[3] == F.shape[1] and F.shape[2] >= y.shape[2]
+    if not fits or (bias is not None and bias.shape != F[:, 0].shape):
+        others = [list(x.shape) for x in (y, F, v, *(() if bias is None else (bias,)))]
+        raise ValueError(
+            "wide attention needs y [B, H, T, R], F [H, R, >= T], v [B, H, T, P] and a bias [H, as F], not "
+            + ", ".join(map(str, others))
+        )
+    F, bias = F[..., : y.shape[2]], None if bias is None else bias[..., : y.shape[2]]
+    if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST_FUSED:
+        return fused(y, F, v, strict, bias)
+    return _strips(y, F, v, bias, strict)
+
+
+def fused(y, F, v, strict=False, bias=None):
+    """`wide_attention` through PyTorch's attention. strict is causal attention to the token before."""
+    if bias is not None:
+        y, F = torch.cat((y, torch.ones_like(y[..., :1])), -1), torch.cat((F, bias[:, None].to(F.dtype)), 1)
+    keys = F.mT[None]
+    if not strict:
+        return attention_by_rank(y, keys, v)
+    out = attention_by_rank(y[:, :, 1:], keys[:, :, :-1], v[:, :, :-1])
+    return torch.cat((torch.zeros_like(v[:, :, :1]), out), dim=2)
+
+
+@torch.library.custom_op("cofrgenet::wide_attention", mutates_args=())
+def _strips(
+    y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, strict: bool
+) -> torch.Tensor:
+    with torch.autocast(v.device.type, enabled=False):
+        rows, columns, values = _by_head(y, F, v, strict)
+        out = torch.zeros_like(v.transpose(0, 1), memory_format=torch.contiguous_format)
+        for start, end in _bounds(rows):
+            weights = _weights(rows, columns, bias, start, end).to(v.dtype)
+            out[:, :, start + strict : end + strict] = weights @ values[:, :, :end]
+    return out.transpose(0, 1).contiguous()
+
+
+@_strips.register_fake
+def _(y, F, v, bias, strict):
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("cofrgenet::wide_attention_backward", mutates_args=())
+def _strips_backward(
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    grad: torch.Tensor,
+    strict: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    with torch.autocast(v.device.type, enabled=False):
+        rows, columns, values = _by_head(y, F, v, strict)
+        upstream = grad.transpose(0, 1)[:, :, strict:]
+        of_y, of_v = (
+            torch.zeros_like(x.transpose(0, 1), dtype=x_type, memory_format=torch.contiguous_format)
+            for x, x_type in ((y, rows.dtype), (v, v.dtype))
+        )
+        of_F = torch.zeros_like(F, dtype=rows.dtype, memory_format=torch.contiguous_format)
+        # without a bias an empty tensor, as an operator cannot give none
+        of_bias = rows.new_zeros((0,) if bias is None else bias.shape)
+        for start, end in _bounds(rows):
+            weights = _weights(rows, columns, bias, start, end)
+            of_weights = (upstream[:, :, start:end] @ values[:, :, :end].mT).to(rows.dtype)
+            of_v[:, :, :end] += weights.to(v.dtype).mT @ upstream[:, :, start:end]
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, rows.dtype)
+            of_scores = of_scores.flatten(1, 2)
+            strip = rows[:, :, start:end]
+            of_y[:, :, start + strict : end + strict] = (of_scores @ columns[..., :end].mT).view_as(strip)
+            of_F[..., :end].baddbmm_(strip.flatten(1, 2).mT, of_scores)
+            if bias is not None:
+                of_bias[:, :end] += of_scores.sum(1)
+    of_y = of_y.transpose(0, 1).to(y.dtype).contiguous()
+    of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
+    return of_y, of_F.to(F.dtype), of_v.transpose(0, 1).contiguous(), of_bias
+
+
+@_strips_backward.register_fake
+def _(y, F, v, bias, grad, strict):
+    bias = y.new_empty(0, dtype=torch.promote_types(y.dtype, torch.float32)) if bias is None else bias
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, F, v, bias))
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.strict = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx, grad):
+    *grads, of_bias = _strips_backward(*ctx.saved_tensors, grad, ctx.strict)
+    return *grads, None if ctx.saved_tensors[-1] is None else of_bias, None
+
+
+_strips.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _by_head(y, F, v, strict):
+    """y: [H, B, rows, R], F: [H, R, T], v: [H, B, T, P], y and F in at least float32. strict is causal
+    attention to the token before: row t of the rows is token t + 1, which sees t tokens and its own is not
+    among them.
+    """
+    dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
+    return y.transpose(0, 1)[:, :, strict:].to(dtype), F.to(dtype), v.transpose(0, 1)
+
+
+def _bounds(rows):
+    """(start, end) of the strips of rows."""
+    heads, batch, length, _ = rows.shape
+    most = STRIP_SCORES["cuda" if rows.device.type == "cuda" else "cpu"]
+    height = min(max(most // max(1, heads * batch * length), ROWS[0]), ROWS[1])
+    return [(start, min(start + height, length)) for start in range(0, length, height)]
+
+
+def _weights(rows, columns, bias, start, end):
+    """Rows start..end of the softmax, up to the last column that they see: [H, B, end - start, end]"""
+    strip = rows[:, :, start:end]
+    scores = torch.bmm(strip.flatten(1, 2), columns[..., :end])
+    if bias is not None:
+        scores += bias[:, None, :end]
+    scores = scores.view(*strip.shape[:3], end)
+    future = torch.ones(end - start, end - start, dtype=torch.bool, device=rows.device).triu(1)
+    scores[..., start:].masked_fill_(future, float("-inf"))
+    return scores.softmax(-1)
