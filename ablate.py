@@ -3,7 +3,7 @@
     python ablate.py config/demo_dense.py config/demo_cofrgenet_f.py --vary=cf_depth=1,3,5 --seeds=1,2,3 \\
         --vary="learning_rate=1e-3,3e-3 min_lr=1e-4,3e-4" --max_iters=300
     python ablate.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py --seeds=1,2,3 --parallel=8
-    python ablate.py config/paper/cofrgenet_f.py --vary=none,config/ablate/no_dyadic.py
+    python ablate.py config/cofrgenet_f.py --vary=none,config/ablate/no_dyadic.py
     python ablate.py --out_dir=out/ablation               # go on with all that is on the list in there
 
 Each positional argument is a model; `+` stacks config files. Every --vary multiplies the runs: by values of

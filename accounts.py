@@ -49,7 +49,7 @@ def print_accounts(usage: str, arguments: list[str]):
         paper = published([*stack, *overrides])
         print(row(name, f"{total:,}", paper, *(f"{n:,}" for n in numbers), *flops, cache))
     print(
-        "\npublished: by the paper, of a recipe in config/paper as it stands; forward, training: model "
+        "\npublished: by the papers, of the model that they give this name; forward, training: model "
         "MFLOPs per token at block_size, causal attention counted in full; cache: bytes per token of the "
         "past in bfloat16"
     )

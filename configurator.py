@@ -3,7 +3,9 @@
     python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
 
 A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
-applied from left to right, then the overrides from left to right: the last word wins. A key that no
+applied from left to right, then the overrides from left to right: the last word wins. What a model
+derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all files and
+overrides name, whatever their order, and an override of what it gives wins. A key that no
 script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
 scripts) and a mistake on the command line. All mistakes are reported together, before any work.
 
@@ -79,6 +81,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
     values, mistakes, refused = {}, [], set()
+    named, derivations = {}, []  # by the files
 
     def assign(source, key, value, from_text):
         if key not in hints:
@@ -99,7 +102,10 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             else:
                 mistakes.append(f"{argument}: write it as --{key}=VALUE")
         elif argument.endswith(".py"):
-            for key, value in _run_file(argument, mistakes).items():
+            assigned, derived = _run_file(argument, mistakes)
+            named |= assigned
+            derivations += [(argument, derived)] if derived else []
+            for key, value in assigned.items():
                 if key in hints or key not in foreign:
                     assign(argument, key, value, from_text=False)
         elif positional and hints[positional] == list[str]:
@@ -112,6 +118,11 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
+    overridden = {key for _, key, _ in overrides}
+    for source, derived in derivations:
+        for key, value in _derived(source, derived, named | values, mistakes).items():
+            if key not in overridden and (key in hints or key not in foreign):
+                assign(f"{source}, derived", key, value, from_text=False)
     checkable = True
     if saved is not None:
         try:
@@ -213,8 +224,22 @@ def _unknown(key, own, foreign) -> str:
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
 
 
-def _run_file(path: str, mistakes: list[str]) -> dict:
-    """The names that a config file assigns. `_private` names, modules and functions do not count."""
+def _derived(path: str, function: Callable[[dict], dict], keys: dict, mistakes: list[str]) -> dict:
+    """What a config file's `derived` makes of the keys that all files and overrides have named."""
+    try:
+        found = function(dict(keys))
+        if not isinstance(found, dict):
+            raise TypeError(f"it must return a dict of keys, not {found!r}")
+        return found
+    except Exception as error:
+        mistakes.append(f"{path}: derived() failed: {type(error).__name__}: {error}")
+        return {}
+
+
+def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
+    """(the names that a config file assigns, its function `derived`). `_private` names, modules and other
+    functions do not count.
+    """
     if not Path(path).is_file():
         folder = Path(path).parent
         names = [str(p) for p in folder.glob("*.py")] if folder.is_dir() else []
@@ -222,19 +247,21 @@ def _run_file(path: str, mistakes: list[str]) -> dict:
         mistakes.append(
             f"{path}: no such config file" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
-        return {}
+        return {}, None
     try:
         namespace = runpy.run_path(path)
     except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else "?"
         mistakes.append(f"{path}, line {line}: {type(error).__name__}: {error}")
-        return {}
-    return {
+        return {}, None
+    assigned = {
         key: value
         for key, value in namespace.items()
         if not key.startswith("_") and not isinstance(value, types.ModuleType) and not callable(value)
     }
+    derived = namespace.get("derived")
+    return assigned, derived if callable(derived) else None
 
 
 def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:

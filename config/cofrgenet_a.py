@@ -1,11 +1,19 @@
-# CoFrGeNet-A at the size of GPT2-xl: CAttnM for attention, dense feed-forward layers.
+# The papers' CoFrGeNet-A (arXiv version) at the size of GPT2-xl: attention is CAttnM.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet_a.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet_a.py config/size/small.py --out_dir=out/small
-# What took the place of config/paper/cofrgenet_a.py in our study (results/trainability.md): CAttnM by
-# distance and by content with a projection and values that all heads share, fractions of one partial
-# denominator, which is kept positive; no embedding of positions.
-# What to expect: 1,240,406,800 parameters, 0.78 of the dense FLOPs. Nobody has run it to the end here.
+# Reading: scores S = U x + V z, equation 8 collapsed as section 4.2 says, U [block_size, p]. Table 1
+# counts L (p + l) + p^2; this is l p + L (d - 1) p more a layer, and intercepts. Figure 2's F, L x l, is
+# the other reading: --cattn_scores=rank.
+# Departs from print, which config/ablate/as_printed.py on top puts back:
+#   denominators are kept positive, not clamped at 0.01
+#   weights of ladders start smaller than N(0, 0.02) and do not decay
+#   no clip in evaluation to the ranges of training
+#   a token attends to itself
+# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7,
+# 7).
+# What to expect: 1,271,001,968 parameters, 0.79 of the dense FLOPs. Published: 1.21B. Nobody has run it
+# to the end here.
 out_dir = "out/cofrgenet_a"
 dataset = "data/openwebtext/gpt2"
 
@@ -14,15 +22,12 @@ n_head = 25
 n_embd = 1600
 block_size = 1024
 attention = "cattn_m"
-cattn_heads = None  # n_head
-cattn_value_heads = 1
-cattn_relative = True
-cattn_content = True
-cattn_proj = True
-position = "none"
+cattn_scores = "collapsed"
 cf_ladders = 7
-cf_depth = 1
+cf_depth = 7
+cf_linear_intercept = True
 
+# 491,520 tokens a step, nanoGPT's number; 48 micro-batches suit 16 ranks
 batch_size = 10
 gradient_accumulation_steps = 48
 max_iters = 600_000
@@ -30,3 +35,4 @@ learning_rate = 6e-4
 min_lr = 6e-5
 warmup_iters = 2000
 weight_decay = 0.1
+dyadic = True

@@ -1,8 +1,8 @@
-# A CoFrGeNet on presidents' speeches: CAttnM for attention, Cffn for feed-forward, the same steps on the
-# same batches as demo_dense.py, at a learning rate of its own.
+# The papers' CoFrGeNet (config/cofrgenet.py, small) on presidents' speeches, with the dyadic schedule: the
+# same steps on the same batches as demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet.py
-# What to expect: 1.55 bits per byte on unseen speeches after two minutes on two cores (README.md).
+# What to expect: TODO
 out_dir = "out/demo_cofrgenet"
 dataset = "data/sotu/bpe4096"
 
@@ -11,16 +11,20 @@ n_head = 4
 n_embd = 256
 block_size = 256
 attention = "cattn_m"
-ffn = "cffn_added"
+cattn_scores = "collapsed"
+ffn = "cffn_gated"
+cffn_gate = "self"
 cf_ladders = 7
-cf_depth = 3
+cf_depth = 7
+cf_linear_intercept = True
 
 batch_size = 8
 gradient_accumulation_steps = 1
 max_iters = 700
 learning_rate = 3e-3
-min_lr = 2e-4
+min_lr = 3e-4
 warmup_iters = 35
+dyadic = True
 log_interval = 10
 eval_interval = 100
 eval_tokens = 65_536

@@ -1,12 +1,19 @@
-# CoFrGeNet-A at the size of Llama-3.2-3B: CAttnM for attention, SwiGLU for feed-forward.
+# The papers' CoFrGeNet-A at the size of Llama-3.2-3B: attention is CAttnM.
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet_a.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet_a.py --dry_run=True    (what it takes)
-# The attention of config/cofrgenet_a.py: by distance and by content with a projection, values that all
-# heads share, fractions of one partial denominator. It has no queries and keys for RoPE to turn: there is
-# no encoding. Llama's grouped keys and values leave less to save than GPT-2's attention does.
-# What to expect: 2,836,348,512 parameters, 0.85 of the dense FLOPs; the paper's has 2.5B, fewer than
-# without any attention. Nobody has run it to the end here.
+# Reading: scores S = U x + V z, equation 8 collapsed as section 4.2 says, U [block_size, p]. Table 1
+# counts L (p + l) + p^2; this is l p + L (d - 1) p more a layer, and intercepts. Figure 2's F, L x l, is
+# the other reading: --cattn_scores=rank.
+# Departs from print, which config/ablate/as_printed.py on top puts back:
+#   denominators are kept positive, not clamped at 0.01
+#   weights of ladders start smaller than N(0, 0.02) and do not decay
+#   no clip in evaluation to the ranges of training
+#   a token attends to itself
+# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7,
+# 7). CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
+# What to expect: 2,953,183,580 parameters, 0.88 of the dense FLOPs. Published: 2.5B. Nobody has run it to
+# the end here.
 out_dir = "out/llama_3b_cofrgenet_a"
 dataset = "data/fineweb_edu/gpt2"
 
@@ -17,16 +24,13 @@ block_size = 2048
 vocab_size = 128_256
 norm = "rmsnorm"
 attention = "cattn_m"
-cattn_heads = None  # n_head
-cattn_value_heads = 1
-cattn_relative = True
-cattn_content = True
-cattn_proj = True
+cattn_scores = "collapsed"
 ffn = "swiglu"
 ffn_hidden = 8192
 position = "none"
 cf_ladders = 7
-cf_depth = 1
+cf_depth = 7
+cf_linear_intercept = True
 
 # 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
 batch_size = 4
@@ -37,3 +41,4 @@ learning_rate = 3e-4
 min_lr = 3e-5
 warmup_iters = 2000
 weight_decay = 0.1
+dyadic = True

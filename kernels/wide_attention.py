@@ -127,8 +127,9 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, grad):
-    *grads, of_bias = _strips_backward(*ctx.saved_tensors, grad, ctx.strict)
-    return *grads, None if ctx.saved_tensors[-1] is None else of_bias, None
+    tensors = ctx.saved_tensors  # once: activation checkpointing gives them a single time
+    *grads, of_bias = _strips_backward(*tensors, grad, ctx.strict)
+    return *grads, None if tensors[-1] is None else of_bias, None
 
 
 _strips.register_autograd(_backward, setup_context=_setup_context)

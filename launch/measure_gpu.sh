@@ -57,8 +57,7 @@ fi
 if [[ $stage == all || $stage == small ]] && missing small_decoding.md; then
     table small_decoding.md python bench.py config/gpt2.py config/cofrgenet_f.py+$size \
         config/cofrgenet_a.py+$size config/cofrgenet.py+$size \
-        config/cofrgenet.py+$size+config/ablate/depth_7.py \
-        config/cofrgenet.py+$size+config/ablate/depth_7.py+config/ablate/ladder_form.py \
+        config/cofrgenet.py+$size+config/ablate/ladder_form.py \
         --mode=infer --batch_size=16 --repetitions=5 --seconds=0.3 "$@"
 fi
 if [[ $stage == all || $stage == xl ]] && missing xl.md; then

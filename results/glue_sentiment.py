@@ -34,7 +34,7 @@ from training.log import write_whole  # noqa: E402
 PACKAGE = "vaderSentiment==3.3.2"
 INNER, FILE = "/hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt"
 DATASET = "data/sotu/bpe4096"
-MODELS = {"dense": "config/demo_dense.py", "cofrgenet": "config/demo_cofrgenet.py"}
+MODELS = {"dense": "config/demo_dense.py", "ours": "config/ours/demo.py"}
 # smaller than the demo's, so that ten fine-tunings fit into minutes; compiling costs more than it saves
 SIZE = ["--n_layer=2", "--n_embd=128", "--compile=False"]
 DEV = 0.15  # share of the sentences that is validation

@@ -126,7 +126,7 @@ def test_files_on_top(command):
         "cofrgenet_f+size-tiny_ablate-depth_1_seed=1337",
         "cofrgenet_f+size-tiny_ablate-depth_5+ablate-muon_seed=1337",
     ]
-    assert [run.config["cf_depth"] for run in runs] == [3, 1, 5]
+    assert [run.config["cf_depth"] for run in runs] == [7, 1, 5]
     assert [run.config["optimizer"] for run in runs] == ["adamw", "adamw", "muon"]
 
 

@@ -89,24 +89,24 @@ def test_accounts_of_several_models(capsys, monkeypatch):
     """One line each, with the paper's figure and what adds up to the parameters."""
     monkeypatch.chdir(ROOT)
     small = "config/gpt2_xl.py+config/size/small.py"
-    print_accounts("", ["config/paper/cofrgenet_f.py", small, "config/llama_3b.py"])
+    print_accounts("", ["config/cofrgenet_f.py", small, "config/llama_3b.py"])
     head, f, middle, llama, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
     f, llama = (dict(zip(head, line, strict=True)) for line in (f, llama))
-    assert (f["parameters"], f["published"], f["cache"]) == ("823,860,800", "985M", "307,200")
+    assert (f["parameters"], f["published"], f["cache"]) == ("823,939,952", "985M", "307,200")
     parts = ("embedding", "position", "attention", "ffn", "norm")
-    assert sum(int(f[part].replace(",", "")) for part in parts) == 823_860_800
+    assert sum(int(f[part].replace(",", "")) for part in parts) == 823_939_952
     forward, training = (float(f[key].replace(",", "")) for key in ("forward", "training"))
     assert training == pytest.approx(3 * forward, rel=1e-4)
     assert middle[1:3] == ["124,373,760", "84,953,856"]  # nothing is published under this name
     # nor of what is put on top of a model of the paper
-    f = "config/paper/cofrgenet_f.py"
+    f = "config/cofrgenet_f.py"
     print_accounts("", [f"{f}+config/size/small.py"])
     print_accounts("", [f, "--cf_depth=1"])
     print_accounts("", ["--n_layer=1"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f)]
     assert [line.split()[1:3] for line in lines] == [
-        ["82,422,528", "43,002,624"],
-        ["820,635,200", "738,510,400"],
+        ["82,432,332", "43,012,428"],
+        ["820,712,336", "738,587,536"],
     ]
     # k and v of 8 heads of 128 in 28 layers, two bytes each
     assert llama["cache"] == f"{2 * 2 * 8 * 128 * 28:,}"

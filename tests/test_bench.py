@@ -51,7 +51,7 @@ def test_decoding(capsys, tmp_path):
     lines = run(capsys, "--mode=infer", "--dtype=float32", f"--json={tmp_path / 'all.json'}")
     assert lines[3].startswith("decoding: 2 sequences, a cache of 16 tokens, half full for a step")
     models = json.loads((tmp_path / "all.json").read_text())["models"]
-    assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * (64 + 2 * 2)]
+    assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * 64]
 
 
 def test_a_model_beside_itself():

@@ -25,8 +25,11 @@ ON_A_MODULE = {"paper": "cffn_gated"}
 ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1"), "cattn_m")
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
-LLAMA = [name for name in MODELS if "/paper/llama" in name]
-PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE + LLAMA]
+PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE]
+COFRGENETS = [
+    f"config/{prefix}cofrgenet{kind}.py" for prefix in ("", "llama_3b_") for kind in ("_f", "_a", "")
+]
+SIZES = ("small", "medium", "large", "xl")
 
 
 @pytest.fixture(autouse=True)
@@ -57,17 +60,63 @@ def test_llama():
     assert counts["_cofrgenet"] < counts["_cofrgenet_f"] < counts["_cofrgenet_a"] < counts[""]
 
 
-@pytest.mark.parametrize("size", ["", "small", "medium", "large", "xl"])
-def test_shares_of_the_dense_parameters(size):
-    """What the claim allows, without embeddings and positions: F 0.67, A 0.8, both 0.55."""
+@pytest.mark.parametrize("size", ["", *SIZES])
+def test_ours_have_the_claims_shares_of_the_dense_parameters(size):
+    """Without embeddings and positions: a unit with ladders 0.67, ladder attention 0.8, both 0.55."""
     overlay = [f"config/size/{size}.py"] if size else []
 
     def body(name):
         counts = parameter_counts(model(f"config/{name}.py", *overlay))
         return sum(counts.values()) - counts["embedding"] - counts["position"]
 
-    for name, share in (("cofrgenet_f", 0.67), ("cofrgenet_a", 0.8), ("cofrgenet", 0.55)):
-        assert body(name) <= share * body("gpt2_xl"), name
+    for name, share in (("glu_ladders", 0.67), ("ladder_attention", 0.8), ("ladder_full", 0.55)):
+        assert 0.75 * share * body("gpt2_xl") < body(f"ours/{name}") <= share * body("gpt2_xl"), name
+
+
+# what a model is, whatever its size: keys of its definition; depth and inner width, in the dense model's
+DEFINED = {
+    "cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "learned"}, 1, None),
+    "cofrgenet_a": ({"attention": "cattn_m", "cattn_relative": False, "position": "learned"}, 1, None),
+    "cofrgenet": ({"attention": "cattn_m", "ffn": "cffn_gated", "cffn_gate": "self"}, 1, None),
+    "ours/glu_ladders": ({"cffn_gate": "glu_collapsed", "position": "rope"}, 1, 1.25),
+    "ours/ladder_attention": ({"cattn_content": True, "ffn": "mlp", "cattn_value_heads": 1}, 1, None),
+    "ours/ladder_full": ({"cattn_content": True, "ffn": "cffn_added"}, 1.2, None),
+    "gpt2_xl": ({"attention": "softmax", "ffn": "mlp", "position": "learned"}, 1, None),
+    "synthesizer_d": ({"attention": "synthesizer", "ffn": "mlp"}, 1, None),
+    "bigbird": ({"attention": "bigbird", "ffn": "mlp"}, 1, None),
+    "llama_3b": ({"ffn": "swiglu", "norm": "rmsnorm"}, 1, None),
+    "llama_3b_cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "rope"}, 1, None),
+    "llama_3b_cofrgenet_a": ({"attention": "cattn_m", "ffn": "swiglu", "position": "none"}, 1, None),
+    "llama_3b_cofrgenet": ({"attention": "cattn_m", "ffn": "cffn_gated", "position": "none"}, 1, None),
+    "ours/llama_3b_glu_ladders": ({"cffn_gate": "glu_collapsed", "position": "rope"}, 1, 1.25),
+    "ours/llama_3b_ladder_attention": ({"cattn_content": True, "ffn": "swiglu"}, 1, None),
+    "ours/llama_3b_ladder_full": ({"cattn_content": True, "ffn": "cffn_added"}, 1.2, None),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", DEFINED)
+def test_a_size_makes_no_other_model(name, size):
+    """Also where the overlay stands before the model; shapes are the dense one's of this size, but for its
+    definition's depth and width.
+    """
+    keys, layers, hidden = DEFINED[name]
+    overlay, own = f"config/size/{size}.py", f"config/{name}.py"
+    dense, built = model("config/gpt2_xl.py", overlay), model(own, overlay)
+    alone = model(own)
+    for key, value in keys.items():
+        assert getattr(built, key) == value == getattr(alone, key)
+    assert (built.n_embd, built.n_head, built.block_size) == (dense.n_embd, dense.n_head, dense.block_size)
+    assert built.n_layer == round(layers * dense.n_layer)
+    assert built.ffn_hidden == (None if hidden is None else hidden * dense.n_embd)
+    shape = {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "ffn_hidden"}
+    one, other = dataclasses.asdict(built), dataclasses.asdict(alone)
+    assert {key for key in one if one[key] != other[key]} <= shape
+
+
+def test_every_model_has_a_definition():
+    named = {name for name in MODELS if "/paper/" not in name and "demo" not in name}
+    assert named - {"config/gpt2.py"} == {f"config/{name}.py" for name in DEFINED}
 
 
 @pytest.mark.parametrize("name", STUDY)
@@ -83,16 +132,17 @@ def test_arms_of_the_study(name):
 @pytest.mark.parametrize(
     ("modules", "recipe"),
     [
-        (["cffn_gated"], "cofrgenet_f"),
-        (["cffn_product"], "iclr_cofrgenet_f"),
-        (["cattn_m"], "cofrgenet_a"),
-        (["cattn_m", "cffn_gated"], "cofrgenet"),
+        (["cffn_gated"], ["cofrgenet_f"]),
+        (["cffn_product"], ["cofrgenet_f", "ablate/iclr"]),
+        (["cattn_m"], ["cofrgenet_a"]),
+        (["cattn_m", "cffn_gated"], ["cofrgenet"]),
     ],
 )
 def test_the_studys_papers_are_the_papers(modules, recipe):
-    """The model and the treatment of its ladders, at another size."""
+    """The model and the treatment of its ladders as printed, at another size."""
     files = [f"config/study/{name}.py" for name in ("dense", *modules, "paper")]
-    ours, theirs = resolve(TrainConfig, files), resolve(TrainConfig, [f"config/paper/{recipe}.py"])
+    theirs = resolve(TrainConfig, [f"config/{name}.py" for name in (*recipe, "ablate/as_printed")])
+    ours = resolve(TrainConfig, [*files, "--cattn_strict=True", f"--cattn_scores={theirs.cattn_scores}"])
     for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
         setattr(ours, key, getattr(theirs, key))
     assert model_config(ours) == model_config(theirs)
@@ -139,8 +189,62 @@ def test_an_ablation_changes_what_it_names_and_nothing_else(name):
     changed = {key for key in before if before[key] != after[key]}
     assigned = set(re.findall(r"^(\w+) =", text, re.MULTILINE))
     assert changed <= assigned
-    assert len(assigned) == 1
-    assert changed or name.endswith("_7.py")  # the paper's recipes here have seven
+    assert len(assigned) == (6 if name.endswith("as_printed.py") else 1)
+    assert changed or name.endswith("_7.py")  # the papers' models here have seven
+
+
+@pytest.mark.parametrize("name", COFRGENETS)
+def test_as_printed_puts_back_what_the_heads_name(name):
+    """And nothing else; intercepts stay at 1, the schedule on."""
+    before = resolve(TrainConfig, [name])
+    after = resolve(TrainConfig, [name, "config/ablate/as_printed.py"])
+    assert (before.cf_pole, before.cf_init, before.decay_ladders) == ("positive", "fan_in", False)
+    assert (before.cf_eval_clip, before.cattn_strict, before.cf_intercept) == (False, False, "one")
+    assert (after.cf_pole, after.cf_eps, after.cf_pole_grad) == ("clamp", 0.01, "formula")
+    assert (after.cf_init, after.decay_ladders, after.cf_eval_clip) == ("nanogpt", True, True)
+    assert (after.cattn_strict, after.cf_intercept, after.cf_impl) == (True, "one", "continuant")
+    assert after.dyadic
+    assert after.cf_linear_intercept
+    assert after.cf_ladders == after.cf_depth == 7
+    text = (ROOT / name).read_text()
+    assert "config/ablate/as_printed.py" in text
+    assert ("a token attends to itself" in text) == (before.attention == "cattn_m")
+
+
+def test_counts_of_the_papers_models_beside_table_1():
+    """Padded vocabulary, L = d = 7: without the intercepts, with those of the ladders, with a_0's."""
+    counts = [
+        sum(parameter_counts(model("config/cofrgenet_a.py", "--cattn_scores=collapsed", *keys)).values())
+        for keys in (
+            ["--cf_intercept=none", "--cf_linear_intercept=False"],
+            ["--cf_linear_intercept=False"],
+            [],
+        )
+    ]
+    assert counts == [1_270_950_464, 1_270_952_816, 1_271_001_968]
+    p, length, L, d = 1600, 1024, 7, 7
+    bare = ["--cf_intercept=none", "--cf_linear_intercept=False"]
+
+    def of(part, *files):
+        return parameter_counts(model(*files, *bare))[part] // 48
+
+    assert of("ffn", "config/cofrgenet_f.py") == L * p * (d + 1) + 2 * p * p
+    assert (
+        of("attention", "config/cofrgenet_a.py", "--cattn_scores=rank")
+        == L * (p + length) + p * p + L * d * p
+    )
+    assert of("attention", "config/cofrgenet_a.py", "--cattn_scores=collapsed") == (
+        L * (p + length) + p * p + length * p + L * (d - 1) * p
+    )
+    iclr = of("ffn", "config/cofrgenet_f.py", "config/ablate/iclr.py")
+    assert iclr == 2 * L * p * (d + 1) + 2 * p * p + L * p
+    cattn_u = of("attention", "config/cofrgenet_a.py", "config/ablate/cattn_u.py")
+    assert cattn_u == length * (2 * d + length + 1) + 2 * length
+
+
+def model_of(ablation):
+    ladders = ["--ffn=cffn_gated"] if ablation == "as_printed" else []
+    return resolve(TrainConfig, [f"config/ablate/{ablation}.py", *ladders])
 
 
 def test_ablations_are_what_their_names_say():
@@ -148,6 +252,8 @@ def test_ablations_are_what_their_names_say():
         **{f"depth_{n}": ("cf_depth", n) for n in (1, 3, 5, 7)},
         **{f"ladders_{n}": ("cf_ladders", n) for n in (1, 3, 5, 7)},
         "no_dyadic": ("dyadic", False),
+        "as_printed": ("cf_pole", "clamp"),
+        "iclr": ("ffn", "cffn_product"),
         "cattn_u": ("attention", "cattn_u"),
         "muon": ("optimizer", "muon"),
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
@@ -160,16 +266,17 @@ def test_ablations_are_what_their_names_say():
         "expe_one": ("expe_width", 1),
         "expe_stable": ("expe_stable", True),
     }
-    assert {Path(name).stem for name in ABLATIONS} == set(values)
+    assert {Path(name).stem for name in ABLATIONS} == {*values, "docling_mix"}
+    assert mixture.parse(model_of("docling_mix").dataset)[1].weights[0] == Fraction(24, 100)
     for name, (key, value) in values.items():
-        assert getattr(resolve(TrainConfig, [f"config/ablate/{name}.py"]), key) == value
+        assert getattr(model_of(name), key) == value
 
 
 @pytest.mark.parametrize(
     ("name", "base"),
     [
         ("expe_half", "paper/expe/medium_expe"),
-        ("ladder_form", "paper/cofrgenet"),
+        ("ladder_form", "cofrgenet"),
         ("expe_one", "paper/expe/35m_expe"),
     ],
 )
@@ -184,9 +291,8 @@ def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
 
     base = re.findall(rf"train\.py (\S+) {re.escape(name)}", (ROOT / name).read_text())
     files = [*base, name] if name in ABLATIONS else [name]
-    heads = [] if "count_matched" not in name or name.endswith("_f.py") else ["--cattn_heads=2"]
     main([
-        *files, *heads, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
+        *files, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
         "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
         "--eval_tokens=256",
         "--compile=False", "--device=cpu", "--block_size=64",
@@ -194,7 +300,7 @@ def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
     assert (tmp_path / "out" / "ckpt" / "step_00000002.pt").is_file()
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", [*PAPER, *COFRGENETS[:3]])
 def test_the_papers_recipes_are_to_the_letter(name):
     config = resolve(TrainConfig, [name])
     shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
@@ -204,16 +310,6 @@ def test_the_papers_recipes_are_to_the_letter(name):
     assert (config.beta1, config.beta2, config.grad_clip, config.lr_schedule) == (0.9, 0.95, 1.0, "cosine")
     assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 491_520
     assert config.gradient_accumulation_steps % 16 == 0
-    if config.attention.startswith("cattn") or config.ffn.startswith("cffn"):  # no baseline
-        assert config.dyadic
-        assert config.decay_ladders
-        assert config.cf_eval_clip
-        assert (config.cf_pole, config.cf_eps, config.cf_init) == ("clamp", 0.01, "nanogpt")
-        assert (config.cf_pole_grad, config.cf_impl) == ("formula", "continuant")
-        if name.endswith("/count_matched.py"):
-            return
-        assert config.cf_ladders in (1, 3, 5, 7)
-        assert config.cf_depth in (1, 3, 5, 7)
 
 
 def test_the_papers_sparse_attention():
@@ -222,7 +318,7 @@ def test_the_papers_sparse_attention():
     assert (config.attention, pattern) == ("bigbird", (1, 3, 3, 64))
 
 
-@pytest.mark.parametrize("name", LLAMA)
+@pytest.mark.parametrize("name", ["config/llama_3b.py", *COFRGENETS[3:]])
 def test_the_papers_llamas_are_to_the_letter(name):
     config = resolve(TrainConfig, [name])
     assert (config.n_layer, config.n_head, config.n_embd, config.norm) == (28, 24, 3072, "rmsnorm")
@@ -233,10 +329,7 @@ def test_the_papers_llamas_are_to_the_letter(name):
         assert (rope, config.n_kv_head) == (("rope", 500_000, "llama3"), 8)
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
     assert tokens == pytest.approx(2e12, rel=0.05)
-    assert mixture.parse(config.dataset)[1].weights[0] == Fraction(24, 100)
-    if "cofrgenet" in name:
-        assert (config.dyadic, config.decay_ladders, config.cf_eval_clip) == (True, True, True)
-        assert (config.cf_pole, config.cf_eps, config.cf_init) == ("clamp", 0.01, "nanogpt")
+    assert config.dyadic == ("cofrgenet" in name)
 
 
 @pytest.mark.parametrize("name", EXPE)

@@ -47,6 +47,40 @@ def test_defaults():
     assert resolve(Config, []) == Config()
 
 
+DERIVED = """
+count = 4
+
+def derived(keys):
+    return {"limit": 10 * keys["count"], "seeds": [keys["count"]]}
+"""
+
+
+def test_what_a_model_derives_from_its_size(tmp_path):
+    """Whatever the order of the files; an override of the size counts, and one of the result wins."""
+    model, size = write(tmp_path, "model.py", DERIVED), write(tmp_path, "size.py", "count = 7\n")
+    assert resolve(Config, [model]).limit == 40
+    assert (resolve(Config, [model, size]).limit, resolve(Config, [model, size]).seeds) == (70, [7])
+    assert resolve(Config, [size, model]).limit == 40  # its own count is the last word there
+    assert resolve(Config, [model, "--count=9"]).limit == 90
+    assert resolve(Config, [model, size, "--limit=5"]).limit == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return {'limit': keys['size']}", "derived() failed: KeyError: 'size'"),
+        ("return 3", "derived() failed: TypeError: it must return a dict of keys, not 3"),
+        ("return {'limt': 3}", "derived: unknown key 'limt'; did you mean limit?"),
+        ("return {'limit': 'many'}", "derived: limit must be"),
+    ],
+)
+def test_mistakes_in_what_is_derived(tmp_path, body, message):
+    path = write(tmp_path, "model.py", f"def derived(keys):\n    {body}\n")
+    (found,) = mistakes([path])
+    assert message in found
+    assert str(path) in found
+
+
 def test_later_files_win_and_overrides_win_over_files(tmp_path):
     a = write(tmp_path, "a.py", "count = 1\nrate = 2\nname = 'a'")
     b = write(tmp_path, "b.py", "count = 2\nrate = 3")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from kernels.shared_attention import shared_attention_naive
 from kernels.wide_attention import fused, wide_attention
@@ -95,6 +96,18 @@ def test_nothing_of_the_size_of_the_scores_is_kept():
         out = wide_attention(*tensors[:3], True, tensors[3])
     assert sum(kept) <= 3 * 20 * length
     assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), tensors))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_activation_checkpointing(biased):
+    tensors = inputs((2, 1, 37, 19, 8), torch.float32, biased=biased)
+
+    def recomputed(*arguments):
+        return checkpoint(wide_attention, *arguments, use_reentrant=False)
+
+    expected = with_gradients(wide_attention, tensors, True)
+    for one, other in zip(with_gradients(recomputed, tensors, True), expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_one_graph():

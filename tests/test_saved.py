@@ -1,0 +1,110 @@
+"""Runs, checkpoints and exports of earlier versions give what they gave, or are refused by name.
+
+tests/saved holds what commit 16d9952 wrote in the middle of a run of 8 steps on the data set of
+conftest.py, and in expected.json the losses of its later steps and of its evaluations. Three keys came after
+it that would otherwise make other models of the same files: cffn_gate=self was y = U x + V z(h),
+cf_init=nanogpt had no intercepts, and position=sinusoidal did not scale the embedding.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from comparison.runs import RunFolderError, read_run
+from data.loader import Dataset
+from layers.cffn import CffnGated
+from training import checkpoint, pretrained
+from training.checkpoint import CheckpointError
+
+SAVED = Path(__file__).parent / "saved"
+KINDS = {
+    "cffn_gated": {"cffn_gate": "self_skip", "cf_intercept": "one", "cf_init": "fan_in"},
+    "nanogpt": {"cf_intercept": "none", "cf_init": "nanogpt", "cattn_scores": "rank"},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def expected(kind):
+    return json.loads((SAVED / kind / "expected.json").read_text())
+
+
+def validation_loss(model, dataset):
+    """Of the tokens that a run evaluates, in nats."""
+    windows = Dataset(str(dataset), "val", 16).validation_windows(320 // 16)
+    tokens = torch.from_numpy(windows.astype("int64"))
+    with torch.no_grad():
+        return model.eval()(tokens[:, :-1], tokens[:, 1:]).item()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, name) for kind in KINDS for name in ("", "ckpt/step_00000004.pt")),
+        ("cffn_gated", "exported"),
+    ],
+)
+def test_its_weights_are_read_as_what_they_were(kind, name, dataset):
+    path = SAVED / kind / name
+    source = pretrained.open_source(str(path))
+    model = pretrained.build(source)
+    for key, value in KINDS[kind].items():
+        assert getattr(source.config, key) == value
+    assert validation_loss(model, dataset) == pytest.approx(expected(kind)["val_loss"][1], rel=1e-5)
+
+
+def test_the_other_function_of_the_same_tensors_is_another(dataset):
+    """What the file would compute if its cffn_gate were read as today's."""
+    model = pretrained.build(pretrained.open_source(str(SAVED / "cffn_gated")))
+    layer = model.blocks[0].ffn
+    assert isinstance(layer, CffnGated)
+    x = torch.randn(2, 5, 8)
+    h = torch.sigmoid(layer.gate(x)) * x
+    assert torch.allclose(layer(x), layer.U(x) + layer.ladders(h), atol=1e-6)
+    assert not torch.allclose(layer(x), layer.U(h) + layer.ladders(h), atol=1e-3)
+
+
+@kinds
+def test_a_run_goes_on_as_it_would_have(kind, dataset, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(SAVED / kind, folder)
+    train.main([f"--out_dir={folder}", "--resume=True", f"--dataset={dataset}"])
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record and record["step"] > 4]
+    assert losses == pytest.approx(expected(kind)["losses"], rel=1e-4)
+    assert records[-1]["val_loss"] == pytest.approx(expected(kind)["val_loss"][2], rel=1e-4)
+    assert json.loads((folder / "config.json").read_text())["cf_intercept"] == KINDS[kind]["cf_intercept"]
+    assert read_run(folder).config["cf_init"] == KINDS[kind]["cf_init"]
+
+
+@kinds
+def test_a_finished_comparison_reads_its_log(kind):
+    assert read_run(SAVED / kind).config["cf_intercept"] == KINDS[kind]["cf_intercept"]
+
+
+def test_todays_meaning_cannot_be_put_into_it(dataset, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(SAVED / "cffn_gated", folder)
+    with pytest.raises(SystemExit) as stop:
+        train.main([f"--out_dir={folder}", "--resume=True", f"--dataset={dataset}", "--cffn_gate=self"])
+    assert "cffn_gate was 'self_skip', now 'self'" in f"{stop.value}{capsys.readouterr().err}"
+
+
+def test_sinusoidal_ones_are_refused_by_name(dataset, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(SAVED / "sinusoidal", folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    reason = "position=sinusoidal did not multiply the embedding by sqrt"
+    for path in (folder, next(folder.glob("ckpt/*.pt"))):
+        with pytest.raises(CheckpointError, match=reason):
+            pretrained.open_source(str(path))
+    with pytest.raises(RunFolderError, match=reason):
+        read_run(folder)
+    with pytest.raises(SystemExit) as stop:
+        train.main([f"--out_dir={folder}", "--resume=True", f"--dataset={dataset}"])
+    assert reason in f"{stop.value}{capsys.readouterr().err}"
+    assert {path: path.read_bytes() for path in before} == before
+    assert checkpoint.load(next(folder.glob("ckpt/*.pt")))["config"]["position"] == "sinusoidal"
