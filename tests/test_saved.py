@@ -1,8 +1,8 @@
 """Runs, checkpoints and exports of earlier versions give what they gave, or are refused by name.
 
 tests/saved holds what commit 16d9952 wrote in the middle of a run of 8 steps on the data set of
-conftest.py, and in expected.json the losses of its later steps and of its evaluations. Three keys came after
-it that would otherwise make other models of the same files: cffn_gate=self was y = U x + V z(h),
+conftest.py, and in expected.json the losses of its later steps and evaluations. Three keys came after it
+that would otherwise make other models of the same files: cffn_gate=self was y = U x + V z(h),
 cf_init=nanogpt had no intercepts, and position=sinusoidal did not scale the embedding.
 """
 
