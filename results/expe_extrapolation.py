@@ -1,11 +1,12 @@
-"""Five positional encodings on texts up to 16 times as long as those of training.
+"""Positional encodings on texts up to 16 times as long as those of training.
 
     python data/sotu/prepare.py
     OMP_NUM_THREADS=1 python results/expe_extrapolation.py --seeds=1,2
 
 Trains a tiny model for each encoding and seed on windows of 128 tokens, evaluates all of them to 2048, and
 prints the tables that results/expe_extrapolation.md holds, mean and deviation over the seeds; their means
-are drawn in losses.png. Run again, it goes on where it stopped.
+are drawn in losses.png. RoPE is there twice, with a base of 10,000 and with Llama 3's 500,000. Run again, it
+goes on where it stopped.
 """
 
 import json
@@ -22,7 +23,8 @@ import configurator  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from evaluation.extrapolation import draw  # noqa: E402
 
-POSITIONS = ("learned", "sinusoidal", "rope", "expe", "exqpe")
+ARMS = {name: {"position": name} for name in ("learned", "sinusoidal", "rope", "expe", "exqpe")}
+ARMS["rope_500000"] = {"position": "rope", "rope_base": 500_000.0}
 
 
 @dataclass
@@ -47,10 +49,9 @@ class StudyConfig:
 def main(config: StudyConfig):
     out = Path(config.out).resolve()
     for seed in config.seeds:
-        for position in POSITIONS:
+        for name, arm in ARMS.items():
             keys = {
-                "out_dir": out / f"seed-{seed}" / position, "dataset": config.dataset,
-                "position": position, "seed": seed,
+                "out_dir": out / f"seed-{seed}" / name, "dataset": config.dataset, **arm, "seed": seed,
                 "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 128,
                 "batch_size": 32, "gradient_accumulation_steps": 1, "max_iters": config.steps,
                 "warmup_iters": 100, "learning_rate": 3e-3, "min_lr": 3e-4,
@@ -62,7 +63,7 @@ def main(config: StudyConfig):
         if not numbers.exists() or not current(json.loads(numbers.read_text()), config):
             numbers.unlink(missing_ok=True)
             run(
-                "evaluate.py", *(str(out / f"seed-{seed}" / position) for position in POSITIONS),
+                "evaluate.py", *(str(out / f"seed-{seed}" / name) for name in ARMS),
                 "--task=extrapolation", "--which=last", f"--texts={config.dataset}/val.bin",
                 "--scales=1,0.5", f"--max_tokens={config.tokens}", f"--json={numbers}",
             )  # fmt: skip

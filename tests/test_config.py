@@ -258,6 +258,7 @@ def test_ablations_are_what_their_names_say():
         "muon": ("optimizer", "muon"),
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
         "ladder_form": ("cf_impl", "ladder"),
+        "rope_500000": ("rope_base", 500_000.0),
         "expe_half": ("expe_inference_scale", 0.5),
         "expe_learned": ("expe_learned", "random"),
         "expe_learned_standard": ("expe_learned", "standard"),
