@@ -5,8 +5,8 @@
 
 Trains a tiny model for each encoding and seed on windows of 128 tokens, evaluates all of them to 2048, and
 prints the tables that results/expe_extrapolation.md holds, mean and deviation over the seeds; their means
-are drawn in losses.png. RoPE is there twice, with a base of 10,000 and with Llama 3's 500,000. Run again, it
-goes on where it stopped.
+are drawn in losses.png. RoPE is there twice, with a base of 10,000 and with Llama 3's 500,000. Run again,
+it goes on where it stopped.
 """
 
 import json
