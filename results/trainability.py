@@ -14,7 +14,8 @@
     python results/trainability.py claim_1024   # the same with a context of 1,024
     python results/trainability.py claim_10m    # F and full at 10M parameters
     python results/trainability.py longer       # what F and the full one lack in 1,500 steps
-    python results/trainability.py paper        # the papers' recipes to the letter
+    python results/trainability.py paper        # which readings of what the papers print can be trained
+    python results/trainability.py papers       # the papers' F, A and full model against dense
 
 Needs the data that config/study/dense.py names, prepared as it says. --dry_run=True shows what a study
 would train; the same command goes on where it was interrupted. At the end stands a table with the

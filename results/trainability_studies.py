@@ -17,7 +17,14 @@ CLAIM = on_base(
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
 STEPS = {"poles": 600, "rescues": 600, "depths": 300, "rates": 600, "modules": 600, "paper": 600}
-STEPS |= {"claim": 1500, "claim_rates": 1500, "baselines": 1500, "units": 1500, "longer": 1500}
+STEPS |= {
+    "papers": 1500,
+    "claim": 1500,
+    "claim_rates": 1500,
+    "baselines": 1500,
+    "units": 1500,
+    "longer": 1500,
+}
 STEPS |= {"key_shift": 1500, "claim_3000": 3000, "claim_1024": 1500, "claim_10m": 1500}
 AT_1024 = ["--block_size=1024", "--batch_size=4"]
 # first the rate of a million parameters divided by three, as the width is three times theirs
@@ -29,24 +36,24 @@ STRICT, READINGS = "--cattn_strict=True", "--vary=cattn_scores=rank,collapsed"
 STUDIES = {
     "poles": [
         [
-            *on_base("cffn_gated"),
+            *on_base("cffn_skip"),
             "--vary=cf_pole=positive,positive,absolute,smooth,soft_clamp cf_floor=0.1,1.0,0.1,0.1,0.1 "
             "cf_eps=0.01,0.01,0.01,0.3,0.3",
         ],
         [
-            *on_base("cffn_gated"),
+            *on_base("cffn_skip"),
             "--vary=cf_pole=clamp,clamp,clamp,clamp cf_eps=0.01,0.01,0.01,0.3 "
             "cf_pole_grad=formula,exact,zero,formula",
         ],
     ],
     "rescues": [
-        [*on_base("cffn_gated_clamp"), "--vary=ladder_lr=1.0,0.05"],
-        [*on_base("cffn_gated_clamp"), "--vary=ladder_grad_clip=0.1"],
-        [*on_base("cffn_gated_clamp"), "--vary=cf_depth=2"],
-        [*on_base("cffn_gated_clamp"), "--vary=cf_init=nanogpt"],
-        [*on_base("cffn_gated_clamp"), "--vary=decay_ladders=True"],
-        [*on_base("cffn_gated_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
-        [*on_base("cffn_gated_clamp"), "--vary=dyadic=True min_lr=2e-3"],
+        [*on_base("cffn_skip_clamp"), "--vary=ladder_lr=1.0,0.05"],
+        [*on_base("cffn_skip_clamp"), "--vary=ladder_grad_clip=0.1"],
+        [*on_base("cffn_skip_clamp"), "--vary=cf_depth=2"],
+        [*on_base("cffn_skip_clamp"), "--vary=cf_init=nanogpt cf_intercept=none"],
+        [*on_base("cffn_skip_clamp"), "--vary=decay_ladders=True"],
+        [*on_base("cffn_skip_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
+        [*on_base("cffn_skip_clamp"), "--vary=dyadic=True min_lr=2e-3"],
     ],
     "depths": [[*on_base("full_relative"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
     "rates": [  # 4e-3 is the study of modules
@@ -69,6 +76,16 @@ STUDIES = {
             "--vary=learning_rate=5.6e-3,11e-3 min_lr=5.6e-4,11e-4",
         ],
         [*on_base("rope"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
+    ],
+    # the papers' own models as config/cofrgenet*.py read them, and dense with learned positions
+    "papers": [
+        [
+            BASE,
+            *on_base(
+                "cffn_gated+recipe", "cattn_m_collapsed+recipe", "cattn_m_collapsed+cffn_gated+recipe"
+            ),
+            "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
+        ]
     ],
     # standard models of the same sizes, and the full one's two parts by themselves
     "baselines": [
@@ -129,12 +146,14 @@ STUDIES = {
         [
             BASE,
             *on_base(
-                *("mlp_narrow", "swiglu_narrow", "mqa"),
-                *("cffn_gated", "cffn_gated+control", "cffn_gated+constant", "cffn_gated_clamp"),
+                *("mlp_narrow", "swiglu_narrow", "mqa", "gqa"),
+                *("cffn_gated", "cffn_gated+control", "cffn_gated+constant"),
+                *("cffn_skip", "cffn_skip+control", "cffn_skip+constant", "cffn_skip_clamp"),
                 *("cffn_glu", "cffn_glu+control", "cffn_glu+constant"),
                 *("cffn_product", "cffn_product+control", "cffn_product+constant"),
                 *("cffn_added", "cffn_added+constant", "cffn_added_wide"),
                 *("cattn_m", "cattn_m+control", "cattn_m+constant"),
+                *(f"cattn_m_collapsed{fractions}" for fractions in ("", "+control", "+constant")),
                 *("cattn_m_heads", "cattn_m_heads+control", "cattn_m_heads+constant"),
                 *("cattn_m_content", "cattn_m_content+control"),
                 *("cattn_m_relative", "cattn_m_relative+control", "cattn_m_relative+constant"),

@@ -21,7 +21,7 @@ FINE_TUNING = ["config/finetune_text.py", "config/glue.py"]  # of finished model
 ON_TOP = ("/size/", "/ablate/", "/study/")
 MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
 STUDY = [name for name in FILES if "/study/" in name]
-ON_A_MODULE = {"paper": "cffn_gated"}
+ON_A_MODULE = {"paper": "cffn_gated", "recipe": "cffn_gated"}
 ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1"), "cattn_m")
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
@@ -149,6 +149,24 @@ def test_the_studys_papers_are_the_papers(modules, recipe):
     for key in [field.name for field in dataclasses.fields(TrainConfig)]:
         if "dyadic" in key or "ladder" in key or key in ("weight_decay", "grad_clip"):
             assert getattr(ours, key) == getattr(theirs, key), key
+
+
+@pytest.mark.parametrize(
+    ("modules", "name"),
+    [
+        (["cffn_gated"], "cofrgenet_f"),
+        (["cattn_m_collapsed"], "cofrgenet_a"),
+        (["cattn_m_collapsed", "cffn_gated"], "cofrgenet"),
+    ],
+)
+def test_the_studys_claim_is_of_the_configs(modules, name):
+    """The model and the schedule, at another size."""
+    arm = resolve(TrainConfig, [f"config/study/{part}.py" for part in ("dense", *modules, "recipe")])
+    config = resolve(TrainConfig, [f"config/{name}.py"])
+    for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
+        setattr(arm, key, getattr(config, key))
+    assert model_config(arm) == model_config(config)
+    assert (arm.dyadic, arm.decay_ladders) == (config.dyadic, config.decay_ladders)
 
 
 def test_the_study_names_its_arms():

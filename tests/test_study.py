@@ -219,9 +219,9 @@ def test_some_arms_of_a_study():
     """By their names in the table, which do not depend on what else is trained."""
     only = ["dense+rope", "cattn_m_shared"]
     assert planned("claim", only=only) == [(name, 1) for name in only]
-    pole = "cffn_gated_cf_pole=smooth_cf_eps=0.3"
+    pole = "cffn_skip_cf_pole=smooth_cf_eps=0.3"
     assert planned("poles", only=[pole], seeds=[2]) == [(pole, 2)]
-    assert len(planned("poles", only=["cffn_gated"])) == 9
+    assert len(planned("poles", only=["cffn_skip"])) == 9
     rates = planned("rates", only=["dense"])
     assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
                      for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
@@ -234,8 +234,8 @@ def test_some_arms_of_a_study():
     )
     assert studies.shortly(f"{name}+study-rate_8e3", "longer") == "dense+rope+rate_8e3"
     assert studies.shortly(f"{name}+study-rate_8e3", "claim") == "dense+rope"
-    assert studies.in_order(["x", "cffn_gated", "dense", "cffn_gated_clamp"], "modules") == [
-        *("dense", "cffn_gated", "cffn_gated_clamp", "x")
+    assert studies.in_order(["x", "cffn_skip", "dense", "cffn_skip_clamp"], "modules") == [
+        *("dense", "cffn_skip", "cffn_skip_clamp", "x")
     ]
 
 
