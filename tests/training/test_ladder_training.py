@@ -11,6 +11,8 @@ from tests.training.records import losses
 from training import checkpoint, trainer
 from training.distributed import Ranks
 from training.evaluation import evaluate
+from training.optimizer import adamw
+from training.schedule import Dyadic
 
 
 def test_dyadic_training_starts_as_if_the_ladders_were_fixed(run):
@@ -96,6 +98,28 @@ def test_ladder_weights_decay_only_where_that_is_asked_for(run):
     assert losses(kept)[-1] != losses(decayed)[-1]
 
 
+@pytest.mark.parametrize(
+    "keys", [{"attention": "cattn_u", "ffn": "cffn_product"}, {"attention": "cattn_m"}]
+)
+def test_intercepts_wake_with_their_depth_and_never_decay(build, keys):
+    """Also where the matrices of the ladders do; a_0's intercept is no ladder's and never sleeps."""
+    model = build(cf_linear_intercept=True, cattn_scores="collapsed", **keys)
+    named = dict(model.named_parameters())
+    intercepts = {name for name in named if ".b." in name or name.endswith(("b0", "U.bias", ".intercept"))}
+    assert any(".b." in name for name in intercepts)
+    assert any(".b." not in name for name in intercepts)
+    groups = adamw(model, 1e-3, 0.5, (0.9, 0.95), decay_ladders=True).param_groups
+    found = {id(p): group for group in groups for p in group["params"]}
+    asleep = {id(p) for parameters in Dyadic(model, 8).parameters.values() for p in parameters}
+    for name in intercepts:
+        own = found[id(named[name])]
+        assert own["weight_decay"] == 0, name
+        assert (own["depth"] > 0) == (".b." in name) == (id(named[name]) in asleep), name
+        if ".b." in name:
+            weight = named[name.replace(".b.", ".W.")]
+            assert (found[id(weight)]["depth"], found[id(weight)]["weight_decay"]) == (own["depth"], 0.5)
+
+
 def test_ladder_weights_have_a_learning_rate_and_a_clip_of_their_own(run):
     keys = ("--max_iters=2", "--ffn=cffn_gated", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=2")
 
@@ -119,7 +143,7 @@ def test_ladder_weights_have_a_learning_rate_and_a_clip_of_their_own(run):
 
 
 def test_ladder_statistics_are_in_the_log(run):
-    keys = ("--attention=cattn_u", "--ffn=cffn_product", "--cf_pole=clamp", "--cf_init=nanogpt")
+    keys = ("--attention=cattn_u", "--ffn=cffn_product", "--cf_pole=clamp", "--cf_intercept=zero")
     _, records = run("a", *keys, "--max_iters=10", "--dyadic=True")
     first, last = (r["ladders"] for r in records if "val_loss" in r)
     layers = {f"blocks.{n}.{part}" for n in (0, 1) for part in ("attention", "ffn.first", "ffn.second")}
@@ -129,7 +153,7 @@ def test_ladder_statistics_are_in_the_log(run):
         assert 0 <= values["clamped"] <= 1
         assert first[layer]["grad_norm"] is None
         assert values["grad_norm"] > 0
-    # partial denominators near zero at odd depth: the paper's literal start has ladders in the clamp
+    # partial denominators near zero at odd depth: with intercepts at 0 ladders start in the clamp
     assert first["blocks.0.ffn.first"]["clamped"] > 0.05
     assert first["blocks.0.ffn.first"]["min_denominator"] < 0.01
     _, records = run("dense", "--max_iters=2")
