@@ -2,6 +2,7 @@
 
     python evaluate.py out/demo_dense out/demo_cofrgenet --texts=data/sotu/bpe4096/val.bin
     python evaluate.py out/gpt2 gpt2 --compare=True --json=out/table_3.json
+    python evaluate.py gpt2-xl --protocol=gpt2 --texts=wikitext103,lambada,lm1b
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
     python evaluate.py out/gpt2 out/cofrgenet_a --task=recall --texts=data/openwebtext/gpt2/val.bin
     python evaluate.py out/gpt2 --task=zero_shot --tasks=piqa,sciq
@@ -22,7 +23,7 @@ import torch
 import configurator
 from benchmarks.report import circumstances
 from data import DataError
-from evaluation import EvaluationError, extrapolation, recall, report, texts
+from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
@@ -31,7 +32,7 @@ from training.log import write_whole
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
 OF_TASK = {
-    "perplexity": (*OF_TEXTS, "window", "stride", "compare"),
+    "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol"),
     "extrapolation": (*OF_TEXTS, "lengths", "scales", "plot", "compare"),
     "recall": (*OF_TEXTS, "window", "stride"),
     "zero_shot": ("tasks", "include_path", "limit", "compare"),
@@ -60,6 +61,8 @@ class EvaluateConfig:
     # perplexity and recall
     window: int | None = None  # tokens that are seen together; None: the model's block_size
     stride: int | None = None  # tokens that the window moves; None: as published, or half a window
+    # perplexity
+    protocol: Literal["raw", "gpt2"] = "raw"  # per token of the text, or plain text per published word
     # extrapolation
     lengths: list[str] | None = None  # in training lengths; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: a row for each expe_inference_scale; None: the model's
@@ -85,6 +88,9 @@ class EvaluateConfig:
                         raise ValueError
                 except ValueError:
                     wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
+        for key in ("join", "max_tokens"):
+            if self.protocol == "gpt2" and getattr(self, key) is not None:
+                wrong.append(f"{key} acts with protocol=raw only: gpt2 joins each text its own way, whole")
         if self.join is not None and self.join not in texts.JOINS:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task in ("extrapolation", "recall") and not self.texts:
@@ -132,7 +138,10 @@ def main(argv: list[str]):
 
 def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {text: result}})"""
-    chosen = open_texts(config, config.texts or list(texts.NAMED))
+    names = config.texts or [name for name in texts.NAMED if of_protocol(config, name)]
+    if config.protocol == "gpt2":
+        gpt2_protocol.check_texts(names)
+    chosen = open_texts(config, names)
     for model in opened:
         for text in chosen:
             check_layout(model.name, model.config, stride(config, model.config, text), config.window)
@@ -141,16 +150,24 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = {}
         for text in chosen:
+            step, label = stride(config, loaded.config, text), f"{loaded.name}, {text.name}"
+            if config.protocol == "gpt2":
+                given = (loaded, text, step, config.window, config.batch_size, label)
+                results[loaded.name][text.name] = gpt2_protocol.measure(*given)
+                continue
             key = text.name, loaded.tokenizer.hash
             if key not in known:
                 known[key] = text.streams(loaded.tokenizer, config.join, config.max_tokens)
-            step = stride(config, loaded.config, text)
-            label = f"{loaded.name}, {text.name}"
             results[loaded.name][text.name] = perplexity(
                 loaded, known[key], step, config.window, config.batch_size, label
             )
         found["models"][-1]["results"] = results[loaded.name]
     return found, results
+
+
+def of_protocol(config: EvaluateConfig, name: str) -> bool:
+    known = {*gpt2_protocol.RULES, *gpt2_protocol.FINAL_WORD}
+    return config.protocol == "raw" or name in known
 
 
 def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:

@@ -6,6 +6,19 @@ from importlib.metadata import PackageNotFoundError, version
 from benchmarks.report import table
 from evaluation import published
 
+RAW = "raw, nats and perplexity per token of the model, of the texts as they stand"
+GPT2 = (
+    "gpt2, nats and perplexity per word of the published text, which the model sees de-tokenized; of "
+    "LAMBADA the final words alone"
+)
+# Radford et al. 2019, table 3
+OF_TABLE_3 = (
+    "The published rows do not say their protocol. GPT2-xl (1.5B), OWT, is within 3 % of OpenAI's GPT-2 "
+    "on four texts (WikiText-2 18.30 and 18.34, WikiText-103 17.50 and 17.48, LAMBADA 8.66 and 8.63, LM1B "
+    "41.20 and 42.16), which OpenAI measured per published word of de-tokenized text, as --protocol=gpt2 "
+    "does. WikiText-2 and WikiText-103 share their test text: by one protocol two columns agree, and the "
+    "published ones do not."
+)
 PACKAGES = ("numpy", "tiktoken", "tokenizers", "datasets", "transformers")
 
 
@@ -53,7 +66,9 @@ def _cell(value, form: str) -> str:
 
 
 def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: {text: what `perplexity.perplexity` returns}} -> all, then perplexities side by side."""
+    """{model: {text: what `perplexity.perplexity` or `gpt2_protocol.measure` returns}} -> all, then
+    perplexities side by side, and by which protocol they are.
+    """
     rows = [
         {
             "model": model,
@@ -61,21 +76,26 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
             "loss": f"{r['loss']:.4f}",
             "perplexity": f"{r['perplexity']:.2f}",
             "bits per byte": "" if r["bits_per_byte"] is None else f"{r['bits_per_byte']:.4f}",
+            **({"accuracy": f"{r['accuracy']:.2%}" if "accuracy" in r else ""} if "words" in r else {}),
+            **({"words": f"{r['words']:,}"} if "words" in r else {}),
             "tokens scored": f"{r['tokens']:,}",
             "window": f"{r['window']:,}",
-            "stride": f"{r['stride']:,}",
+            "stride": "" if r["stride"] is None else f"{r['stride']:,}",
         }
         for model, texts in results.items()
         for text, r in texts.items()
     ]
-    parts = [table(rows)]
     texts = list(next(iter(results.values())))
+    per_word = "words" in results[next(iter(results))][texts[0]]
+    parts = [table(rows), f"protocol: {GPT2 if per_word else RAW}"]
     if len(results) > 1 or papers:
         values = {m: {text: r["perplexity"] for text, r in found.items()} for m, found in results.items()}
         theirs = published.rows(published.TABLE_3, published.TABLE_3_COLUMNS, texts) if papers else None
         parts.append("perplexity\n\n" + comparison(values, texts, ".2f", papers=theirs))
         if papers and not theirs:
             parts.append(f"the papers' table 3 has none of {', '.join(texts)}")
+        elif papers and {"wikitext2", "wikitext103", "lambada", "lm1b"} & {*texts}:
+            parts.append(OF_TABLE_3)
     return "\n\n".join(parts)
 
 
