@@ -31,6 +31,7 @@ import configurator
 from architecture import ModelConfig
 from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
+from evaluation import published
 from model import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import (
     DeviceError,
@@ -40,6 +41,11 @@ from training.hardware import (
     missing_for_compile,
     peak_flops,
 )
+
+PUBLISHED = {
+    "train": "hours of a whole training, of GPT2-xl on 16 H100 (table 4), of Llama on 128 H100 (table 7)",
+    "infer": "microseconds of inference for a sample of GPT2-xl's size on an A100 (table 4)",
+}
 
 
 @dataclass
@@ -57,6 +63,7 @@ class BenchConfig:
     parts: bool = True  # train: time the parts of a step too
     profile: str | None = None  # train, infer: folder for a profiler's trace of each model, after the table
     json: str | None = None  # file for all numbers, in JSON
+    compare: bool = False  # train, infer: the CoFrGeNet papers' own times below ours
 
     def check(self) -> list[str]:
         wrong = []
@@ -69,6 +76,8 @@ class BenchConfig:
             wrong.append(f"json and profile are both {self.json}")
         if self.profile is not None and self.mode == "ops":
             wrong.append("profile acts with mode=train and mode=infer only")
+        if self.compare and self.mode == "ops":
+            wrong.append("compare acts with mode=train and mode=infer only")
         elif self.profile is not None and (reason := why_not_written(Path(self.profile), folder=True)):
             wrong.append(f"profile={self.profile} {reason}")
         for field in dataclasses.fields(self):
@@ -257,7 +266,14 @@ def show_decoding(config, models, seconds, memory) -> dict:
             }
         )
     print(report.table(rows))
+    show_published(config)
     return {"models": numbers}
+
+
+def show_published(config: BenchConfig):
+    if config.compare:
+        print(f"\nthe CoFrGeNet papers: {PUBLISHED[config.mode]}")
+        print(report.table(published.times(config.mode)))
 
 
 def ops(config: BenchConfig, models, device: torch.device, save):
@@ -415,6 +431,7 @@ def show_training(config, models, seconds, memory, tokens, device) -> dict:
     if parts:
         print("\nmilliseconds of the parts, each measured alone; at the end the stack of blocks")
         print(report.table(parts))
+    show_published(config)
     return {"models": numbers}
 
 

@@ -1,5 +1,5 @@
-"""The papers' own figures, for rows beside ours: CoFrGeNet's tables 3 and 6 (arXiv version), and tables 1
-to 4 of ExPE (Datseris et al.).
+"""The papers' own figures, for rows beside ours: CoFrGeNet's tables 3 to 7 (GLUE: finetuning/tasks.py) and
+ExPE's tables 1 to 5 (Datseris et al.).
 
 They are of other models, data and amounts of training than a reader's: a row to compare with, no baseline.
 """
@@ -21,6 +21,38 @@ TABLE_3 = {
     "Sparse Attn (1.21B), GW": (29.36, 18.95, 31.23, 46.38, 52.83, 19.45),
 }
 
+# perplexity as in table 3, whose models are those with the schedule
+TABLE_5 = {
+    "CoFrGeNet-F (985M), OWT, without the schedule": (33.72, 26.71, 12.56, 42.18, 47.28, 22.65),
+    "CoFrGeNet-A (1.21B), OWT, without the schedule": (38.24, 21.82, 10.92, 45.52, 46.21, 24.25),
+    "CoFrGeNet (798M), OWT, without the schedule": (36.77, 23.87, 15.23, 42.72, 49.44, 23.33),
+    "CoFrGeNet-F (985M), GW, without the schedule": (35.88, 25.55, 37.33, 45.46, 49.53, 20.44),
+    "CoFrGeNet-A (1.21B), GW, without the schedule": (33.71, 23.72, 36.28, 45.29, 52.51, 21.67),
+    "CoFrGeNet (798M), GW, without the schedule": (34.22, 22.98, 36.23, 44.39, 51.91, 21.67),
+}
+
+# hours of training on 16 H100, and microseconds of inference a sample on an A100 with their deviation;
+# CoFrGeNet_B: its divisions one by one
+TABLE_4 = {
+    "GPT2-xl, OWT": (190, 643.93, 1.73),
+    "CoFrGeNet-F, OWT": (186, 627.48, 1.85),
+    "CoFrGeNet-A, OWT": (186, 638.26, 1.76),
+    "CoFrGeNet, OWT": (178, 628.73, 1.66),
+    "CoFrGeNet_B, OWT": (203, 5898.72, 3.91),
+    "GPT2-xl, GW": (413, 638.26, 2.73),
+    "CoFrGeNet-F, GW": (397, 627.34, 1.65),
+    "CoFrGeNet-A, GW": (396, 625.86, 1.78),
+    "CoFrGeNet, GW": (387, 619.78, 1.49),
+    "CoFrGeNet_B, GW": (424, 5877.87, 4.52),
+}
+# billions of tokens a day on 128 H100, and days of training
+TABLE_7 = {
+    "Llama (3.2B)": (235, 8.5),
+    "CoFrGeNet-F (2.1B)": (303, 6.6),
+    "CoFrGeNet-A (2.5B)": (250, 8),
+    "CoFrGeNet (1.8B)": (315, 6.4),
+}
+
 TABLE_6_COLUMNS = (
     "openbookqa", "piqa", "arc_easy", "winogrande", "hellaswag", "lambada_openai", "boolq", "sciq",
 )  # fmt: skip
@@ -32,22 +64,42 @@ TABLE_6 = {
     "CoFrGeNet (1.8B)": (0.283, 0.751, 0.751, 0.64, 0.464, 0.571, 0.633, 0.907),
 }
 
-EXPE_COLUMNS = (1, 2, 4, 8, 16)  # times the 512 tokens of training; None: not given
-# loss in nats per token, each with the table it stands in. ExPE 35M has 3.88 at 4x in table 3, 4.26 in
-# table 2.
+EXPE_COLUMNS = (1, 2, 4, 8, 16, "time")  # times the 512 tokens of training; None: not given
+# loss in nats per token, and the time of training (table 2: of an epoch) over that of the first model of
+# its table and size, each with the table it stands in. ExPE 35M has 3.88 at 4x in table 3, 4.26 in table 2.
 EXPE = {
-    "sinusoidal 35M (table 3)": (4.0, 4.75, 5.64, None, None),
-    "RoPE 35M (table 3)": (3.88, 4.37, 5.05, None, None),
-    "ExPE 35M (table 3)": (3.93, 3.87, 3.88, None, None),
-    "ExPE 35M (table 2)": (3.93, 3.87, 4.26, None, None),
-    "Llama Small, RoPE (table 1)": (2.89, 3.80, 4.95, None, None),
-    "ExPE Small (table 1)": (2.87, 2.83, 3.25, None, None),
-    "ExQPE Small (table 1)": (2.86, 2.83, 3.35, None, None),
-    "Llama Medium, RoPE (table 1)": (2.63, 3.45, 4.55, None, None),
-    "ExPE Medium (table 4)": (2.63, 2.59, 2.71, 5.19, 7.56),
-    "ExPE Medium scaled by 0.5 (table 4)": (2.76, 2.71, 2.68, 2.98, 5.65),
-    "ExQPE Medium (table 4)": (2.63, 2.59, 2.68, 5.01, 7.39),
-    "ExQPE Medium scaled by 0.5 (table 4)": (2.74, 2.69, 2.65, 2.76, 4.98),
+    "Llama Small, RoPE (table 1)": (2.89, 3.80, 4.95, None, None, 1.00),
+    "ExPE Small (table 1)": (2.87, 2.83, 3.25, None, None, 0.93),
+    "ExQPE Small (table 1)": (2.86, 2.83, 3.35, None, None, 0.93),
+    "Llama Medium, RoPE (table 1)": (2.63, 3.45, 4.55, None, None, 1.00),
+    "ExPE Medium (table 1)": (2.63, 2.59, 2.71, None, None, 0.78),
+    "ExQPE Medium (table 1)": (2.63, 2.59, 2.68, None, None, 0.78),
+    "ExPE 35M (table 2)": (3.93, 3.87, 4.26, None, None, 1.0),
+    "ExPE 35M, p is stable (table 2)": (4.26, 4.21, 4.24, None, None, 1.0),
+    "ExPE 35M, l = 1 (table 2)": (4.48, 4.83, 6.01, None, None, 1.0),
+    "ExPE 35M, learned initialized (table 2)": (3.88, 3.82, 4.89, None, None, 1.6),
+    "ExPE 35M, learned (table 2)": (7.33, 7.34, 7.61, None, None, 1.6),
+    "ExPE 35M, once (table 2)": (4.43, 4.82, 6.18, None, None, 1.0),
+    "sinusoidal 35M (table 3)": (4.0, 4.75, 5.64, None, None, None),
+    "RoPE 35M (table 3)": (3.88, 4.37, 5.05, None, None, None),
+    "ExPE 35M (table 3)": (3.93, 3.87, 3.88, None, None, None),
+    "ExPE Medium (table 4)": (2.63, 2.59, 2.71, 5.19, 7.56, None),
+    "ExPE Medium scaled by 0.5 (table 4)": (2.76, 2.71, 2.68, 2.98, 5.65, None),
+    "ExQPE Medium (table 4)": (2.63, 2.59, 2.68, 5.01, 7.39, None),
+    "ExQPE Medium scaled by 0.5 (table 4)": (2.74, 2.69, 2.65, 2.76, 4.98, None),
+}
+
+EXPE_5_COLUMNS = ("hellaswag", "mmlu", "arc_challenge", "arc_easy")
+# table 5, which says neither acc nor acc_norm, and only "ARC" and "ARC easy"
+EXPE_5 = {
+    "Llama Small, RoPE (ExPE, table 5)": (0.29, 0.26, 0.24, 0.30),
+    "ExPE Small (table 5)": (0.28, 0.26, 0.24, 0.29),
+    "ExQPE Small (table 5)": (0.27, 0.26, 0.24, 0.29),
+    "Llama Medium, RoPE (ExPE, table 5)": (0.31, 0.26, 0.26, 0.30),
+    "ExPE Medium (table 5)": (0.31, 0.26, 0.25, 0.30),
+    "ExPE Medium scaled by 0.5 (table 5)": (0.31, 0.26, 0.25, 0.30),
+    "ExQPE Medium (table 5)": (0.32, 0.26, 0.25, 0.31),
+    "ExQPE Medium scaled by 0.5 (table 5)": (0.32, 0.26, 0.25, 0.31),
 }
 
 
@@ -59,3 +111,14 @@ def rows(table: dict[str, tuple], columns: tuple, wanted: list) -> dict[str, dic
         if cells:
             found[model] = cells
     return found
+
+
+def times(mode: str) -> list[dict[str, str]]:
+    """Rows for a table of bench.py: of training (tables 4 and 7) or of inference (table 4)."""
+    if mode == "infer":
+        return [{"published": m, "us": f"{us:.2f} ± {d:.2f}"} for m, (_, us, d) in TABLE_4.items()]
+    hours = [{"published": m, "hours": f"{h:,}", "tokens a day": ""} for m, (h, *_) in TABLE_4.items()]
+    return hours + [
+        {"published": m, "hours": f"{24 * days:,.0f}", "tokens a day": f"{billions}B"}
+        for m, (billions, days) in TABLE_7.items()
+    ]

@@ -90,7 +90,8 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
     parts = [table(rows), f"protocol: {GPT2 if per_word else RAW}"]
     if len(results) > 1 or papers:
         values = {m: {text: r["perplexity"] for text, r in found.items()} for m, found in results.items()}
-        theirs = published.rows(published.TABLE_3, published.TABLE_3_COLUMNS, texts) if papers else None
+        both = published.TABLE_3 | published.TABLE_5
+        theirs = published.rows(both, published.TABLE_3_COLUMNS, texts) if papers else None
         parts.append("perplexity\n\n" + comparison(values, texts, ".2f", papers=theirs))
         if papers and not theirs:
             parts.append(f"the papers' table 3 has none of {', '.join(texts)}")
@@ -112,11 +113,16 @@ def extrapolation(results: dict[str, dict], papers: bool) -> str:
         }
 
     def heading(factor):
+        if factor == "time":
+            return "training time"
         lengths = {factor * result["train_length"] for result in results.values()}
         return f"{factor} x" + (f" = {lengths.pop():,}" if len(lengths) == 1 else "")
 
-    theirs = published.rows(published.EXPE, published.EXPE_COLUMNS, factors) if papers else None
-    parts = ["loss on all positions\n\n" + comparison(pick("loss"), factors, ".3f", heading, papers=theirs)]
+    columns, theirs = factors, None
+    if papers:
+        columns = [*factors, "time"]
+        theirs = published.rows(published.EXPE, published.EXPE_COLUMNS, columns)
+    parts = ["loss on all positions\n\n" + comparison(pick("loss"), columns, ".3f", heading, papers=theirs)]
     last = pick("last")
     parts.append(
         "loss on the last positions, as many as training had\n\n"
@@ -189,5 +195,6 @@ def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
     if papers:
         wanted = [task for task, metric in columns if metric == "acc"]
         theirs = published.rows(published.TABLE_6, published.TABLE_6_COLUMNS, wanted)
+        theirs |= published.rows(published.EXPE_5, published.EXPE_5_COLUMNS, wanted)
         theirs = {m: {(task, "acc"): v for task, v in found.items()} for m, found in theirs.items()}
     return comparison(rows, columns, ".3f", " ".join, lambda column: column not in lowest, theirs)

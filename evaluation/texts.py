@@ -39,7 +39,7 @@ class Published:
     stride: int
 
 
-# WikiText's rows are lines, and "\n\n" between them is the convention for GPT-2 (spec E8). The papers say
+# WikiText's rows are lines, and "\n\n" between them is the convention for GPT-2. The papers say
 # nothing of joining: PTB's rows are consecutive sentences, those of the last three have no order.
 NAMED = {
     "ptb": Published("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "space", 256),

@@ -125,5 +125,5 @@ def test_the_table_says_its_protocol(loaded):
     shown = report({"tiny": found}, True)
     assert "protocol: gpt2, nats and perplexity per word" in shown
     assert "accuracy" in shown
-    assert "within 3 % of OpenAI's own GPT-2" in shown
+    assert "within 3 % of OpenAI's GPT-2" in shown
     assert "published: GPT2-xl (1.5B), OWT" in shown

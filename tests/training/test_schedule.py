@@ -1,4 +1,4 @@
-"""Learning rates, and the dyadic schedule as the paper's arithmetic has it (spec D)."""
+"""Learning rates, and the dyadic schedule as the paper's arithmetic has it."""
 
 import math
 from fractions import Fraction
