@@ -8,6 +8,9 @@ grow with the position n = 0, 1, ..; W_v and the residual stream see the input a
     ExPE:   p_{n,j} = S + theta (n + j)
     ExQPE:  p_{n,j} = S + j theta_1 + theta_2 (floor((n - j) / l) + 1)
 
+The paper's theta is "for example 1/2m", m the longest input of training, but in its text 512 tokens run
+from 0 to 1/4, which is half of that; the default here follows the text.
+
 ExQPE is the closed form of the paper's recursion: step n adds theta_2 to column n mod l alone.
 
 bfloat16 merges neighbours among such numbers (of the first 512 at theta = 1/1024 it tells 385 apart), so

@@ -6,10 +6,10 @@
 # Given: 35M parameters, a standard decoder, 512 tokens, a vocabulary of 32,000, 600M tokens of training.
 # The shape is a guess that gives 35M, the step and the learning rate are ours. The data are FineWeb's
 # documents of at least 4000 tokens, as given; Llama's tokenizer gives way to one trained on FineWeb-Edu.
-# S = 0. theta = 1/2048: the text has the values of 512 tokens run to 1/4. l is not given: a sixteenth of
-# n_embd.
-# What to expect: 35,265,024 parameters. Table 3, ExPE: loss 3.93 at 512 tokens, 3.87 at 1024, 3.88 at 2048
-# (4.26 in Table 2, of the same model).
+# S = 0. theta = 1/2048: the text has the values of 512 tokens run from 0 to 1/4. Its "for example 1/2m",
+# m the longest training input, would be 1/1024. l is not given: a sixteenth of n_embd.
+# What to expect: 35,265,024 parameters. Table 3, ExPE: loss 3.93 at 512 tokens, 3.87 at 1024, 3.88 at
+# 2048 (4.26 in Table 2, of the same model).
 out_dir = "out/paper_expe_35m_expe"
 dataset = "data/fineweb/bpe32000"
 

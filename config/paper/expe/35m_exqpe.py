@@ -6,8 +6,9 @@
 # Given: 35M parameters, a standard decoder, 512 tokens, a vocabulary of 32,000, 600M tokens of training.
 # The shape is a guess that gives 35M, the step and the learning rate are ours. The data are FineWeb's
 # documents of at least 4000 tokens, as given; Llama's tokenizer gives way to one trained on FineWeb-Edu.
-# S = 0. theta = 1/2048: the text has the values of 512 tokens run to 1/4. l is not given: a sixteenth of
-# n_embd. theta_1 = theta and theta_2 = l theta are ours: the mean column grows as fast as ExPE's.
+# S = 0. theta = 1/2048: the text has the values of 512 tokens run from 0 to 1/4. Its "for example 1/2m",
+# m the longest training input, would be 1/1024. l is not given: a sixteenth of n_embd. theta_1 = theta
+# and theta_2 = l theta are ours: the mean column grows as fast as ExPE's.
 # What to expect: 35,265,024 parameters. In none of the paper's tables: it completes the grid.
 out_dir = "out/paper_expe_35m_exqpe"
 dataset = "data/fineweb/bpe32000"
