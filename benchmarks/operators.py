@@ -21,6 +21,7 @@ from kernels.continued_fraction import (
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
 from kernels.shared_attention import shared_attention, shared_attention_naive
 from kernels.triangular import causal_linear
+from kernels.wide_attention import wide_attention
 from training.hardware import autocast
 
 WIDTH, LENGTH, LADDERS, VOCABULARY, COLUMNS = 768, 1024, 7, 50304, 50257
@@ -56,6 +57,9 @@ def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]
     return {
         **depths,
         "attention of CAttnM": functools.partial(_attention, device, batch_size, length),
+        "attention of CAttnM, collapsed": functools.partial(
+            _attention, device, batch_size, length, wide=True
+        ),
         "attention of CAttnM by distance with content": functools.partial(
             _attention, device, batch_size, length, HEADS, by_distance=True
         ),
@@ -90,11 +94,14 @@ def _depth_first(a):
     return a.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def _attention(device, batch_size, length, heads=1, by_distance=False):
+def _attention(device, batch_size, length, heads=1, by_distance=False, wide=False):
+    rank = LADDERS + wide * WIDTH // heads
     y, columns = (
-        _random(device, batch_size, heads, length, LADDERS),
-        _random(device, heads, LADDERS, length),
+        _random(device, batch_size, heads, length, rank),
+        _random(device, heads, rank, length),
     )
+    if wide:  # scores as small as those of ladders
+        columns = (columns.detach() * (LADDERS / rank) ** 0.5).requires_grad_()
     v = _random(device, batch_size, heads, length, WIDTH // heads)
     keys = [_random(device, batch_size, heads, length, LADDERS)] if by_distance else []
 
@@ -106,11 +113,13 @@ def _attention(device, batch_size, length, heads=1, by_distance=False):
 
     def like_a_layer(function, y, columns, v, keys=None):
         v = v.to(_precision(v.device))
-        return function(y, columns, v, relative=by_distance, keys=keys)
+        options = {} if wide else {"relative": by_distance, "keys": keys}
+        return function(y, columns, v, **options)
 
-    flops = 3 * 2 * heads * ((1 + by_distance) * LADDERS + WIDTH // heads) * length**2 * batch_size
-    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {LADDERS}, heads: {heads}"
-    functions = {"naive": shared_attention_naive, "shared_attention": shared_attention}
+    flops = 3 * 2 * heads * ((1 + by_distance) * rank + WIDTH // heads) * length**2 * batch_size
+    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {rank}, heads: {heads}"
+    kernel = wide_attention if wide else shared_attention
+    functions = {"naive": shared_attention_naive, kernel.__name__: kernel}
     return Case(
         what,
         [y, columns, v, *keys],

@@ -290,6 +290,7 @@ def test_sampling_filters():
         ("softmax", "mlp", {"position": "exqpe", "expe_on_v": True, "checkpointing": True}),
         ("softmax", "mlp", {"position": "exqpe", "expe_once": True}),
         ("cattn_m", "mlp", {"position": "sinusoidal", "cattn_heads": None, "cattn_value_heads": 1}),
+        ("cattn_m", "cffn_gated", {"cattn_scores": "collapsed", "cf_linear_intercept": True}),
         ("cattn_m", "mlp", {"position": "none", "cattn_value_heads": 1, "checkpointing": True}),
     ],
 )
