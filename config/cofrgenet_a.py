@@ -5,13 +5,10 @@
 # Reading: scores S = U x + V z, equation 8 collapsed as section 4.2 says, U [block_size, p]. Table 1
 # counts L (p + l) + p^2; this is l p + L (d - 1) p more a layer, and intercepts. Figure 2's F, L x l, is
 # the other reading: --cattn_scores=rank.
-# Departs from print, which config/ablate/as_printed.py on top puts back:
-#   denominators are kept positive, not clamped at 0.01
-#   weights of ladders start smaller than N(0, 0.02) and do not decay
-#   no clip in evaluation to the ranges of training
-#   a token attends to itself
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7,
-# 7).
+# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
+# kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
+# (results/trainability_paper.md).
+# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
 # What to expect: 1,271,001,968 parameters, 0.79 of the dense FLOPs. Published: 1.21B. Nobody has run it
 # to the end here.
 out_dir = "out/cofrgenet_a"
@@ -23,9 +20,12 @@ n_embd = 1600
 block_size = 1024
 attention = "cattn_m"
 cattn_scores = "collapsed"
+cattn_strict = True
 cf_ladders = 7
 cf_depth = 7
+cf_init = "nanogpt"
 cf_linear_intercept = True
+cf_eval_clip = True
 
 # 491,520 tokens a step, nanoGPT's number; 48 micro-batches suit 16 ranks
 batch_size = 10
@@ -35,4 +35,5 @@ learning_rate = 6e-4
 min_lr = 6e-5
 warmup_iters = 2000
 weight_decay = 0.1
+decay_ladders = True
 dyadic = True

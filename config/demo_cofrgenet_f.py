@@ -14,7 +14,9 @@ ffn = "cffn_gated"
 cffn_gate = "self"
 cf_ladders = 7
 cf_depth = 7
+cf_init = "nanogpt"
 cf_linear_intercept = True
+cf_eval_clip = True
 
 batch_size = 8
 gradient_accumulation_steps = 1
@@ -22,6 +24,7 @@ max_iters = 700
 learning_rate = 3e-3
 min_lr = 3e-4
 warmup_iters = 35
+decay_ladders = True
 dyadic = True
 log_interval = 10
 eval_interval = 100

@@ -5,13 +5,11 @@
 # Reading: scores S = U x + V z, equation 8 collapsed as section 4.2 says, U [block_size, p]. Table 1
 # counts L (p + l) + p^2; this is l p + L (d - 1) p more a layer, and intercepts. Figure 2's F, L x l, is
 # the other reading: --cattn_scores=rank.
-# Departs from print, which config/ablate/as_printed.py on top puts back:
-#   denominators are kept positive, not clamped at 0.01
-#   weights of ladders start smaller than N(0, 0.02) and do not decay
-#   no clip in evaluation to the ranges of training
-#   a token attends to itself
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7,
-# 7). CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
+# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
+# kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
+# (results/trainability_paper.md).
+# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
+# CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
 # What to expect: 2,953,183,580 parameters, 0.88 of the dense FLOPs. Published: 2.5B. Nobody has run it to
 # the end here.
 out_dir = "out/llama_3b_cofrgenet_a"
@@ -25,12 +23,15 @@ vocab_size = 128_256
 norm = "rmsnorm"
 attention = "cattn_m"
 cattn_scores = "collapsed"
+cattn_strict = True
 ffn = "swiglu"
 ffn_hidden = 8192
 position = "none"
 cf_ladders = 7
 cf_depth = 7
+cf_init = "nanogpt"
 cf_linear_intercept = True
+cf_eval_clip = True
 
 # 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
 batch_size = 4
@@ -41,4 +42,5 @@ learning_rate = 3e-4
 min_lr = 3e-5
 warmup_iters = 2000
 weight_decay = 0.1
+decay_ladders = True
 dyadic = True

@@ -84,6 +84,7 @@ STUDIES = {
             *on_base(
                 "cffn_gated+recipe", "cattn_m_collapsed+recipe", "cattn_m_collapsed+cffn_gated+recipe"
             ),
+            STRICT,
             "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
         ]
     ],

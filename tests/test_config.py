@@ -161,8 +161,9 @@ def test_the_studys_papers_are_the_papers(modules, recipe):
 )
 def test_the_studys_claim_is_of_the_configs(modules, name):
     """The model and the schedule, at another size."""
-    arm = resolve(TrainConfig, [f"config/study/{part}.py" for part in ("dense", *modules, "recipe")])
     config = resolve(TrainConfig, [f"config/{name}.py"])
+    files = [f"config/study/{part}.py" for part in ("dense", *modules, "recipe")]
+    arm = resolve(TrainConfig, [*files, f"--cattn_strict={config.cattn_strict}"])
     for key in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
         setattr(arm, key, getattr(config, key))
     assert model_config(arm) == model_config(config)
@@ -212,21 +213,29 @@ def test_an_ablation_changes_what_it_names_and_nothing_else(name):
 
 
 @pytest.mark.parametrize("name", COFRGENETS)
-def test_as_printed_puts_back_what_the_heads_name(name):
-    """And nothing else; intercepts stay at 1, the schedule on."""
-    before = resolve(TrainConfig, [name])
-    after = resolve(TrainConfig, [name, "config/ablate/as_printed.py"])
-    assert (before.cf_pole, before.cf_init, before.decay_ladders) == ("positive", "fan_in", False)
-    assert (before.cf_eval_clip, before.cattn_strict, before.cf_intercept) == (False, False, "one")
-    assert (after.cf_pole, after.cf_eps, after.cf_pole_grad) == ("clamp", 0.01, "formula")
-    assert (after.cf_init, after.decay_ladders, after.cf_eval_clip) == ("nanogpt", True, True)
-    assert (after.cattn_strict, after.cf_intercept, after.cf_impl) == (True, "one", "continuant")
-    assert after.dyadic
-    assert after.cf_linear_intercept
-    assert after.cf_ladders == after.cf_depth == 7
-    text = (ROOT / name).read_text()
-    assert "config/ablate/as_printed.py" in text
-    assert ("a token attends to itself" in text) == (before.attention == "cattn_m")
+def test_the_papers_models_depart_from_print_in_their_poles_alone(name):
+    """Intercepts at 1, where print says nothing."""
+    found = resolve(TrainConfig, [name])
+    printed = resolve(TrainConfig, [name, "config/ablate/as_printed.py"])
+    strict = found.attention == "cattn_m"
+    for config in (found, printed):
+        assert (config.cf_intercept, config.cf_linear_intercept, config.cf_init) == ("one", True, "nanogpt")
+        assert (config.cf_eval_clip, config.decay_ladders, config.dyadic) == (True, True, True)
+        assert (config.cf_impl, config.cf_ladders, config.cf_depth) == ("continuant", 7, 7)
+        assert config.cattn_strict or not strict
+    assert found.cf_pole == "positive"
+    assert (printed.cf_pole, printed.cf_eps, printed.cf_pole_grad) == ("clamp", 0.01, "formula")
+    changed = {key for key, value in vars(found).items() if getattr(printed, key) != value}
+    assert changed == {"cf_pole"} | ({"cattn_strict"} if not strict else set())
+    assert "config/ablate/as_printed.py" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["glu_ladders", "ladder_attention"])
+def test_as_printed_on_another_model(name):
+    keys = ["--cattn_content=False", "--cattn_relative=False"] if name == "ladder_attention" else []
+    config = resolve(TrainConfig, [f"config/ours/{name}.py", "config/ablate/as_printed.py", *keys])
+    assert (config.cf_pole, config.cf_init, config.cf_eval_clip) == ("clamp", "nanogpt", True)
+    assert (config.cattn_strict, config.decay_ladders) == (True, True)
 
 
 def test_counts_of_the_papers_models_beside_table_1():
