@@ -1,4 +1,4 @@
-"""results/trainability.py: what it makes of runs; and results/trainability.md says what its CSVs say."""
+"""results/trainability.py: what it makes of runs; and its pages say what its CSVs say."""
 
 import csv
 import json
@@ -16,7 +16,8 @@ from results import trainability as study
 from results import trainability_studies as studies
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "results/trainability.md").read_text()
+PAGES = ("trainability.md", "trainability_paper.md")
+PAGE = "\n## ".join((ROOT / "results" / name).read_text() for name in PAGES)
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
 TOLD += ("rescues", "claim_10m", "claim_1024", "key_shift")
 FULL = "full_relative"
