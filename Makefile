@@ -1,4 +1,4 @@
-# make demo   train a dense GPT and a CoFrGeNet on presidents' speeches, compare them, read what they write
+# make demo   train a dense GPT and the papers' CoFrGeNet on presidents' speeches, compare them, read samples
 # make test   everything the project promises, checked
 # make lint   style only
 # make clean  remove the virtual environment, the caches and the demo's runs and data; nothing else
@@ -12,7 +12,7 @@ DATA = data/sotu/bpe4096
 demo: setup $(DATA)/meta.json
 	@echo "== 1/4 a dense GPT"
 	$(PY) train.py config/demo_dense.py --resume=True
-	@echo "== 2/4 a CoFrGeNet of the same width: continued fractions in attention and feed-forward"
+	@echo "== 2/4 the papers' CoFrGeNet of the same width: continued fractions in attention and feed-forward"
 	$(PY) train.py config/demo_cofrgenet.py --resume=True
 	@echo "== 3/4 one opening, two authors"
 	$(PY) sample.py out/demo_dense --start="My fellow citizens, the state of our Union" --max_new_tokens=150

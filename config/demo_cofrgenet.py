@@ -1,8 +1,11 @@
-# The papers' CoFrGeNet (config/cofrgenet.py, small) on presidents' speeches, with the dyadic schedule: the
+# The papers' CoFrGeNet (config/cofrgenet.py, small) on presidents' speeches, with the dyadic schedule:
+# the
 # same steps on the same batches as demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet.py
-# What to expect: TODO
+# What to expect: a validation loss of 5.10 after three minutes on two cores, dense's is 4.79 (README.md).
+# The rates of both are the best of a sweep in factors of two, for this one 3e-3 (5.142), 6e-3 (5.104),
+# 12e-3 (5.159).
 out_dir = "out/demo_cofrgenet"
 dataset = "data/sotu/bpe4096"
 
@@ -24,8 +27,8 @@ cf_eval_clip = True
 batch_size = 8
 gradient_accumulation_steps = 1
 max_iters = 700
-learning_rate = 3e-3
-min_lr = 3e-4
+learning_rate = 6e-3
+min_lr = 6e-4
 warmup_iters = 35
 decay_ladders = True
 dyadic = True
