@@ -86,7 +86,18 @@ STUDIES = {
             ),
             STRICT,
             "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
-        ]
+        ],
+        [  # their best was the largest
+            *on_base("cattn_m_collapsed+recipe", "cattn_m_collapsed+cffn_gated+recipe"),
+            STRICT,
+            "--vary=learning_rate=16e-3 min_lr=16e-4",
+        ],
+        [*on_base("cffn_gated+recipe+control"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
+        [
+            *on_base("cattn_m_collapsed+recipe+control", "cattn_m_collapsed+cffn_gated+recipe+control"),
+            STRICT,
+            "--vary=learning_rate=8e-3 min_lr=8e-4",
+        ],
     ],
     # standard models of the same sizes, and the full one's two parts by themselves
     "baselines": [
