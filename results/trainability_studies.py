@@ -92,9 +92,9 @@ STUDIES = {
             STRICT,
             "--vary=learning_rate=16e-3 min_lr=16e-4",
         ],
-        [*on_base("cffn_gated+recipe+control"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
+        [*on_base("cffn_gated+control"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
         [
-            *on_base("cattn_m_collapsed+recipe+control", "cattn_m_collapsed+cffn_gated+recipe+control"),
+            *on_base("cattn_m_collapsed+control", "cattn_m_collapsed+cffn_gated+control"),
             STRICT,
             "--vary=learning_rate=8e-3 min_lr=8e-4",
         ],
