@@ -11,6 +11,7 @@ from kernels.continued_fraction import FUSED_POLES, POLES
 from layers import ATTENTION, FFN, POSITION
 
 LAST_BEFORE_INTERCEPTS = "16d9952"
+LAST_WITH_SELF_SKIP = "66884a0"
 
 
 @dataclass
@@ -65,7 +66,7 @@ class ModelConfig:
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_control: bool = False  # leave all fractions out: every z is 0, without weights of ladders
     cf_control_constant: bool = False  # cf_control: a learned constant in place of each fraction
-    cffn_gate: Literal["self", "self_skip", "glu", "glu_collapsed"] = "self"  # what cffn_gated's h is
+    cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # what cffn_gated's h is
     cffn_proj: bool = False  # cffn_gated: a linear map on the output
     cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z
     cattn_heads: int | None = 1  # cattn_m: heads, with ladders and F; cattn_c: with kernels; None: n_head
@@ -207,9 +208,17 @@ class ModelConfig:
         """A saved configuration in the keys of today.
 
         One without `cf_intercept` was saved before the ladders' intercepts were a key, when cffn_gate=self
-        stood for what is self_skip now. Raises ValueError where today's code has no such model.
+        stood for U x + V z(h). Raises ValueError where today's code has no such model.
         """
-        if "cf_intercept" in saved:
+        before = "cf_intercept" not in saved
+        skips = ("self", "self_skip") if before else ("self_skip",)
+        if saved.get("ffn") == "cffn_gated" and saved.get("cffn_gate", "self") in skips:
+            last = LAST_BEFORE_INTERCEPTS if before else LAST_WITH_SELF_SKIP
+            raise ValueError(
+                f"cffn_gate={saved.get('cffn_gate', 'self')} was y = U x + V z(h) when this was saved, and "
+                f"self is U h + V z(h) now: commit {last} is the last that computes that model"
+            )
+        if not before:
             return saved
         if saved.get("position") == "sinusoidal":
             raise ValueError(
@@ -219,8 +228,6 @@ class ModelConfig:
         drawn = saved.get("cf_init", "bias1")
         values = {**saved, "cf_init": "fan_in" if drawn == "bias1" else drawn}
         values["cf_intercept"] = "none" if drawn == "nanogpt" else "one"
-        if saved.get("ffn") == "cffn_gated" and saved.get("cffn_gate", "self") == "self":
-            values["cffn_gate"] = "self_skip"
         return values
 
 

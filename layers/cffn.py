@@ -23,12 +23,10 @@ class CffnGated(nn.Module):
     """y = U h + V z(h), equation 8 with the ensemble's own input h, which is gated as cffn_gate says:
 
     - self:           h = sigmoid(G x) * x: the reading closest to print, and Table 1's 2 p^2 + L p (d + 1)
-    - self_skip:      the same h, but y = U x + V z(h): the linear part does not see the gate
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x)
 
-    h of a GLU is `ffn_hidden` wide, None: as wide as x. cffn_proj: a p x p map on the output. cf_control
-    with self_skip: y = U x, and no gate.
+    h of a GLU is `ffn_hidden` wide, None: as wide as x. cffn_proj: a p x p map on the output.
     """
 
     has_ladders = True
@@ -37,8 +35,7 @@ class CffnGated(nn.Module):
         super().__init__()
         width, ladders, hidden = config.n_embd, config.cf_ladders, self.hidden(config)
         self.kind = config.cffn_gate
-        gated = self.kind != "self_skip" or not config.cf_control
-        self.gate = nn.Linear(width, hidden, bias=False) if gated else None
+        self.gate = nn.Linear(width, hidden, bias=False)
         self.up = nn.Linear(width, hidden, bias=False) if self.kind in GLUS else None
         self.ladders = LadderEnsemble(
             config,
@@ -46,26 +43,18 @@ class CffnGated(nn.Module):
             n_out=ladders if self.kind == "glu" else width,
             ladders=ladders,
             depth=config.cf_depth,
-            linear=self.kind != "self_skip",
             project=self.kind != "glu",
         )
-        skips = self.kind == "self_skip"
-        self.U = nn.Linear(width, width, bias=config.cf_linear_intercept) if skips else None
         self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
         self.proj = nn.Linear(width, width, bias=False) if config.cffn_proj else None
-        outputs = (self.U, self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None)
+        outputs = (self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None)
         for output in (self.proj,) if config.cffn_proj else filter(None, outputs):
             output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        if self.kind in GLUS:
-            h = F.silu(self.gate(x)) * self.up(x)
-        else:
-            h = x if self.gate is None else torch.sigmoid(self.gate(x)) * x
-        y = self.ladders(h)
-        if self.U is not None:
-            y = self.U(x) + y
+        gate = self.gate(x)
+        y = self.ladders(F.silu(gate) * self.up(x) if self.kind in GLUS else torch.sigmoid(gate) * x)
         if self.V is not None:
             y = self.V(y.to(self.V.weight.dtype))
         return self.dropout(y if self.proj is None else self.proj(y))
@@ -90,9 +79,7 @@ class CffnGated(nn.Module):
         """2 p^2 + L (p (d + 1) + d); a GLU of width h: glu 2 p h + L (h (d + 1) + d + p), glu_collapsed
         3 p h + L (h d + d + p); cffn_proj: p^2 more. cf_linear_intercept: p more (glu: L).
         """
-        skipped = config.cffn_gate == "self_skip" and config.cf_linear_intercept
-        ensemble = LadderEnsemble.parameter_count(config, *CffnGated._sizes(config))
-        return CffnGated._maps(config) + ensemble + skipped * config.n_embd
+        return CffnGated._maps(config) + LadderEnsemble.parameter_count(config, *CffnGated._sizes(config))
 
     @staticmethod
     def flops_per_token(config, context):
@@ -106,15 +93,14 @@ class CffnGated(nn.Module):
         """What the ensemble is built with: n_in, n_out, ladders, depth, linear, project."""
         kind, ladders = config.cffn_gate, config.cf_ladders
         n_out = ladders if kind == "glu" else config.n_embd
-        return CffnGated.hidden(config), n_out, ladders, config.cf_depth, kind != "self_skip", kind != "glu"
+        return CffnGated.hidden(config), n_out, ladders, config.cf_depth, True, kind != "glu"
 
     @staticmethod
     def _maps(config):
-        """Weights of the linear maps beside the ensemble's: G, P, self_skip's U, glu's V, and the proj."""
+        """Weights of the linear maps beside the ensemble's: G, P, glu's V, and the proj."""
         p, h, kind = config.n_embd, CffnGated.hidden(config), config.cffn_gate
-        gate = 0 if kind == "self_skip" and config.cf_control else p * h
-        others = (kind in GLUS) * p * h + (kind == "self_skip") * p * p + config.cffn_proj * p * p
-        return gate + others + (kind == "glu") * config.cf_ladders * p
+        wide = (1 + (kind in GLUS)) * p * h
+        return wide + (kind == "glu") * config.cf_ladders * p + config.cffn_proj * p * p
 
 
 class CffnProduct(nn.Module):

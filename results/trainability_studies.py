@@ -16,7 +16,7 @@ CLAIM = on_base(
     *("cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
-STEPS = {"poles": 600, "rescues": 600, "depths": 300, "rates": 600, "modules": 600, "paper": 600}
+STEPS = {"depths": 300, "rates": 600, "modules": 600, "paper": 600}
 STEPS |= {
     "papers": 1500,
     "claim": 1500,
@@ -34,27 +34,6 @@ POLES, SCHEDULES = ["--vary=cf_pole=clamp,positive"], ["--vary=dyadic=True,False
 STRICT, READINGS = "--cattn_strict=True", "--vary=cattn_scores=rank,collapsed"
 # the first arm of a study is what its differences are to
 STUDIES = {
-    "poles": [
-        [
-            *on_base("cffn_skip"),
-            "--vary=cf_pole=positive,positive,absolute,smooth,soft_clamp cf_floor=0.1,1.0,0.1,0.1,0.1 "
-            "cf_eps=0.01,0.01,0.01,0.3,0.3",
-        ],
-        [
-            *on_base("cffn_skip"),
-            "--vary=cf_pole=clamp,clamp,clamp,clamp cf_eps=0.01,0.01,0.01,0.3 "
-            "cf_pole_grad=formula,exact,zero,formula",
-        ],
-    ],
-    "rescues": [
-        [*on_base("cffn_skip_clamp"), "--vary=ladder_lr=1.0,0.05"],
-        [*on_base("cffn_skip_clamp"), "--vary=ladder_grad_clip=0.1"],
-        [*on_base("cffn_skip_clamp"), "--vary=cf_depth=2"],
-        [*on_base("cffn_skip_clamp"), "--vary=cf_init=nanogpt cf_intercept=none"],
-        [*on_base("cffn_skip_clamp"), "--vary=decay_ladders=True"],
-        [*on_base("cffn_skip_clamp"), "--vary=dyadic=True", "--vary=dyadic_rewarmup=0,30"],
-        [*on_base("cffn_skip_clamp"), "--vary=dyadic=True min_lr=2e-3"],
-    ],
     "depths": [[*on_base("full_relative"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
     "rates": [  # 4e-3 is the study of modules
         [
@@ -160,7 +139,6 @@ STUDIES = {
             *on_base(
                 *("mlp_narrow", "swiglu_narrow", "mqa", "gqa"),
                 *("cffn_gated", "cffn_gated+control", "cffn_gated+constant"),
-                *("cffn_skip", "cffn_skip+control", "cffn_skip+constant", "cffn_skip_clamp"),
                 *("cffn_glu", "cffn_glu+control", "cffn_glu+constant"),
                 *("cffn_product", "cffn_product+control", "cffn_product+constant"),
                 *("cffn_added", "cffn_added+constant", "cffn_added_wide"),
@@ -185,7 +163,7 @@ STUDIES = {
         [*F, "--vary=cf_intercept=one,zero,normal,none", *POLES, *SCHEDULES],
         [*F, "--vary=cf_init=nanogpt_xl", *POLES, *SCHEDULES],
         [*F, "--vary=cf_init=fan_in", *SCHEDULES],
-        [*F, "--vary=cffn_gate=self_skip,glu_collapsed", *SCHEDULES],
+        [*F, "--vary=cffn_gate=glu_collapsed", *SCHEDULES],
         [*A, READINGS, "--vary=cattn_strict=True,False", *POLES],
         [*A, STRICT, READINGS, "--vary=cf_intercept=zero,normal,none"],
         [*on_base("cattn_m+cffn_gated+paper"), STRICT, READINGS, *POLES],

@@ -12,7 +12,7 @@ OPTIONS = [
     {},
     {"bias": True},
     {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
-    *({"cffn_gate": gate} for gate in ("self_skip", "glu", "glu_collapsed")),
+    *({"cffn_gate": gate} for gate in ("glu", "glu_collapsed")),
     {"cffn_proj": True},
 ]
 OPTIONS += [{"cf_intercept": "none", "cf_linear_intercept": True}, {"cattn_scores": "collapsed"}]
@@ -34,7 +34,7 @@ BLOCKS = [
     # as many ladders as a head has columns: nothing is padded, and all that is computed is counted
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_heads": 1, "cattn_heads": 3},
 ]
-GATES = ("self", "self_skip", "glu")
+GATES = ("self", "glu")
 # cf_control: every module without its fractions; and GLUs of another width
 CONTROLS = [
     (("cattn_m", "cffn_product"), {"cf_control": True}),

@@ -33,7 +33,6 @@ VARIANTS |= {
         "--bigbird_seed=1",
     ],
     "nanogpt": ["--attention=cattn_m", "--ffn=cffn_product", "--cf_init=nanogpt", "--cf_intercept=none"],
-    "cffn_gated skip": ["--ffn=cffn_gated", "--cffn_gate=self_skip"],
     "cattn_m collapsed": ["--attention=cattn_m", "--cattn_scores=collapsed"],
     "cattn_m collapsed heads strict affine": [
         "--attention=cattn_m", "--cattn_scores=collapsed", "--cattn_heads=2", "--cattn_strict=True",
@@ -73,7 +72,7 @@ VARIANTS |= {
     "control constant": [
         "--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True", "--cf_control_constant=True"
     ],
-    "elementwise": ["--ffn=cffn_gated", "--cffn_gate=self_skip", "--cf_ladder=elementwise"],
+    "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{
         f"clamp {key}": [

@@ -366,7 +366,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ),
         (
             {"ffn": "cffn_gated", "cffn_gate": "lu"},
-            "cffn_gate must be one of self, self_skip, glu, glu_coll",
+            "cffn_gate must be one of self, glu, glu_collapsed",
         ),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         (

@@ -16,10 +16,11 @@ from results import trainability as study
 from results import trainability_studies as studies
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("trainability.md", "trainability_paper.md")
+PAGES = ("trainability.md", "trainability_paper.md", "trainability_skip.md")
 PAGE = "\n## ".join((ROOT / "results" / name).read_text() for name in PAGES)
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
-TOLD += ("rescues", "claim_10m", "claim_1024", "key_shift")
+TOLD += ("rescues", "claim_10m", "claim_1024", "key_shift", "skip")
+GONE = dict.fromkeys(("poles", "rescues", "skip"), 600)  # their form has left; their commit is named
 FULL = "full_relative"
 
 
@@ -44,7 +45,7 @@ def section(name):
 
 @pytest.mark.parametrize("name", TOLD)
 def test_the_page_says_what_the_runs_say(name):
-    rows = study.joined(ROOT / f"results/trainability_{name}.csv", studies.STEPS[name])
+    rows = study.joined(ROOT / f"results/trainability_{name}.csv", (studies.STEPS | GONE)[name])
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
     told, here = cells(section(name)), cells(study.table_of(arms))
@@ -220,9 +221,9 @@ def test_some_arms_of_a_study():
     """By their names in the table, which do not depend on what else is trained."""
     only = ["dense+rope", "cattn_m_shared"]
     assert planned("claim", only=only) == [(name, 1) for name in only]
-    pole = "cffn_skip_cf_pole=smooth_cf_eps=0.3"
-    assert planned("poles", only=[pole], seeds=[2]) == [(pole, 2)]
-    assert len(planned("poles", only=["cffn_skip"])) == 9
+    depth = "full_relative_cf_depth=2_dyadic=True"
+    assert planned("depths", only=[depth], seeds=[2]) == [(depth, 2)]
+    assert len(planned("depths", only=["full_relative"])) == 16
     rates = planned("rates", only=["dense"])
     assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
                      for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
@@ -235,8 +236,8 @@ def test_some_arms_of_a_study():
     )
     assert studies.shortly(f"{name}+study-rate_8e3", "longer") == "dense+rope+rate_8e3"
     assert studies.shortly(f"{name}+study-rate_8e3", "claim") == "dense+rope"
-    assert studies.in_order(["x", "cffn_skip", "dense", "cffn_skip_clamp"], "modules") == [
-        *("dense", "cffn_skip", "cffn_skip_clamp", "x")
+    assert studies.in_order(["x", "cffn_glu", "dense", "cffn_glu+control"], "modules") == [
+        *("dense", "cffn_glu", "cffn_glu+control", "x")
     ]
 
 
@@ -363,7 +364,7 @@ def test_a_folder_of_something_else(small, tmp_path):
     assert "holds files but no ablation.json" in small()
 
 
-@pytest.mark.parametrize("name", [*TOLD, "rates", "claim_rates"])
+@pytest.mark.parametrize("name", [*(name for name in TOLD if name not in GONE), "rates", "claim_rates"])
 def test_csvs_name_their_arms_as_the_study_does(name):
     with (ROOT / f"results/trainability_{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))

@@ -142,8 +142,7 @@ def test_swiglu(tiny, dtype, bias):
 @pytest.mark.parametrize("proj", [False, True])
 @pytest.mark.parametrize(
     ("gate", "hidden"),
-    [(gate, None) for gate in ("self", "self_skip", "glu", "glu_collapsed")]
-    + [("glu", 40), ("glu_collapsed", 9)],
+    [(gate, None) for gate in ("self", "glu", "glu_collapsed")] + [("glu", 40), ("glu_collapsed", 9)],
 )
 @pytest.mark.parametrize("affine", [False, True])
 def test_cffn_gated(tiny, dtype, gate, hidden, proj, affine):
@@ -155,8 +154,6 @@ def test_cffn_gated(tiny, dtype, gate, hidden, proj, affine):
         gated = x @ w["gate.weight"].T
         h = silu(gated) * (x @ w["up.weight"].T) if "glu" in gate else torch.sigmoid(gated) * x
         z = fractions(w, "ladders", 3, h)
-        if gate == "self_skip":
-            return x @ w["U.weight"].T + w.get("U.bias", 0) + z @ w["ladders.V.weight"].T
         linear = h @ w["ladders.U.weight"].T + w.get("ladders.U.bias", 0)
         return (linear + z) @ w["V.weight"].T if gate == "glu" else linear + z @ w["ladders.V.weight"].T
 
@@ -248,7 +245,6 @@ def test_elementwise_ladders(tiny, dtype):
         (ATTENTION, "cattn_u", {}),
         (ATTENTION, "cattn_c", {"cattn_heads": 2, "cattn_proj": True}),
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
-        (FFN, "cffn_gated", {"cffn_gate": "self_skip"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed", "cffn_proj": True}),
         (FFN, "cffn_product", {}),
