@@ -72,6 +72,7 @@ STUDIES = {
             "--vary=learning_rate=16e-3 min_lr=16e-4",
         ],
         [*on_base("cffn_gated+control"), "--vary=learning_rate=4e-3 min_lr=4e-4"],
+        [*on_base("cffn_gated+rope+recipe"), "--vary=learning_rate=4e-3,8e-3 min_lr=4e-4,8e-4"],
         [
             *on_base("cattn_m_collapsed+control", "cattn_m_collapsed+cffn_gated+control"),
             STRICT,
