@@ -64,7 +64,7 @@ STUDIES = {
                 "cffn_gated+recipe", "cattn_m_collapsed+recipe", "cattn_m_collapsed+cffn_gated+recipe"
             ),
             STRICT,
-            "--vary=learning_rate=2e-3,4e-3,8e-3 min_lr=2e-4,4e-4,8e-4",
+            "--vary=learning_rate=4e-3,2e-3,8e-3 min_lr=4e-4,2e-4,8e-4",
         ],
         [  # their best was the largest
             *on_base("cattn_m_collapsed+recipe", "cattn_m_collapsed+cffn_gated+recipe"),
