@@ -75,18 +75,49 @@ def test_the_rates_are_those_of_the_runs():
                 assert found[arms[model], rate][1500] == loss, (model, rate)
 
 
+def tables(text):
+    """{first cell of the head: its other columns and rows} of every table, without the rules below heads."""
+    found, rows = {}, []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.split("|")[1:-1]])
+        elif rows:
+            head, _, *rows = rows
+            found[head[0]], rows = ([head, *rows], [])
+    return found
+
+
 def test_the_readme_says_what_the_runs_say():
-    """Its table has other names for the arms: they are told apart by their parameters."""
-    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"])
-    names = list(dict.fromkeys(row["arm"] for row in rows))
-    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
+    """Its tables have other names for the arms: in the first they stand in the order of the CSV."""
     (text,) = re.findall(
         r"## Do continued fractions pay\?(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
     )
-    columns = ("without embeddings", "seeds", "validation loss", "difference", "p")
-    told = [tuple(cell.strip() for cell in row.split("|")[2:-1]) for row in re.findall(r"\n(\|.*\|)", text)]
-    assert told[0] == columns
-    assert told[2:] == [tuple(arm.get(column, "") for column in columns) for arm in arms.values()]
+    told = tables(text)
+    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"])
+    names = list(dict.fromkeys(row["arm"] for row in rows))
+    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
+    head, *ours = told.pop("model")
+    assert head[1:] == ["without embeddings", "seeds", "validation loss", "difference", "p"]
+    assert [row[1:] for row in ours] == [[arm.get(column, "") for column in head[1:]] for arm in arms.values()]
+
+    best = {
+        "dense": "dense_learning_rate=4e-3_min_lr=4e-4",
+        "the papers' F": "cffn_gated+recipe_learning_rate=4e-3_min_lr=4e-4",
+        "the papers' A": "cattn_m_collapsed+recipe_learning_rate=8e-3_min_lr=8e-4",
+        "the papers' full model": "cattn_m_collapsed+cffn_gated+recipe_learning_rate=8e-3_min_lr=8e-4",
+    }
+    rows = study.joined(ROOT / "results/trainability_papers.csv", studies.STEPS["papers"])
+    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in best.values()]))
+    dense = int(arms[best["dense"]]["without embeddings"].replace(",", ""))
+    (head, *papers) = told.pop("learned positions")
+    assert head[1:] == ["share", "validation loss", "difference"]
+    assert [row[0] for row in papers] == list(best)
+    for name, share, loss, difference in papers:
+        arm = arms[best[name]]
+        assert float(share) == round(int(arm["without embeddings"].replace(",", "")) / dense, 2)
+        assert arm["seeds"] == "5"
+        assert (loss, difference) == (arm["validation loss"], arm.get("difference", ""))
+    assert not told, "a table of README that no run is held against"
 
 
 def write(path, losses, steps=10):
