@@ -1,5 +1,4 @@
-# The papers' CoFrGeNet (config/cofrgenet.py, small) on presidents' speeches, with the dyadic schedule:
-# the
+# The papers' CoFrGeNet (config/cofrgenet.py, small) on presidents' speeches, with the dyadic schedule: the
 # same steps on the same batches as demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet.py

@@ -76,7 +76,7 @@ def test_the_rates_are_those_of_the_runs():
 
 
 def tables(text):
-    """{first cell of the head: its other columns and rows} of every table, without the rules below heads."""
+    """{first cell of the head: rows of cells, the head first} of every table."""
     found, rows = {}, []
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
@@ -98,7 +98,8 @@ def test_the_readme_says_what_the_runs_say():
     arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
     head, *ours = told.pop("model")
     assert head[1:] == ["without embeddings", "seeds", "validation loss", "difference", "p"]
-    assert [row[1:] for row in ours] == [[arm.get(column, "") for column in head[1:]] for arm in arms.values()]
+    of_runs = [[arm.get(column, "") for column in head[1:]] for arm in arms.values()]
+    assert [row[1:] for row in ours] == of_runs
 
     best = {
         "dense": "dense_learning_rate=4e-3_min_lr=4e-4",
