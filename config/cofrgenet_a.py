@@ -7,7 +7,7 @@
 # the other reading: --cattn_scores=rank.
 # Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
 # kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability_paper.md).
+# (results/trainability/paper.md).
 # Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
 # What to expect: 1,271,001,968 parameters, 0.79 of the dense FLOPs. Published: 1.21B. Nobody has run it
 # to the end here.

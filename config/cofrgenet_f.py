@@ -6,7 +6,7 @@
 # are Table 1's; intercepts, L d + p a layer, are not counted there.
 # Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
 # kept positive. Clamped at 0.01 they fail where N(0, 0.02) spreads them as at this width
-# (results/trainability_paper.md).
+# (results/trainability/paper.md).
 # Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
 # What to expect: 823,939,952 parameters, 0.57 of the dense FLOPs. Published: 985M. Nobody has run it to
 # the end here.

@@ -6,7 +6,7 @@
 # readings stand.
 # Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
 # kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability_paper.md).
+# (results/trainability/paper.md).
 # Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
 # CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
 # What to expect: 1,372,640,952 parameters, 0.43 of the dense FLOPs. Published: 1.8B. Nobody has run it to

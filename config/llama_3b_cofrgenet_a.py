@@ -7,7 +7,7 @@
 # the other reading: --cattn_scores=rank.
 # Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
 # kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability_paper.md).
+# (results/trainability/paper.md).
 # Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
 # CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
 # What to expect: 2,953,183,580 parameters, 0.88 of the dense FLOPs. Published: 2.5B. Nobody has run it to

@@ -12,7 +12,7 @@ from configurator import resolve
 from data import mixture
 from layers import POSITION
 from model import flops_per_token, parameter_counts
-from results import trainability_studies as study
+from results.trainability import studies as study
 from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""results/trainability.py: what it makes of runs; and its pages say what its CSVs say."""
+"""results/trainability/run.py: what it makes of runs; and its pages say what its CSVs say."""
 
 import csv
 import json
@@ -12,12 +12,12 @@ import pytest
 from ablation import execution
 from ablation.plan import PlanError
 from comparison.pooled import FIELDS, pooled
-from results import trainability as study
-from results import trainability_studies as studies
+from results.trainability import run as study
+from results.trainability import studies
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("trainability.md", "trainability_paper.md", "trainability_skip.md")
-PAGE = "\n## ".join((ROOT / "results" / name).read_text() for name in PAGES)
+PAGES = ("README.md", "paper.md", "skip.md")
+PAGE = "\n## ".join((ROOT / "results/trainability" / name).read_text() for name in PAGES)
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
 TOLD += ("rescues", "claim_10m", "claim_1024", "key_shift", "skip", "papers")
 GONE = dict.fromkeys(("poles", "rescues", "skip"), 600)  # their form has left; their commit is named
@@ -39,13 +39,13 @@ def cells(markdown, losses="validation loss"):
 
 
 def section(name):
-    (text,) = (part for part in re.split(r"\n##+ ", PAGE) if f"`trainability_{name}.csv`" in part)
+    (text,) = (part for part in re.split(r"\n##+ ", PAGE) if f"`{name}.csv`" in part)
     return text
 
 
 @pytest.mark.parametrize("name", TOLD)
 def test_the_page_says_what_the_runs_say(name):
-    rows = study.joined(ROOT / f"results/trainability_{name}.csv", (studies.STEPS | GONE)[name])
+    rows = study.joined(ROOT / f"results/trainability/{name}.csv", (studies.STEPS | GONE)[name])
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
     told, here = cells(section(name)), cells(study.table_of(arms))
@@ -62,7 +62,7 @@ def test_the_rates_are_those_of_the_runs():
     arms["full"] = "full_content+layers_6+depth_1"
     found = {}
     for name, rate in (("claim_rates", ""), ("claim", "8e-3"), ("longer", "4e-3")):
-        for row in study.joined(ROOT / f"results/trainability_{name}.csv", 1500):
+        for row in study.joined(ROOT / f"results/trainability/{name}.csv", 1500):
             model, _, own = row["arm"].partition("_learning_rate=")
             if row["seed"] == 1:
                 at = found.setdefault((model, own.partition("_")[0] or rate), {})
@@ -93,7 +93,7 @@ def test_the_readme_says_what_the_runs_say():
         r"## Do continued fractions pay\?(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
     )
     told = tables(text)
-    rows = study.joined(ROOT / "results/trainability_claim.csv", studies.STEPS["claim"])
+    rows = study.joined(ROOT / "results/trainability/claim.csv", studies.STEPS["claim"])
     names = list(dict.fromkeys(row["arm"] for row in rows))
     arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
     head, *ours = told.pop("model")
@@ -107,7 +107,7 @@ def test_the_readme_says_what_the_runs_say():
         "the papers' A": "cattn_m_collapsed+recipe_learning_rate=8e-3_min_lr=8e-4",
         "the papers' full model": "cattn_m_collapsed+cffn_gated+recipe_learning_rate=8e-3_min_lr=8e-4",
     }
-    rows = study.joined(ROOT / "results/trainability_papers.csv", studies.STEPS["papers"])
+    rows = study.joined(ROOT / "results/trainability/papers.csv", studies.STEPS["papers"])
     arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in best.values()]))
     dense = int(arms[best["dense"]]["without embeddings"].replace(",", ""))
     (head, *papers) = told.pop("learned positions")
@@ -184,7 +184,7 @@ def test_a_file_that_is_no_study_s(tmp_path, text, message):
 )
 def test_a_file_of_another_study(of, name):
     """Though the number of steps is the same, and some arms have the same names."""
-    path = ROOT / f"results/trainability_{name}.csv"
+    path = ROOT / f"results/trainability/{name}.csv"
     config = study.StudyConfig(of, joined=str(path))
     runs, _, _ = study.planned(config, studies.STEPS[of])
     with pytest.raises(PlanError, match=f"{name}.csv is of another study: {of} has no "):
@@ -298,7 +298,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
     assert small() == 0
     assert len(here) == 3
-    table = (folder / "trainability.md").read_text()
+    table = (folder / "table.md").read_text()
     assert list(cells(table)) == ["dense+rope", "cffn_added+rope_cf_depth=1", "cffn_added+rope_cf_depth=2"]
     (folder / "runs.csv").rename(joined)
     here.clear()
@@ -398,6 +398,6 @@ def test_a_folder_of_something_else(small, tmp_path):
 
 @pytest.mark.parametrize("name", [*(name for name in TOLD if name not in GONE), "rates", "claim_rates"])
 def test_csvs_name_their_arms_as_the_study_does(name):
-    with (ROOT / f"results/trainability_{name}.csv").open() as file:
+    with (ROOT / f"results/trainability/{name}.csv").open() as file:
         arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
     assert arms.keys() <= {arm for arm, _ in planned(name)}

@@ -3,7 +3,7 @@
 #   torchrun --nproc_per_node=8 train.py config/ours/glu_ladders.py
 #   torchrun --nproc_per_node=8 train.py config/ours/glu_ladders.py config/size/small.py --out_dir=out/small
 # The form at two thirds of the dense parameters that came closest to the dense model in our study
-# (results/trainability.md): a unit 5/4 as wide as the model, denominators kept positive, RoPE. The
+# (results/trainability/README.md): a unit 5/4 as wide as the model, denominators kept positive, RoPE. The
 # papers' own is config/cofrgenet_f.py.
 # What to expect: 1,035,516,208 parameters, 0.70 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/glu_ladders"

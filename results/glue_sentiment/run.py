@@ -1,6 +1,6 @@
 """Fine-tuning on sentiment: a dense GPT and a CoFrGeNet, pretrained and fine-tuned here, five seeds each.
 
-    OMP_NUM_THREADS=1 python results/glue_sentiment.py > results/glue_sentiment.md
+    OMP_NUM_THREADS=1 python results/glue_sentiment/run.py > results/glue_sentiment/README.md
 
 Sentences of film reviews, each rated by twenty people or so, stand in for GLUE's SST-2: they come with a
 package of the registry (vaderSentiment, 2.4 MB, fetched and not installed), are written in SST-2's format
@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
@@ -156,7 +156,7 @@ a smaller difference between two models says nothing.
 - {first["device"]};
   Python {first["python"]}, torch {first["torch"]}, commit {first["commit"]}.
 
-    OMP_NUM_THREADS=1 python results/glue_sentiment.py > results/glue_sentiment.md
+    OMP_NUM_THREADS=1 python results/glue_sentiment/run.py > results/glue_sentiment/README.md
 """
 
 

@@ -1,7 +1,7 @@
 """Peak memory with all logits at once and with the chunked loss, everything else equal.
 
-    python results/loss_memory.py head      # the head and the loss alone
-    python results/loss_memory.py step      # a whole training step of GPT-2 small
+    python results/loss_memory/run.py head      # the head and the loss alone
+    python results/loss_memory/run.py step      # a whole training step of GPT-2 small
 
 8 x 1,024 tokens, 50,304 columns, bfloat16, compiled; each form in a process of its own. Needs about 8 GB.
 """
@@ -9,7 +9,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 

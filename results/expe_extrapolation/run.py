@@ -1,11 +1,11 @@
 """Positional encodings on texts up to 16 times as long as those of training.
 
     python data/sotu/prepare.py
-    OMP_NUM_THREADS=1 python results/expe_extrapolation.py --seeds=1,2
+    OMP_NUM_THREADS=1 python results/expe_extrapolation/run.py --seeds=1,2
 
 Trains a tiny model for each encoding and seed on windows of 128 tokens, evaluates all of them to 2048, and
-prints the tables that results/expe_extrapolation.md holds, mean and deviation over the seeds; their means
-are drawn in losses.png. RoPE is there twice, with a base of 10,000 and with Llama 3's 500,000. Run again,
+prints the tables of README.md beside this file, mean and deviation over the seeds; their means are drawn in
+losses.png. RoPE is there twice, with a base of 10,000 and with Llama 3's 500,000. Run again,
 it goes on where it stopped.
 """
 
@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402

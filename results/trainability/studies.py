@@ -1,4 +1,4 @@
-"""The arms of each study of results/trainability.py, and what they are called."""
+"""The arms of each study of results/trainability/run.py, and what they are called."""
 
 import re
 from collections.abc import Iterable
