@@ -39,8 +39,8 @@ from comparison import report, table
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
 from data import DataError
-from training.config import DEFAULTS, TrainConfig, saved_config
-from training.inputs import open_data
+from training.config import DEFAULTS, TrainConfig
+from training.inputs import open_data, saved_config
 from training.log import RunFolderError
 from training.stopping import Stop
 

@@ -54,5 +54,5 @@ def print_accounts(usage: str, arguments: list[str]):
         "past in bfloat16"
     )
     for name, config in zip(models, configs, strict=True):
-        if idle := config.without_effect():
+        if idle := config.unused_keys():
             print(f"without effect in {name or 'this model'}: {', '.join(idle)}")

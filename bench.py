@@ -128,7 +128,7 @@ def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
     given = [a for a in argv if a.startswith("-") and not a.startswith(("--json", "--profile", "--mode"))]
     lines = [f"with {' '.join(given)}"] if given else []
     for name, model in models.items():
-        if idle := model.without_effect():
+        if idle := model.unused_keys():
             lines.append(f"without effect in {name}: {', '.join(idle)}")
     return lines
 

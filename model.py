@@ -16,11 +16,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from architecture import ModelConfig, has_queries_and_keys
+from architecture import ModelConfig
 from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
+from layers.protocol import Drawn, Mixer, keep_constructor_values
 
 
 def _norm(config):
@@ -43,8 +44,12 @@ class Block(nn.Module):
 
     def forward(self, x, position, pos, cache=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
-        hooks = {"position": position, "layer": self.layer} if has_queries_and_keys(self.attention) else {}
-        x = x + self.attention(self.norm1(x), pos=pos, cache=cache, **hooks)
+        attention, h = self.attention, self.norm1(x)
+        hooks = {"position": position, "layer": self.layer} if attention.queries_and_keys else {}
+        if cache is not None:
+            x = x + attention.decode(h, pos, cache, **hooks)
+        else:
+            x = x + (attention(h, pos=pos, **hooks) if hooks else attention(h))
         return x + self.ffn(self.norm2(x))
 
 
@@ -92,21 +97,40 @@ class GPT(nn.Module):
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def init_weights(self):
-        """GPT-2's: N(0, 0.02), on the residual stream's outputs N(0, 0.02 / sqrt(2 n_layer)), biases 0; the
-        embedding's deviation is the positional encoding's to say.
+        """Draws all weights, and returns the model. GPT-2's rule: N(0, 0.02), for what writes to the residual
+        stream N(0, 0.02 / sqrt(2 n_layer)), biases 0. The deviation of the embedding is `embedding_std` of
+        the positional encoding. Modules of `layers.protocol.Drawn` draw what is their own; what no module
+        draws keeps the values of its constructor.
+
+        Raises ValueError, naming the parameter, where one is still without a value.
         """
+        mixers = [module for module in self.modules() if isinstance(module, Mixer)]
+        residual = {id(output) for mixer in mixers for output in mixer.residual_outputs()}
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(float("nan"))
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                scale = (2 * self.config.n_layer) ** -0.5 if hasattr(module, "residual_output") else 1.0
+                scale = (2 * self.config.n_layer) ** -0.5 if id(module) in residual else 1.0
                 std = self.position.embedding_std if module is self.embedding else 0.02
                 nn.init.normal_(module.weight, std=std * scale)
-                if getattr(module, "bias", None) is not None:
+                if isinstance(module, nn.Linear) and module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 module.reset_parameters()
         for module in self.modules():
-            if module is not self and hasattr(module, "init_weights"):
+            if isinstance(module, Drawn) and module.draws():
                 module.init_weights()
+        if self.embedding.weight.is_meta:
+            return self
+        for part in (self.position, *mixers):
+            keep_constructor_values(part)
+        if missing := [name for name, parameter in self.named_parameters() if parameter.isnan().any()]:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ValueError(
+                f"nothing gives a value to {', '.join(missing[:3])}{more}: set it in the module's __init__ "
+                "(torch.empty sets none), or draw it in its init_weights()"
+            )
         return self
 
     def forward(self, tokens, targets=None):
@@ -229,7 +253,7 @@ class GPT(nn.Module):
         window slides: the model sees the last tokens, at positions counted from the window's start, and
         each step computes all of the window. With absolute positions (learned, sinusoidal, ExPE; CAttnM's
         columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
-        RoPE, distances (`cattn_relative`, CAttnC) and no position do not notice it, but from the second
+        RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
         block on the cache has seen tokens that left.
         Raises ValueError for a window that `forward` would refuse.
         """

@@ -22,10 +22,10 @@ from architecture import model_config
 from data import DataError, mixture
 from training import checkpoint
 from training.checkpoint import CheckpointError
-from training.config import TrainConfig, saved_config
+from training.config import TrainConfig
 from training.distributed import LostRankError, OtherRankError, Ranks, ends_process
 from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, peak_flops
-from training.inputs import open_data, open_source
+from training.inputs import open_data, open_source, saved_config
 from training.log import RunFolderError, open_run
 from training.resume import fingerprint, restore
 from training.stopping import Stop

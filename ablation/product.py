@@ -142,7 +142,7 @@ def options(overrides: dict[str, str]) -> list[str]:
 def idle(resolve: Callable, arguments: list[str], key: str) -> bool:
     """Whether the model of a command line does not use a key; the values of other runs may be mistakes."""
     try:
-        return any(text.startswith(f"{key}=") for text in resolve(*arguments).without_effect())
+        return any(text.startswith(f"{key}=") for text in resolve(*arguments).unused_keys())
     except ConfigError:
         return False
 

@@ -27,9 +27,7 @@ from kernels import backend as backends
 if backends.AVAILABLE:
     from kernels.continued_fraction_triton import continued_fraction_triton
 
-FUSED_POLES = ("clamp", "positive")  # differentiated in closed form, and by Triton
-POLES = (*FUSED_POLES, "absolute", "smooth", "soft_clamp")
-POLE_GRADS = ("formula", "exact", "zero")
+POLES = ("clamp", "positive")
 
 
 def continued_fraction(
@@ -37,7 +35,6 @@ def continued_fraction(
     pole: str = "clamp",
     eps: float = 0.01,
     floor: float = 0.1,
-    pole_grad: str = "formula",
     backend: str = "auto",
     dim: int = -2,
 ) -> torch.Tensor:
@@ -50,29 +47,18 @@ def continued_fraction(
 
     pole says what happens where the denominator K_d comes near zero:
     - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1.
+      The gradient there is equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
     - "positive": every a_k passes through softplus(a_k) + floor, so that no continuant changes its
       sign. Then |z| <= 1/floor and |dz/da_k| <= max(1/(4 floor), 1).
-    - "absolute": the same with |a_k| + floor.
-    - "smooth": 1/K_d is replaced by K_d / (K_d^2 + eps^2), which is 0 at the pole.
-    - "soft_clamp": 1/K_d is replaced by s / sqrt(K_d^2 + eps^2), which jumps there as the clamp does.
-
-    The last three are for comparison: differentiated by autograd, in PyTorch everywhere, |K_d| < 1e19.
-
-    pole_grad says what the gradient is where |K_d| < eps, with pole="clamp":
-    - "formula": equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
-    - "exact": the derivative of the clamped function K_{d-1} / (s eps), which is 0 for k=1.
-    - "zero": none.
 
     backend: "torch", "triton" (no float64), or "auto", which is Triton on a GPU.
 
     A NaN in a stays a NaN in z and in the gradient. Products of d partial denominators must fit the
     floating type: in float32, |a| < 3e5 at d=7. The result is differentiable once.
-    Raises ValueError for an unknown pole, pole_grad or backend, where Triton is asked for and cannot run,
-    and where a has no depth.
+    Raises ValueError for an unknown pole or backend, where Triton is asked for and cannot run, and where
+    a has no depth.
     """
-    options = _checked(a, pole, eps, floor, pole_grad, dim)
-    if pole not in FUSED_POLES:
-        return _by_autograd(a, pole, eps, floor, dim)
+    options = _checked(a, pole, eps, floor, dim)
     first, in_order = _depth_first(a, dim)
     if backends.use_triton(backend, a):
         z, _, _ = continued_fraction_triton(first.flatten(1).unsqueeze(1), *options)
@@ -85,16 +71,15 @@ def continued_fraction_and_range(
     pole: str = "clamp",
     eps: float = 0.01,
     floor: float = 0.1,
-    pole_grad: str = "formula",
     backend: str = "auto",
     dim: int = -2,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`continued_fraction`, and `finite_range` of its result in the same pass over it. The ladders are the
     dimensions after `dim`, those before it are tokens.
     """
-    options = _checked(a, pole, eps, floor, pole_grad, dim)
-    if pole not in FUSED_POLES or not backends.use_triton(backend, a):
-        z = continued_fraction(a, pole, eps, floor, pole_grad, backend, dim)
+    options = _checked(a, pole, eps, floor, dim)
+    if not backends.use_triton(backend, a):
+        z = continued_fraction(a, pole, eps, floor, backend, dim)
         return z, *finite_range(z, dims=-1 - dim)
     where = a.dim() + dim
     tokens, ladders = a.shape[:where], a.shape[where + 1 :]
@@ -124,12 +109,10 @@ def continued_fraction_ladder(
 ) -> torch.Tensor:
     """f(a_1..a_d) as the ladder is written, d divisions, differentiated by autograd (CoFrGeNet_B).
 
-    Shapes and types as in `continued_fraction`, poles "clamp", which clamps each of the d denominators
-    a_k + 1/(...), and "positive". The two are equal wherever no denominator is clamped.
+    Shapes and types as in `continued_fraction`. The pole "clamp" clamps each of the d denominators
+    a_k + 1/(...). The two functions are equal wherever no denominator is clamped.
     """
     _check(a, pole, dim)
-    if pole not in FUSED_POLES:
-        raise ValueError(f"a ladder of d divisions takes cf_pole={' or '.join(FUSED_POLES)}, not {pole!r}")
     partial = _partial_denominators(a, pole == "positive", floor).unbind(dim)
     z = torch.zeros_like(partial[0])
     for a_k in reversed(partial):
@@ -144,29 +127,10 @@ def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1, dim: i
     """K_d(a_1..a_d) before any clamp: how near a ladder is to its pole.
 
     a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive"
-    of softplus(a) + floor, with "absolute" of |a| + floor. Raises ValueError for an unknown pole and where
-    a has no depth.
+    of softplus(a) + floor. Raises ValueError for an unknown pole and where a has no depth.
     """
     _check(a, pole, dim)
-    return _continuants(_of_pole(a, pole, floor).unbind(dim))[-1]
-
-
-def _of_pole(a, pole, floor):
-    """The partial denominators, at least float32, that the pole's treatment puts in a's place."""
-    if pole == "absolute":
-        return a.to(torch.promote_types(a.dtype, torch.float32)).abs() + floor
-    return _partial_denominators(a, pole == "positive", floor)
-
-
-def _by_autograd(a, pole, eps, floor, dim):
-    *_, numerator, K_d = _continuants(_of_pole(a, pole, floor).unbind(dim))
-    if pole == "absolute":
-        z = numerator / K_d
-    elif pole == "smooth":
-        z = numerator * (K_d / (K_d.square() + eps * eps))
-    else:
-        z = numerator * torch.where(K_d < 0, -1.0, 1.0) * (K_d.square() + eps * eps).rsqrt()
-    return z.to(a.dtype)
+    return _continuants(_partial_denominators(a, pole == "positive", floor).unbind(dim))[-1]
 
 
 def _depth_first(a, dim):
@@ -188,9 +152,9 @@ class _ContinuedFraction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, a, positive, constant, pole_grad):
+    def forward(ctx, a, positive, constant):
         ctx.save_for_backward(a)
-        ctx.positive, ctx.constant, ctx.pole_grad = positive, constant, pole_grad
+        ctx.positive, ctx.constant = positive, constant
         *_, numerator, K_d = _continuants(_partial_denominators(a, positive, constant).unbind())
         return (numerator / (K_d if positive else _clamp(K_d, constant))).to(a.dtype)
 
@@ -198,35 +162,23 @@ class _ContinuedFraction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_z):
         (a,) = ctx.saved_tensors
-        partial = _partial_denominators(a, ctx.positive, ctx.constant).unbind()
-        *tails, K_d = _continuants(partial)
+        *tails, K_d = _continuants(_partial_denominators(a, ctx.positive, ctx.constant).unbind())
         reciprocal = (K_d if ctx.positive else _clamp(K_d, ctx.constant)).reciprocal()
         grad_z = grad_z.to(K_d.dtype)
         signed = (-grad_z, grad_z)
         # tails[d-k] is K_{d-k}; k runs from 1 to d
         ratios = [tail * reciprocal for tail in reversed(tails)]
-        if ctx.positive or ctx.pole_grad == "formula":
-            grads = [ratio.square_().mul_(signed[k % 2]) for k, ratio in enumerate(ratios)]
-        else:
-            clamped = K_d.abs() < ctx.constant  # a NaN is not, and stays
-            inside = [0.0] * len(ratios)
-            if ctx.pole_grad == "exact":
-                inside = [h * r * grad_z for h, r in zip(_heads(partial), ratios, strict=True)]
-            outside = [ratio.square() * signed[k % 2] for k, ratio in enumerate(ratios)]
-            grads = [torch.where(clamped, i, o) for i, o in zip(inside, outside, strict=True)]
-        grad = torch.stack(grads)
+        grad = torch.stack([ratio.square_().mul_(signed[k % 2]) for k, ratio in enumerate(ratios)])
         if ctx.positive:
             grad.mul_(torch.sigmoid(a.to(grad.dtype)))
-        return grad.to(a.dtype), None, None, None
+        return grad.to(a.dtype), None, None
 
 
-def _checked(a, pole, eps, floor, pole_grad, dim):
-    """-> positive, constant, pole_grad"""
+def _checked(a, pole, eps, floor, dim):
+    """-> positive, constant"""
     _check(a, pole, dim)
-    if pole_grad not in POLE_GRADS:
-        raise ValueError(f"cf_pole_grad must be one of {', '.join(POLE_GRADS)}, not {pole_grad!r}")
     positive = pole == "positive"
-    return positive, floor if positive else eps, pole_grad
+    return positive, floor if positive else eps
 
 
 def _check(a, pole, dim):
@@ -254,14 +206,6 @@ def _continuants(partial):
     for a_k in reversed(partial[:-1]):
         tails.append(torch.addcmul(tails[-2], a_k, tails[-1]))
     return tails
-
-
-def _heads(partial):
-    """The continuants of (a_2..a_{k-1}) for k = 1..d: dK_{d-1}/da_k is this one times K_{d-k}."""
-    heads = [torch.zeros_like(partial[0]), torch.ones_like(partial[0])]
-    for a_k in partial[1:-1]:
-        heads.append(torch.addcmul(heads[-2], a_k, heads[-1]))
-    return heads[: len(partial)]
 
 
 def continued_fraction_naive(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:

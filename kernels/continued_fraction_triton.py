@@ -62,7 +62,7 @@ def _forward_kernel(
 @triton.jit
 def _backward_kernel(
     a_ptr, grad_z_ptr, grad_ptr, count, constant,
-    D: tl.constexpr, POSITIVE: tl.constexpr, POLE_GRAD: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, POSITIVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """a: [D, count], grad_z: [count] -> grad: [D, count]"""
     here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -83,17 +83,9 @@ def _backward_kernel(
         tails += (partial[D - k] * tails[k - 1] + tails[k - 2],)
     K_d = tails[D]
     reciprocal = 1.0 / K_d if POSITIVE else _clamped_reciprocal(K_d, constant)
-    clamped = tl.abs(K_d) < constant  # a NaN is not, and stays
-    before, head = one, one * 0.0  # the continuants of (a_2..a_{k-1}), for k=1 none
     for k in tl.static_range(D):
         ratio = tails[D - 1 - k] * reciprocal
         grad = ratio * ratio if k % 2 else -(ratio * ratio)
-        if not POSITIVE and POLE_GRAD == "zero":
-            grad = tl.where(clamped, 0.0, grad)
-        if not POSITIVE and POLE_GRAD == "exact":
-            grad = tl.where(clamped, head * ratio, grad)
-            following = one if k == 0 else partial[k] * head + before
-            before, head = head, following
         grad = grad * grad_z
         if POSITIVE:
             grad = grad / (1.0 + tl.exp(-raw[k]))
@@ -110,7 +102,7 @@ def _block(depth, count):
 
 @triton_op("cofrgenet::continued_fraction_triton", mutates_args=())
 def _forward(
-    a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool
+    a: torch.Tensor, positive: bool, constant: float, ranged: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """a: [d, L, tokens] -> z [L, tokens] in a's type; with `ranged` low and high [L] float32, else [0]."""
     depth, ladders, tokens = a.shape
@@ -132,9 +124,7 @@ def _forward(
 
 
 @triton_op("cofrgenet::continued_fraction_triton_backward", mutates_args=())
-def _backward(
-    a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: float, pole_grad: str
-) -> torch.Tensor:
+def _backward(a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: float) -> torch.Tensor:
     """a: [d, L, tokens], grad_z: [L, tokens] -> [d, L, tokens] in a's type"""
     a, grad_z = a.contiguous(), grad_z.contiguous()
     grad = torch.empty_like(a)
@@ -142,7 +132,7 @@ def _backward(
     if a.numel():
         wrap_triton(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
             a, grad_z, grad, grad_z.numel(), constant,
-            D=len(a), POSITIVE=positive, POLE_GRAD=pole_grad, BLOCK=block,
+            D=len(a), POSITIVE=positive, BLOCK=block,
         )  # fmt: skip
     return grad
 
@@ -154,14 +144,14 @@ def _setup_context(ctx, inputs, output):
 
 def _backward_of_forward(ctx, grad_z, grad_low, grad_high):
     (a,) = ctx.saved_tensors
-    return _backward(a, grad_z, *ctx.options), None, None, None, None
+    return _backward(a, grad_z, *ctx.options), None, None, None
 
 
 _forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
 
 
 def continued_fraction_triton(
-    a: torch.Tensor, positive: bool, constant: float, pole_grad: str, ranged: bool = False
+    a: torch.Tensor, positive: bool, constant: float, ranged: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """a: [d, L, tokens] bfloat16, float16 or float32 -> z [L, tokens] in a's type, and with `ranged` low
     and high [L] float32, the smallest and largest finite z of each ladder (inf and -inf where none is),
@@ -169,5 +159,5 @@ def continued_fraction_triton(
 
     constant: floor where positive, else eps. Differentiable once.
     """
-    z, low, high = _forward(a, positive, constant, pole_grad, ranged)
+    z, low, high = _forward(a, positive, constant, ranged)
     return z, low.detach(), high.detach()

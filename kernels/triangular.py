@@ -58,29 +58,11 @@ def unpack_lower_naive(packed: torch.Tensor, size: int) -> torch.Tensor:
     return torch.stack(rows, dim=-2)
 
 
-def toeplitz(kernel: torch.Tensor, size: int) -> torch.Tensor:
-    """The matrix of a causal convolution: M_ts = m_{t-s}, with zeros above the diagonal.
-
-    kernel: [..., n] -> [..., size, size], size <= n, in the kernel's type. Raises ValueError where the
-    kernel is too short.
-    """
-    if kernel.shape[-1] < size:
-        raise ValueError(f"a kernel of {kernel.shape[-1]} numbers does not reach over {size} tokens")
-    # rows from below are windows that move by one over the kernel, last number first, and zeros
-    return F.pad(kernel[..., :size].flip(-1), (0, size - 1)).unfold(-1, size, 1).flip(-2)
-
-
-def toeplitz_rows(kernel: torch.Tensor, pos: torch.Tensor, size: int) -> torch.Tensor:
-    """Rows `pos` of that matrix. pos: [T] int64 below size -> [..., T, size]."""
-    distance = pos[:, None] - torch.arange(size, device=kernel.device)
-    return torch.where(distance >= 0, kernel[..., distance.clamp(min=0)], 0)
-
-
 def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """out_t = sum over s <= t of M_ts y_s.
 
     y: [..., T], matrix: [T, T] with zeros above the diagonal, of y's type -> [..., T]; under autocast
-    in its type. Or y: [N, rows, T] with a matrix for each of N, [N, T, T]. Long sequences are cut into
+    in its type. Long sequences are cut into
     four strips of outputs, each a dense product with the inputs up to its end: 5/8 of the FLOPs, and the
     gradient of the matrix is 0 to the right of the strips.
     Differentiable once.
@@ -99,7 +81,7 @@ def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     # added, not filled in: a NaN in the gradient must reach M and y
     y = _ZeroUnlessFinite.apply(y)
     if y.shape[-1] < _LONG.get(kind, float("inf")):
-        return _linear(y, matrix) + poison
+        return F.linear(y, matrix) + poison
     return _Strips.apply(y, matrix.to(y.dtype)) + poison
 
 
@@ -107,22 +89,17 @@ class _Strips(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, matrix):
         ctx.save_for_backward(y, matrix)
-        return torch.cat([_linear(y[..., :t], matrix[..., s:t, :t]) for s, t in _strips(y)], dim=-1)
+        return torch.cat([F.linear(y[..., :t], matrix[s:t, :t]) for s, t in _strips(y)], dim=-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         y, matrix = ctx.saved_tensors
         strips, length = _strips(y), y.shape[-1]
-        grad_y = torch.cat([grad[..., s:] @ matrix[..., s:, s:t] for s, t in strips], dim=-1)
-        if matrix.dim() == 2:
-            grad, y = grad.reshape(-1, length), y.reshape(-1, length)
+        grad_y = torch.cat([grad[..., s:] @ matrix[s:, s:t] for s, t in strips], dim=-1)
+        grad, y = grad.reshape(-1, length), y.reshape(-1, length)
         rows = [F.pad(grad[..., s:t].mT @ y[..., :t], (0, length - t)) for s, t in strips]
         return grad_y, torch.cat(rows, dim=-2)
-
-
-def _linear(y, matrix):
-    return F.linear(y, matrix) if matrix.dim() == 2 else y @ matrix.mT
 
 
 # from which length on strips are faster: measured on a CPU; on a GPU, where joining them costs a pass

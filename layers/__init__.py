@@ -5,8 +5,8 @@ An attention is built from (config, layer), all else from the config.
 
 from layers.attention import SoftmaxAttention
 from layers.bigbird import BigBird
-from layers.cattn import CAttnM
-from layers.cattn_c import CAttnC
+from layers.cattn_m import CAttnM
+from layers.cattn_relative import CAttnRelative
 from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.expe import ExPE, ExQPE
@@ -17,8 +17,8 @@ from layers.synthesizer import Synthesizer
 ATTENTION = {
     "softmax": SoftmaxAttention,
     "cattn_m": CAttnM,
+    "cattn_relative": CAttnRelative,
     "cattn_u": CAttnU,
-    "cattn_c": CAttnC,
     "synthesizer": Synthesizer,
     "bigbird": BigBird,
 }

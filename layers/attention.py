@@ -6,63 +6,69 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import of_previous, past, products, weighted_sum, written
+from layers.cache import causal_mask, of_token_before, products, update_cache, weighted_sum
+from layers.protocol import TokenMixer
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(TokenMixer):
     """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
 
-    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q. With key_shift a further
-    map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that a single
+    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q. With token_shift a
+    further map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that a single
     layer can find what followed the last token before (smeared keys, Olsson et al. 2022, with a map of
     their own).
     """
 
-    any_length = True  # more than block_size tokens too
+    keys = ("n_head", "n_kv_head", "token_shift")
+    any_length = True
     queries_and_keys = True
 
     def __init__(self, config, layer=0):
-        super().__init__()
+        super().__init__(config, layer)
         self.n_head, self.n_kv_head = config.n_head, config.n_kv_head or config.n_head
         kv = key_value_width(config)
         self.widths = (config.n_embd, kv, kv)
         self.dropout_rate = config.dropout
         self.qkv = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
-        self.previous = nn.Linear(config.n_embd, kv, bias=False) if config.key_shift else None
+        self.previous = nn.Linear(config.n_embd, kv, bias=False) if config.token_shift else None
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.proj.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
+    def residual_outputs(self):
+        return [self.proj]
+
     def new_cache(self, batch, length, device, dtype):
-        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each; with key_shift also what
-        the last token adds to the next one's k, [B, 1, n_kv_head D]
+        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each; with token_shift also
+        what the last token adds to the next one's k, [B, 1, n_kv_head D]
         """
         shapes = [(batch, self.n_kv_head, length, self.widths[0] // self.n_head)] * 2
         if self.previous is not None:
             shapes.append((batch, 1, self.widths[1]))
         return tuple(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
 
-    def forward(self, x, position=None, pos=None, layer=0, cache=None):
+    def forward(self, x, position=None, pos=None, layer=0):
         """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
 
-        Without a position the hooks of layers/position.py are left out. With a cache x is what follows
-        the tokens in it, at pos; attention runs in the cache's type.
+        Without a position the hooks of layers/position.py are left out.
         """
         q, k, v = self.project(x, position, pos, layer)
-        if self.previous is not None:
-            added = of_previous(self.previous(x), pos, None if cache is None else cache[2])
-            k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)
-        if position is not None:
-            q, k = position.rotate(q, k, pos)
-        if cache is None:
-            out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
-        else:
-            k_all, v_all = (written(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
-            out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)
+        return self.joined(self.attend(q.to(v.dtype), k.to(v.dtype), v))
+
+    def decode(self, x, pos, cache, position=None, layer=0):
+        """Attention runs in the cache's type."""
+        q, k, v = self.project(x, position, pos, layer, *cache[2:])
+        k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
+        return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype))
+
+    def joined(self, out):
+        """[B, n_head, T, D] -> [B, T, C]"""
         return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
 
-    def project(self, x, position=None, pos=None, layer=0):
-        """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D]; q and k may be wider floats than v."""
+    def project(self, x, position=None, pos=None, layer=0, last=None):
+        """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D]; q and k may be wider floats than v.
+
+        last: with token_shift, the cache's row of the last token.
+        """
         h_qk, h_v, exact = x, x, 0
         if position is not None:
             (h_qk, h_v), exact = position.before_qkv(x, pos, layer), position.exact_columns
@@ -75,7 +81,11 @@ class SoftmaxAttention(nn.Module):
             q, k = _linear(h_qk, of_qk, bias_qk, exact).split(self.widths[:2], dim=-1)
             parts = q, k, F.linear(h_v.to(of_v.dtype), of_v, bias_v)
         heads = (self.n_head, self.n_kv_head, self.n_kv_head)
-        return [part.unflatten(-1, (n, -1)).transpose(1, 2) for part, n in zip(parts, heads, strict=True)]
+        q, k, v = (p.unflatten(-1, (n, -1)).transpose(1, 2) for p, n in zip(parts, heads, strict=True))
+        if self.previous is not None:
+            added = of_token_before(self.previous(x), pos, last)
+            k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)
+        return (q, k, v) if position is None else (*position.rotate(q, k, pos), v)
 
     def attend(self, q, k, v):
         """q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D] -> [B, n_head, T, D]"""
@@ -104,15 +114,10 @@ class SoftmaxAttention(nn.Module):
 
     def visible(self, pos, length):
         """[n_head or 1, T, length] bool: does the token at pos see this row of the cache?"""
-        return past(pos, length)[None]
+        return causal_mask(pos, length)[None]
 
-    @staticmethod
-    def cropped(name, weight, config, block_size):
-        """The named weight of a module built from `config` for a smaller block_size."""
-        return weight
-
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def validate(cls, config):
         if config.n_head < 1:
             return []
         if config.n_embd % config.n_head:
@@ -121,26 +126,26 @@ class SoftmaxAttention(nn.Module):
             return [f"n_kv_head={config.n_kv_head} does not divide n_head={config.n_head}"]
         return []
 
-    @staticmethod
-    def parameter_count(config):
-        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head. key_shift: p p_kv
+    @classmethod
+    def parameter_count(cls, config):
+        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head. token_shift: p p_kv
         more.
         """
         width, kv = config.n_embd, key_value_width(config)
-        return 2 * (width + kv) * (width + config.bias) + config.key_shift * width * kv
+        return 2 * (width + kv) * (width + config.bias) + config.token_shift * width * kv
 
-    @staticmethod
-    def cached_values(config):
+    @classmethod
+    def cached_values(cls, config):
         """Per token of the past: k and v."""
         return 2 * key_value_width(config)
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         """Forward FLOPs of the matrix products; the causal mask is not subtracted. Columns of ExPE are
         counted as in a batch of one sequence: the sequences of a batch share their products.
         """
         width, kv = config.n_embd, key_value_width(config)
-        return 4 * width * (width + kv + context) + 2 * config.key_shift * width * kv
+        return 4 * width * (width + kv + context) + 2 * config.token_shift * width * kv
 
 
 def key_value_width(config) -> int:

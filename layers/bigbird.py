@@ -30,18 +30,22 @@ class BigBird(SoftmaxAttention):
     pass on the CPU, no dropout, and without the compiler it holds all scores in memory.
     """
 
+    keys = (
+        *SoftmaxAttention.keys,
+        *("bigbird_block", "bigbird_global", "bigbird_window", "bigbird_random", "bigbird_seed"),
+    )
     any_length = False  # the pattern ends at block_size
+    same_weights = ("softmax",)
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
         self.block, self.block_size = config.bigbird_block, config.block_size
-        self.drawn_from = config, layer
         self.register_buffer("blocks", torch.tensor(attended_blocks(config, layer)), persistent=False)
 
     def init_weights(self):
         """Draws the blocks again: `to_empty` leaves nothing of a buffer."""
         with torch.no_grad():
-            self.blocks.copy_(torch.tensor(attended_blocks(*self.drawn_from), device=self.blocks.device))
+            self.blocks.copy_(torch.tensor(attended_blocks(*self.built_from), device=self.blocks.device))
 
     def attend(self, q, k, v):
         length = q.shape[-2]
@@ -92,9 +96,9 @@ class BigBird(SoftmaxAttention):
             seq_lengths=(length, length),
         )
 
-    @staticmethod
-    def complaints(config):
-        wrong = SoftmaxAttention.complaints(config)
+    @classmethod
+    def validate(cls, config):
+        wrong = super().validate(config)
         if config.bigbird_block < 1:
             wrong.append(f"bigbird_block must be at least 1, not {config.bigbird_block}")
         if config.bigbird_window < 1 or config.bigbird_window % 2 == 0:
@@ -104,8 +108,8 @@ class BigBird(SoftmaxAttention):
                 wrong.append(f"{key} must be at least 0, not {getattr(config, key)}")
         return wrong
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         """Forward FLOPs of the matrix products, on average over the tokens. Attended blocks count in full,
         and once more mirrored above the diagonal: dense attention's future is counted too, though no good
         kernel computes it, so that this is its number where every block is attended.
@@ -117,7 +121,7 @@ class BigBird(SoftmaxAttention):
             free = max(0, before_window - config.bigbird_global)
             attended = row + 1 - free + min(config.bigbird_random, free)
             pairs += tokens * (2 * size * (attended - 1) + tokens)
-        projections = SoftmaxAttention.flops_per_token(config, 0)
+        projections = super().flops_per_token(config, 0)
         return projections + 4 * config.n_embd * pairs // context
 
 

@@ -16,23 +16,29 @@ import torch
 from torch import nn
 
 from kernels.triangular import causal_linear, lower_rows, packed_size, unpack_lower
-from layers.cache import weighted_sum, written
+from layers import ladder
+from layers.cache import update_cache, weighted_sum
 from layers.ladder import Ladders, has_intercepts
+from layers.protocol import TokenMixer
 
 
-class CAttnU(Ladders):
+class CAttnU(Ladders, TokenMixer):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
     Parameters are indexed by absolute position: a shorter sequence uses the first ones. Both triangles
     are one parameter M [2, block_size (block_size + 1) / 2], packed as `kernels.triangular` says.
     """
 
+    keys = ("cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
-    undecayed = ("w0", "b0", "constant")  # scales and shifts, though they lie in matrices
+
+    @classmethod
+    def keys_read(cls, config):
+        return ("cf_linear_intercept", *ladder.keys_read(config))
 
     def __init__(self, config, layer=0):
-        super().__init__()
-        self.block_size, self.width = config.block_size, config.n_embd
+        super().__init__(config, layer)
+        self.block_size = config.block_size
         self.residual_scale = (2 * config.n_layer) ** -0.5
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
@@ -55,22 +61,39 @@ class CAttnU(Ladders):
             self.M.normal_(std=0.02).mul_(row.rsqrt()).add_(1 / row)
             self.M[0].mul_(self.residual_scale)
 
+    def undecayed(self):
+        """Scales and shifts, though they lie in matrices."""
+        return [p for p in (self.w0, self.b0, self.constant) if p is not None]
+
     def new_cache(self, batch, length, device, dtype):
         """y^1 and y^2: [B, 2, length, C]. From x, half as wide, each step would have to compute the
         ladders of all the past anew, far more than the two products that remain.
         """
-        return (torch.empty(batch, 2, length, self.width, device=device, dtype=dtype),)
+        return (torch.empty(batch, 2, length, self.n_embd, device=device, dtype=dtype),)
 
-    def forward(self, x, pos=None, cache=None):
-        """With a cache x is what follows the tokens in it, at pos: [T] int64."""
-        length = x.shape[1] if cache is None else cache[0].shape[-2]
+    def forward(self, x):
+        y, length = self._inputs(x, x.shape[1]), x.shape[1]
+        M = unpack_lower(self.M, length)
+        first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
+        return self.dropout((first * second).mT)
+
+    def decode(self, x, pos, cache):
+        length = cache[0].shape[-2]
+        y = update_cache(*cache, self._inputs(x, length, pos).permute(0, 2, 3, 1), pos)
+        first, second = weighted_sum(lower_rows(self.M, pos, length), y).to(self.M.dtype).unbind(1)
+        return self.dropout(first * second)
+
+    def _inputs(self, x, length, pos=None):
+        """x: [B, T, C] at pos ([T] int64, None: 0 .. T - 1) -> y^1 and y^2: [B, C, 2, T]; length: of all
+        tokens that are seen.
+        """
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into CAttnU's block_size of {self.block_size} positions"
             )
         # float32 up to the matrix products, and no operation before them that autocast would round
         x = x.mT.to(torch.promote_types(x.dtype, torch.float32))
-        own = slice(length) if cache is None else pos  # the ladders of these tokens
+        own = slice(length) if pos is None else pos  # the ladders of these tokens
         y = self.w0[:, own] * x.unsqueeze(-2)
         if self.b0 is not None:
             y = y + self.b0[:, own]
@@ -79,37 +102,31 @@ class CAttnU(Ladders):
             if self.b:
                 a = a + torch.stack(list(self.b))[:, :, None, None, own]
             a = a.movedim((0, 1), (-3, -2))
-            y = y + self.fraction(a, None if cache is None else pos)
+            y = y + self.fraction(a, pos)
         elif self.constant is not None:
             y = y + self.constant[:, own]
-        y = y.to(self.M.dtype)
-        if cache is None:
-            M = unpack_lower(self.M, length)
-            first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
-            return self.dropout((first * second).mT)
-        y = written(*cache, y.permute(0, 2, 3, 1), pos)
-        first, second = weighted_sum(lower_rows(self.M, pos, length), y).to(self.M.dtype).unbind(1)
-        return self.dropout(first * second)
+        return y.to(self.M.dtype)
 
-    @staticmethod
-    def cropped(name, weight, config, block_size):
+    @classmethod
+    def cropped(cls, name, weight, config, block_size):
         """The named weight for a smaller block_size: everything is indexed by position, last."""
         return weight[..., : packed_size(block_size) if name == "M" else block_size]
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without
         intercepts), 2 l more with cf_linear_intercept."""
         length, biased = config.block_size, has_intercepts(config)
-        ladders = config.cf_control_constant if config.cf_control else config.cf_depth * (1 + biased)
+        controls = {"zero": 0, "constant": 1}
+        ladders = controls.get(config.cf_control, config.cf_depth * (1 + biased))
         return 2 * packed_size(length) + 2 * length * (ladders + 1 + config.cf_linear_intercept)
 
-    @staticmethod
-    def cached_values(config):
+    @classmethod
+    def cached_values(cls, config):
         """Per token of the past: y^1 and y^2."""
         return 2 * config.n_embd
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         """Forward FLOPs of the two matrix products; the zeros above the diagonal are not subtracted."""
         return 4 * config.n_embd * context

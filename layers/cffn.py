@@ -14,25 +14,28 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from layers import ladder
 from layers.ladder import LadderEnsemble
+from layers.protocol import ChannelMixer
 
 GLUS = ("glu", "glu_collapsed")
 
 
-class CffnGated(nn.Module):
+class CffnGated(ChannelMixer):
     """y = U h + V z(h), equation 8 with the ensemble's own input h, which is gated as cffn_gate says:
 
     - self:           h = sigmoid(G x) * x: the reading closest to print, and Table 1's 2 p^2 + L p (d + 1)
     - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x)
 
-    h of a GLU is `ffn_hidden` wide, None: as wide as x. cffn_proj: a p x p map on the output.
+    h of a GLU is `ffn_hidden` wide, None: as wide as x.
     """
 
+    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config)
         width, ladders, hidden = config.n_embd, config.cf_ladders, self.hidden(config)
         self.kind = config.cffn_gate
         self.gate = nn.Linear(width, hidden, bias=False)
@@ -46,21 +49,27 @@ class CffnGated(nn.Module):
             project=self.kind != "glu",
         )
         self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
-        self.proj = nn.Linear(width, width, bias=False) if config.cffn_proj else None
-        outputs = (self.V, self.ladders.V, self.ladders.U if self.kind != "glu" else None)
-        for output in (self.proj,) if config.cffn_proj else filter(None, outputs):
-            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
+
+    @classmethod
+    def keys_read(cls, config):
+        glu = config.cffn_gate in GLUS
+        ranks = config.cf_control == "none" or config.cffn_gate == "glu"
+        keys = ("cffn_gate", "cf_linear_intercept", *ladder.keys_read(config))
+        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ranks, *_shape_key(config))
+
+    def residual_outputs(self):
+        return [self.V] if self.kind == "glu" else list(filter(None, (self.ladders.V, self.ladders.U)))
 
     def forward(self, x):
         gate = self.gate(x)
         y = self.ladders(F.silu(gate) * self.up(x) if self.kind in GLUS else torch.sigmoid(gate) * x)
         if self.V is not None:
             y = self.V(y.to(self.V.weight.dtype))
-        return self.dropout(y if self.proj is None else self.proj(y))
+        return self.dropout(y)
 
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def validate(cls, config):
         if config.cf_ladder == "inner":
             return []
         if config.cffn_gate == "glu":
@@ -74,15 +83,15 @@ class CffnGated(nn.Module):
         """Width of h, the input of the ladders."""
         return (config.ffn_hidden or config.n_embd) if config.cffn_gate in GLUS else config.n_embd
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         """2 p^2 + L (p (d + 1) + d); a GLU of width h: glu 2 p h + L (h (d + 1) + d + p), glu_collapsed
-        3 p h + L (h d + d + p); cffn_proj: p^2 more. cf_linear_intercept: p more (glu: L).
+        3 p h + L (h d + d + p). cf_linear_intercept: p more (glu: L).
         """
         return CffnGated._maps(config) + LadderEnsemble.parameter_count(config, *CffnGated._sizes(config))
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         """Two for each weight of a matrix."""
         return 2 * CffnGated._maps(config) + LadderEnsemble.flops_per_token(
             config, *CffnGated._sizes(config)
@@ -97,52 +106,60 @@ class CffnGated(nn.Module):
 
     @staticmethod
     def _maps(config):
-        """Weights of the linear maps beside the ensemble's: G, P, glu's V, and the proj."""
+        """Weights of the linear maps beside the ensemble's: G, P and glu's V."""
         p, h, kind = config.n_embd, CffnGated.hidden(config), config.cffn_gate
         wide = (1 + (kind in GLUS)) * p * h
-        return wide + (kind == "glu") * config.cf_ladders * p + config.cffn_proj * p * p
+        return wide + (kind == "glu") * config.cf_ladders * p
 
 
-class CffnProduct(nn.Module):
+class CffnProduct(ChannelMixer):
     """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
+    keys = ("cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config)
         width, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
         self.first = LadderEnsemble(config, width, width, ladders, depth)
         self.second = LadderEnsemble(config, width, width, ladders, depth + 1)
-        for output in filter(None, (self.first.U, self.first.V)):
-            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
+
+    @classmethod
+    def keys_read(cls, config):
+        ladders = ("cf_ladders",) * (config.cf_control == "none")
+        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config), *_shape_key(config))
+
+    def residual_outputs(self):
+        return list(filter(None, (self.first.U, self.first.V)))
 
     def forward(self, x):
         return self.dropout(self.first(x) * self.second(x))
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         """2 p^2 + L (p (2 d + 3) + 2 d + 1); cf_linear_intercept: 2 p more"""
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
         return sum(LadderEnsemble.parameter_count(config, p, p, ladders, k) for k in (depth, depth + 1))
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         p, ladders, depth = config.n_embd, config.cf_ladders, config.cf_depth
         return sum(LadderEnsemble.flops_per_token(config, p, p, ladders, k) for k in (depth, depth + 1))
 
 
-class CffnAdded(nn.Module):
+class CffnAdded(ChannelMixer):
     """y = (U_1 x) * (U_2 x) + V z(x)
 
-    cf_control: V z is left out, or with `ffn_hidden` a GLU that wide stands in its place,
-    V (silu(G x) * P x): but for biases as many parameters as with as many ladders of depth 2.
+    cf_control=zero leaves V z out. With `ffn_hidden` a GLU that wide, V (silu(G x) * P x), takes its place:
+    but for biases it has as many parameters as as many ladders of depth 2.
     """
 
+    keys = ("ffn_hidden", "cf_ladders", "cf_ladder", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config)
         width, units = config.n_embd, self.units(config)
         self.U1 = nn.Linear(width, width, bias=False)
         self.U2 = nn.Linear(width, width, bias=False)
@@ -152,9 +169,15 @@ class CffnAdded(nn.Module):
         # G above P: one matrix product
         self.up = nn.Linear(width, 2 * units, bias=False) if units else None
         self.down = nn.Linear(units, width, bias=False) if units else None
-        for output in filter(None, (self.U1, self.ladders.V, self.down)):
-            output.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
+
+    @classmethod
+    def keys_read(cls, config):
+        own = "cf_ladders" if config.cf_control == "none" else "ffn_hidden"
+        return (own, *ladder.keys_read(config), *_shape_key(config))
+
+    def residual_outputs(self):
+        return list(filter(None, (self.U1, self.ladders.V, self.down)))
 
     def forward(self, x):
         beside = self.ladders(x)
@@ -163,26 +186,31 @@ class CffnAdded(nn.Module):
             beside = self.down(F.silu(gate) * value)
         return self.dropout(self.U1(x) * self.U2(x) + beside)
 
-    @staticmethod
-    def complaints(config):
-        if config.cf_control_constant and CffnAdded.units(config):
+    @classmethod
+    def validate(cls, config):
+        if config.cf_control == "constant" and config.ffn_hidden:
             return ["ffn=cffn_added has either units or a constant for its fractions: leave ffn_hidden out"]
         return []
 
     @staticmethod
     def units(config):
         """Of the GLU in place of the ladders."""
-        return (config.cf_control and config.ffn_hidden) or 0
+        return (config.cf_control == "zero" and config.ffn_hidden) or 0
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         """2 p^2 + L (p (d + 1) + d), or 2 p^2 + 3 p h with the units of a control"""
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.parameter_count(config, p, p, ladders, config.cf_depth, linear=False)
         return 2 * p * p + 3 * p * CffnAdded.units(config) + ensemble
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
         return 4 * p * p + 6 * p * CffnAdded.units(config) + ensemble
+
+
+def _shape_key(config):
+    """cf_ladder has an effect where there are ladders."""
+    return ("cf_ladder",) * (config.cf_control == "none")

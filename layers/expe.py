@@ -34,6 +34,10 @@ class ExPE(NoPosition):
     expe_inference_scale: p is multiplied by it, not in training.
     """
 
+    keys = (
+        *("expe_width", "expe_start", "expe_theta", "expe_stable", "expe_once", "expe_learned"),
+        *("expe_on_v", "expe_inference_scale"),
+    )
     needs_queries_and_keys = True
 
     def __init__(self, config):
@@ -90,7 +94,7 @@ class ExPE(NoPosition):
         return h_qk, h_qk if self.on_v else h
 
     @classmethod
-    def complaints(cls, config):
+    def validate(cls, config):
         wrong = []
         if width(config) >= config.n_embd:
             wrong.append(f"expe_width={width(config)} leaves nothing of n_embd={config.n_embd}")
@@ -109,6 +113,13 @@ class ExPE(NoPosition):
 class ExQPE(ExPE):
     """position=exqpe: a step changes one column. The same keys, but that it has no stable form."""
 
+    keys = (*ExPE.keys, "exqpe_theta_1", "exqpe_theta_2")
+
+    @classmethod
+    def keys_read(cls, config):
+        given = config.exqpe_theta_1 is not None and config.exqpe_theta_2 is not None
+        return tuple(key for key in cls.keys if key != "expe_theta" or not given)
+
     @staticmethod
     def constants(config):
         """(S, theta_1, theta_2); unless given theta and l theta: columns grow as fast as ExPE's."""
@@ -124,9 +135,9 @@ class ExQPE(ExPE):
         return start + theta_1 * j.float() + theta_2 * ((n - j + self.width) // self.width).float()
 
     @classmethod
-    def complaints(cls, config):
+    def validate(cls, config):
         stable = ["expe_stable is an ablation of position=expe"] if config.expe_stable else []
-        return super().complaints(config) + stable
+        return super().validate(config) + stable
 
 
 def width(config) -> int:

@@ -3,21 +3,27 @@
 from torch import nn
 from torch.nn import functional as F
 
+from layers.protocol import ChannelMixer
 
-class MLP(nn.Module):
+
+class MLP(ChannelMixer):
     """y = W_2 gelu(W_1 x), four times as wide inside unless ffn_hidden says otherwise.
 
     x: [B, T, C] -> [B, T, C].
     """
 
+    keys = ("ffn_hidden", "gelu_approximation")
+
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config)
         hidden = self.hidden(config)
         self.approximation = config.gelu_approximation
         self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
-        self.down.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
+
+    def residual_outputs(self):
+        return [self.down]
 
     def forward(self, x):
         return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximation)))
@@ -38,20 +44,24 @@ class MLP(nn.Module):
         return 4 * config.n_embd * cls.hidden(config)
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(ChannelMixer):
     """y = W_3 (silu(W_1 x) * W_2 x), the feed-forward layer of Llama. x: [B, T, C] -> [B, T, C].
 
     `up` holds W_1 above W_2: one matrix product. 8/3 times as wide inside, rounded up to a multiple of
     256, unless ffn_hidden says otherwise: about as many parameters as an MLP.
     """
 
+    keys = ("ffn_hidden",)
+
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config)
         hidden = self.hidden(config)
         self.up = nn.Linear(config.n_embd, 2 * hidden, bias=config.bias)
         self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
-        self.down.residual_output = True
         self.dropout = nn.Dropout(config.dropout)
+
+    def residual_outputs(self):
+        return [self.down]
 
     def forward(self, x):
         gate, value = self.up(x).chunk(2, dim=-1)

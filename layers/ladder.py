@@ -22,12 +22,26 @@ from kernels.continued_fraction import (
     denominator,
     finite_range,
 )
+from layers.protocol import Drawn
+
+KEYS = (
+    *("cf_control", "cf_depth", "cf_pole", "cf_eps", "cf_floor", "cf_init", "cf_intercept"),
+    *("cf_impl", "cf_backend", "cf_eval_clip"),
+)
 
 
-class Fraction(nn.Module):
+def keys_read(config) -> tuple[str, ...]:
+    """Those of KEYS that have an effect on ladders with this config."""
+    if config.cf_control != "none":
+        return ("cf_control",)
+    other = "cf_floor" if config.cf_pole == "clamp" else "cf_eps"
+    return tuple(key for key in KEYS if key != other)
+
+
+class Fraction(Drawn):
     """z = f(a_1..a_d) for ladders of a given shape, as the config's cf_ keys say.
 
-    config: reads cf_pole, cf_eps, cf_floor, cf_pole_grad, cf_impl, cf_backend, cf_eval_clip.
+    config: reads cf_pole, cf_eps, cf_floor, cf_impl, cf_backend, cf_eval_clip.
     shape: that of the ladders, e.g. (L,). Where ladders are indexed by position, the last dimension of
     a forward pass may be shorter and means the first ones.
 
@@ -40,7 +54,7 @@ class Fraction(nn.Module):
         super().__init__()
         self.shape = tuple(shape)
         self.pole, self.eps, self.floor = config.cf_pole, config.cf_eps, config.cf_floor
-        self.pole_grad, self.impl, self.backend = config.cf_pole_grad, config.cf_impl, config.cf_backend
+        self.impl, self.backend = config.cf_impl, config.cf_backend
         self.clip = True
         self.has_range = config.cf_eval_clip
         if self.has_range:
@@ -69,7 +83,7 @@ class Fraction(nn.Module):
             z = continued_fraction_ladder(a, self.pole, self.eps, self.floor, depth)
             seen = finite_range(z, len(shape)) if recording else None
         else:
-            options = (self.pole, self.eps, self.floor, self.pole_grad, self.backend, depth)
+            options = (self.pole, self.eps, self.floor, self.backend, depth)
             if recording:
                 z, *seen = continued_fraction_and_range(a, *options)
             else:
@@ -91,7 +105,7 @@ class Fraction(nn.Module):
         return denominator(a, self.pole, self.floor, dim=-1 - len(self.shape))
 
 
-class Ladders(nn.Module):
+class Ladders(Drawn):
     """Holds the ladders of a module: the weights and intercepts of their partial denominators, and f.
 
     Those of each depth are tensors of their own, W_k and b_k, so that a schedule can hold a depth
@@ -101,10 +115,12 @@ class Ladders(nn.Module):
     def hold_ladders(
         self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in, constant_shape, start=0.5
     ):
-        """fan_in: how many inputs a partial denominator sums over. With cf_control nothing is held, or with
-        cf_control_constant `constant`, which is `start` at first, by default about what a fraction is then.
+        """fan_in: how many inputs a partial denominator sums over.
+
+        cf_control=zero holds nothing. cf_control=constant holds `constant`, which is initialised to
+        `start`: by default about the value of a fraction at initialisation.
         """
-        self.depth = 0 if config.cf_control else depth
+        self.depth = depth if config.cf_control == "none" else 0
         self.weight_std = {"fan_in": 0.1, "nanogpt_xl": 0.8}.get(config.cf_init, 0.02 * fan_in**0.5)
         self.weight_std /= fan_in**0.5
         self.intercept = config.cf_intercept
@@ -112,7 +128,7 @@ class Ladders(nn.Module):
         self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
         self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(intercepts))
         self.fraction = Fraction(config, fraction_shape) if self.depth else None
-        constant = config.cf_control and config.cf_control_constant
+        constant = config.cf_control == "constant"
         self.constant = nn.Parameter(torch.empty(constant_shape)) if constant else None
         self.start = start
 
@@ -153,7 +169,7 @@ class LadderEnsemble(Ladders):
     a_k^{j,c} = W_k[j,c] x_c + b_k[j] and y_c = (U x)_c + sum_j V[c,j] z_{j,c}. As many parameters; p
     times as many fractions, and activations in proportion. Needs p = q and V.
 
-    cf_control: y = U x, and 0 without U; cf_control_constant: a learned vector in place of V z or z.
+    cf_control=zero: y = U x, and 0 without U. cf_control=constant: a learned vector in place of V z or z.
     """
 
     def __init__(self, config, n_in, n_out, ladders, depth, linear=True, project=True):
@@ -167,9 +183,8 @@ class LadderEnsemble(Ladders):
             raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
         self.n_in, self.ladders, self.projects = n_in, ladders, project
         self.U = nn.Linear(n_in, n_out, bias=config.cf_linear_intercept) if linear else None
-        self.V = nn.Linear(ladders, n_out, bias=False) if project and not config.cf_control else None
-        if self.elementwise and self.V is not None:
-            self.V.elementwise = True  # a table of weights, though it is held as a map
+        projects = project and config.cf_control == "none"
+        self.V = nn.Linear(ladders, n_out, bias=False) if projects else None
         fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
         shapes = (ladders, n_in), (ladders,), fractions
         self.hold_ladders(config, depth, *shapes, fan_in, (n_out,), 0.0 if project else 0.5)
@@ -228,8 +243,8 @@ class LadderEnsemble(Ladders):
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
         """L d p for the ladders, L d for their intercepts, p q for U (q more with its own), L q for V."""
         affine = linear * (n_in + config.cf_linear_intercept) * n_out
-        if config.cf_control:
-            return affine + config.cf_control_constant * n_out
+        if config.cf_control != "none":
+            return affine + (config.cf_control == "constant") * n_out
         return ladders * depth * (n_in + has_intercepts(config)) + affine + project * ladders * n_out
 
     @staticmethod
@@ -237,6 +252,6 @@ class LadderEnsemble(Ladders):
         """Matrix products only (two FLOPs a weight). The fraction itself is O(L d) and not counted;
         elementwise all but U is element by element, O(L d p), and not counted either.
         """
-        if config.cf_ladder == "elementwise" or config.cf_control:
+        if config.cf_ladder == "elementwise" or config.cf_control != "none":
             return 2 * linear * n_in * n_out
         return 2 * (ladders * depth * n_in + linear * n_in * n_out + project * ladders * n_out)

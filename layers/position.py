@@ -15,10 +15,13 @@ import math
 import torch
 from torch import nn
 
+from layers.protocol import Drawn
 
-class NoPosition(nn.Module):
+
+class NoPosition(Drawn):
     """No positions at all (a causal mask alone tells a model something); the hooks of the others."""
 
+    keys: tuple[str, ...] = ()  # config keys that the class reads, but for sizes
     any_length = True  # positions from block_size on have an encoding too
     needs_queries_and_keys = False
     embedding_std = 0.02  # of the token embedding at the start
@@ -26,6 +29,7 @@ class NoPosition(nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        self.built_from = (config,)
 
     def embed(self, x, pos):
         """x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
@@ -39,17 +43,23 @@ class NoPosition(nn.Module):
         """q: [B, H, T, D], k: [B, H_kv, T, D] -> the same shapes and dtypes"""
         return q, k
 
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def keys_read(cls, config) -> tuple[str, ...]:
+        """Those of `keys` that have an effect with this config."""
+        return cls.keys
+
+    @classmethod
+    def validate(cls, config) -> list[str]:
+        """What is wrong with the config, one sentence each."""
         return []
 
-    @staticmethod
-    def cropped(name, weight, config, block_size):
+    @classmethod
+    def cropped(cls, name, weight, config, block_size):
         """The named weight of a module built from `config` for a smaller block_size."""
         return weight
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config) -> int:
         return 0
 
 
@@ -66,12 +76,12 @@ class LearnedPosition(NoPosition):
         """pos below block_size"""
         return x + self.table(pos)
 
-    @staticmethod
-    def cropped(name, weight, config, block_size):
+    @classmethod
+    def cropped(cls, name, weight, config, block_size):
         return weight[:block_size]
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         return config.block_size * config.n_embd
 
 
@@ -91,8 +101,8 @@ class SinusoidalPosition(NoPosition):
     def embed(self, x, pos):
         return x * x.shape[-1] ** 0.5 + sinusoids(pos, x.shape[-1]).to(x.dtype)
 
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def validate(cls, config):
         if config.n_embd % 2:
             return [f"position=sinusoidal pairs columns: n_embd={config.n_embd} is odd"]
         return []
@@ -104,6 +114,10 @@ def sinusoids(pos, width):
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
+LLAMA3 = ("rope_factor", "rope_low_freq_factor", "rope_high_freq_factor")
+LLAMA3 += ("rope_original_max_position_embeddings",)
+
+
 class RotaryPosition(NoPosition):
     """RoPE (Su et al. 2021): pairs of columns of each head's q and k turn by n rope_base^(-2i / D).
 
@@ -111,19 +125,19 @@ class RotaryPosition(NoPosition):
     m - n only. Angles and products are float32. rope_scaling=llama3 stretches the slow frequencies.
     """
 
+    keys = ("n_head", "rope_base", "rope_scaling", *LLAMA3)
     needs_queries_and_keys = True
+
+    @classmethod
+    def keys_read(cls, config):
+        return cls.keys if config.rope_scaling == "llama3" else cls.keys[: -len(LLAMA3)]
 
     def __init__(self, config):
         super().__init__(config)
         self.base = config.rope_base
         self.scaling = None
         if config.rope_scaling == "llama3":
-            self.scaling = (
-                config.rope_factor,
-                config.rope_low_freq_factor,
-                config.rope_high_freq_factor,
-                config.rope_original_max_position_embeddings,
-            )
+            self.scaling = tuple(getattr(config, key) for key in LLAMA3)
 
     def rotate(self, q, k, pos):
         frequencies = inverse_frequencies(q.shape[-1], self.base, pos.device)
@@ -133,8 +147,8 @@ class RotaryPosition(NoPosition):
         cos, sin = angles.cos(), angles.sin()
         return _turned(q, cos, sin), _turned(k, cos, sin)
 
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def validate(cls, config):
         wrong = []
         if config.n_head > 0 and config.n_embd % (2 * config.n_head):
             wrong.append(

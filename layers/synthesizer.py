@@ -13,14 +13,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import past, weighted_sum, written
+from layers.cache import causal_mask, update_cache, weighted_sum
+from layers.protocol import TokenMixer
 
 
-class Synthesizer(nn.Module):
+class Synthesizer(TokenMixer):
     """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the C x C map that joins the heads."""
 
+    keys = ("n_head", "synthesizer_proj")
+
     def __init__(self, config, layer=0):
-        super().__init__()
+        super().__init__(config, layer)
         self.n_head, self.block_size = config.n_head, config.block_size
         width = config.n_embd // config.n_head
         self.dropout_rate = config.dropout
@@ -33,7 +36,6 @@ class Synthesizer(nn.Module):
         self.proj = None
         if config.synthesizer_proj:
             self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        (self.proj or self.value).residual_output = True
         self.dropout = nn.Dropout(config.dropout)
 
     def init_weights(self):
@@ -41,32 +43,39 @@ class Synthesizer(nn.Module):
             nn.init.normal_(matrix, std=0.02)
             nn.init.zeros_(bias)
 
+    def residual_outputs(self):
+        return [self.proj or self.value]
+
     def new_cache(self, batch, length, device, dtype):
         """v: [B, n_head, length, C / n_head]. Scores need nothing of the past."""
         shape = (batch, self.n_head, length, self.W1.shape[-1])
         return (torch.empty(shape, device=device, dtype=dtype),)
 
-    def forward(self, x, pos=None, cache=None):
-        """With a cache x is what follows the tokens in it, at pos: [T] int64."""
-        length = x.shape[1] if cache is None else cache[0].shape[-2]
+    def forward(self, x):
+        return self._joined(self._attend(*self._hidden_and_values(x, x.shape[1])))
+
+    def decode(self, x, pos, cache):
+        hidden, v = self._hidden_and_values(x, cache[0].shape[-2])
+        return self._joined(self._attend_cached(hidden, update_cache(*cache, v, pos), pos).to(v.dtype))
+
+    def _hidden_and_values(self, x, length):
+        """-> relu(W_1 h + b_1), v: [B, H, T, C / n_head] each; length: of all tokens that are seen."""
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into Synthesizer's block_size of {self.block_size} columns"
             )
         h, v = (y.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for y in (x, self.value(x)))
-        hidden = F.relu(h @ self.W1.mT + self.b1.view(self.n_head, 1, -1))
-        if cache is None:
-            out = self._attend(hidden, v, length)
-        else:
-            out = self._attend_cached(hidden, written(*cache, v, pos), pos).to(v.dtype)
+        return F.relu(h @ self.W1.mT + self.b1.view(self.n_head, 1, -1)), v
+
+    def _joined(self, out):
         out = out.transpose(1, 2).flatten(-2)
         return self.dropout(out if self.proj is None else self.proj(out))
 
-    def _attend(self, hidden, v, length):
+    def _attend(self, hidden, v):
         """SDPA never writes the [B, H, T, T] scores: hidden units are its queries and W_2 its keys. b_2
         is the weight of one more unit, which is always 1; zeros fill up to a width that kernels take.
         """
-        width = v.shape[-1]
+        length, width = v.shape[-2:]
         zeros = 7 - width % 8
         q = F.pad(F.pad(hidden, (0, 1), value=1.0), (0, zeros))
         b2 = self.b2.view(self.n_head, -1, 1)
@@ -81,36 +90,36 @@ class Synthesizer(nn.Module):
         length = v.shape[-2]
         scores = hidden @ self.W2[:, :length].mT + self.b2.view(self.n_head, 1, -1)[..., :length]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        weights = scores.masked_fill(~past(pos, length), float("-inf")).softmax(-1)
+        weights = scores.masked_fill(~causal_mask(pos, length), float("-inf")).softmax(-1)
         return weighted_sum(F.dropout(weights, self.dropout_rate, self.training), v)
 
-    @staticmethod
-    def cropped(name, weight, config, block_size):
+    @classmethod
+    def cropped(cls, name, weight, config, block_size):
         """The named weight for a smaller block_size: W2 and b2 lose the last positions' rows."""
         if name == "b2":
             return weight.unflatten(0, (config.n_head, -1))[:, :block_size].flatten()
         return weight[:, :block_size] if name == "W2" else weight
 
-    @staticmethod
-    def complaints(config):
+    @classmethod
+    def validate(cls, config):
         if config.n_head > 0 and config.n_embd % config.n_head:
             return [f"n_head={config.n_head} does not divide n_embd={config.n_embd}"]
         return []
 
-    @staticmethod
-    def parameter_count(config):
+    @classmethod
+    def parameter_count(cls, config):
         """H heads: W_1 p^2 / H, b_1 p, W_2 l p, b_2 l H, and p^2 each for W^v and the projection."""
         width, heads, length = config.n_embd, config.n_head, config.block_size
         scores = width * (width // heads) + width + length * (width + heads)
         return scores + (1 + config.synthesizer_proj) * (width**2 + config.bias * width)
 
-    @staticmethod
-    def cached_values(config):
+    @classmethod
+    def cached_values(cls, config):
         """Per token of the past: v alone."""
         return config.n_embd
 
-    @staticmethod
-    def flops_per_token(config, context):
+    @classmethod
+    def flops_per_token(cls, config, context):
         """Forward FLOPs of the equation's matrix products; the causal mask is not subtracted."""
         width = config.n_embd
         linear = width * (width // config.n_head) + (1 + config.synthesizer_proj) * width**2

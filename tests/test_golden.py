@@ -21,7 +21,6 @@ VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools
 VARIANTS |= {
     "cffn_gated glu": ["--ffn=cffn_gated", "--cffn_gate=glu"],
     "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
-    "cffn_gated proj": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed", "--cffn_proj=True"],
     "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],
     "cattn_m heads proj strict": [
         "--attention=cattn_m", "--cattn_heads=2", "--cattn_proj=True", "--cattn_strict=True"
@@ -66,12 +65,10 @@ VARIANTS |= {
         "--position=rope", "--norm=rmsnorm", "--ffn=swiglu", "--ffn_hidden=80", "--n_kv_head=1",
     ],
     "cattn_m shared values": ["--attention=cattn_m", "--cattn_value_heads=1", "--position=none"],
-    "cattn_m relative": ["--attention=cattn_m", "--cattn_relative=True", "--cattn_heads=2"],
-    "cattn_c heads proj": ["--attention=cattn_c", "--cattn_heads=4", "--cattn_proj=True"],
-    "control": ["--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True"],
-    "control constant": [
-        "--attention=cattn_c", "--ffn=cffn_product", "--cf_control=True", "--cf_control_constant=True"
-    ],
+    "cattn_m relative": ["--attention=cattn_relative", "--cattn_heads=2"],
+    "cattn_relative content": ["--attention=cattn_relative", "--cattn_content=True", "--token_shift=True"],
+    "control": ["--attention=cattn_u", "--ffn=cffn_product", "--cf_control=zero"],
+    "control constant": ["--attention=cattn_u", "--ffn=cffn_product", "--cf_control=constant"],
     "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{
@@ -79,7 +76,7 @@ VARIANTS |= {
             "--attention=cattn_u", "--ffn=cffn_added", "--cf_pole=clamp", "--cf_init=nanogpt",
             "--cf_intercept=none", "--cf_eps=0.3", f"--{key}",
         ]
-        for key in ("cf_pole_grad=formula", "cf_pole_grad=exact", "cf_pole_grad=zero", "cf_impl=ladder")
+        for key in ("cf_impl=continuant", "cf_impl=ladder")
     },
 }  # fmt: skip
 

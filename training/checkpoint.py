@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from history import weights_of_today
+
 FORMAT = "cofrgenet checkpoint 2"
 REQUIRED = {
     "step",
@@ -148,6 +150,7 @@ def load(path: Path, mmap: bool = False) -> dict:
     if found != FORMAT or not content.keys() >= REQUIRED:
         what = f"its format is {found!r}, not {FORMAT!r}" if found != FORMAT else "it lacks parts"
         raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
+    content["model"] = weights_of_today(content["model"])
     return content
 
 

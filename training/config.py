@@ -1,19 +1,15 @@
-"""The keys of a training run, and where those come from that the command line does not give."""
+"""The keys of a training run."""
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from architecture import ModelConfig
-from configurator import ConfigError
 from data import DataError, mixture
 from layers import ATTENTION, FFN
-from training import pretrained, surgery
-from training.checkpoint import CheckpointError
 from training.distributed import world_size
 
 
@@ -50,11 +46,8 @@ class TrainConfig(ModelConfig):
     beta1: float = 0.9  # AdamW
     beta2: float = 0.95  # AdamW
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
-    ladder_grad_clip: float = 0.0  # that of the ladder weights alone, clipped before all; 0: no clipping
     dyadic: bool = False  # ladder weights of depth i train for the last max_iters / 2^i steps only
     dyadic_iters: int | None = None  # the steps that this divides; None: max_iters
-    dyadic_rewarmup: int = 0  # steps of linear warmup of a depth that woke
-    dyadic_reset_ranges: bool = False  # forget the ladders' ranges (cf_eval_clip) when a depth wakes
     # watching
     log_interval: int = 10  # steps between training records
     eval_interval: int = 2000  # steps between evaluations
@@ -78,7 +71,7 @@ class TrainConfig(ModelConfig):
         for key in (*positive.split(), *optional):
             if getattr(self, key) is not None and not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        at_least_0 = "min_lr warmup_iters weight_decay grad_clip ladder_grad_clip seed dyadic_rewarmup"
+        at_least_0 = "min_lr warmup_iters weight_decay grad_clip seed"
         for key in at_least_0.split():
             if not getattr(self, key) >= 0:
                 wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
@@ -112,14 +105,13 @@ class TrainConfig(ModelConfig):
                 f"than max_iters={self.max_iters}"
             )
         known = self.attention in ATTENTION and self.ffn in FFN  # if not, that is said already
-        for key in ("dyadic", "decay_ladders", "ladder_lr", "ladder_grad_clip"):
+        for key in ("dyadic", "decay_ladders", "ladder_lr"):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
-                control = ", or none with cf_control=True" if self.cf_control else ""
+                control = (
+                    f", or none with cf_control={self.cf_control}" if self.cf_control != "none" else ""
+                )
                 without = f"attention={self.attention} and ffn={self.ffn} have no ladders{control}"
                 wrong.append(f"{key}={getattr(self, key)}, but {without}")
-        for key in ("dyadic_rewarmup", "dyadic_reset_ranges"):
-            if getattr(self, key) and not self.dyadic:
-                wrong.append(f"{key} acts with dyadic=True only")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
         if self.device == "cuda" and not torch.cuda.is_available() and not self.dry_run:
@@ -137,8 +129,7 @@ class TrainConfig(ModelConfig):
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
 # how ladders are trained: mistakes in a model that has none
-OF_LADDERS = {"decay_ladders", "ladder_lr", "ladder_grad_clip"}
-OF_LADDERS |= {"dyadic", "dyadic_iters", "dyadic_rewarmup", "dyadic_reset_ranges"}
+OF_LADDERS = {"decay_ladders", "ladder_lr", "dyadic", "dyadic_iters"}
 
 
 def with_defaults(config: dict) -> dict:
@@ -146,20 +137,3 @@ def with_defaults(config: dict) -> dict:
     today's code has no such model.
     """
     return {**DEFAULTS, **TrainConfig.of_today(config)}
-
-
-def saved_config(given: dict) -> Path | dict | None:
-    """A resumed run has the configuration that it was started with, where the command line says nothing;
-    a run that starts from another model's weights has its architecture.
-
-    Without a checkpoint there is nothing to resume, and nothing of an earlier start counts.
-    """
-    folder = Path(given.get("out_dir", TrainConfig.out_dir))
-    if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
-        return folder / "config.json"
-    if not given.get("init_from"):
-        return None
-    try:
-        return surgery.architecture(pretrained.open_source(given["init_from"]), given)
-    except CheckpointError as error:
-        raise ConfigError([f"init_from: {error}"]) from None

@@ -77,7 +77,7 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
     yield f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
-    if idle := model.without_effect():
+    if idle := model.unused_keys():
         yield f"without effect   {', '.join(idle)}"
     if config.dyadic:
         with torch.device("meta"):

@@ -38,7 +38,7 @@ def steadier(config) -> list[str]:
     found = [f"a lower learning_rate than {config.learning_rate:g}"]
     if not config.grad_clip:
         found.append("grad_clip=1.0")
-    if config.has_ladders and config.cf_pole not in ("positive", "absolute", "smooth"):
+    if config.has_ladders and config.cf_pole != "positive":
         found.append("cf_pole=positive")
     if config.has_ladders and config.ladder_lr >= 1:
         found.append("ladder_lr=0.05")

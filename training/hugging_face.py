@@ -108,7 +108,7 @@ def config_json(config: ModelConfig) -> dict | None:
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    if config.key_shift:
+    if config.token_shift:
         return None
     parts = (config.attention, config.ffn, config.position, config.norm)
     grouped = config.n_kv_head not in (None, config.n_head)

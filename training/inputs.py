@@ -1,12 +1,35 @@
-"""What a run starts from, opened and checked before anything is built: data, another model's weights."""
+"""What a run starts from, opened and checked before anything is built: an earlier configuration, data,
+another model's weights.
+"""
+
+from pathlib import Path
 
 import numpy as np
 
+from configurator import ConfigError
 from data import mixture
 from data.loader import Dataset
 from data.mixture import Mixture
-from training import pretrained
+from training import pretrained, surgery
+from training.checkpoint import CheckpointError
 from training.config import TrainConfig
+
+
+def saved_config(given: dict) -> Path | dict | None:
+    """A resumed run has the configuration that it was started with, where the command line says nothing;
+    a run that starts from another model's weights has its architecture.
+
+    Without a checkpoint there is nothing to resume, and nothing of an earlier start counts.
+    """
+    folder = Path(given.get("out_dir", TrainConfig.out_dir))
+    if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
+        return folder / "config.json"
+    if not given.get("init_from"):
+        return None
+    try:
+        return surgery.architecture(pretrained.open_source(given["init_from"]), given)
+    except CheckpointError as error:
+        raise ConfigError([f"init_from: {error}"]) from None
 
 
 def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:

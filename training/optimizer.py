@@ -5,6 +5,9 @@ import math
 import torch
 from torch import nn
 
+from layers.ladder import LadderEnsemble, Ladders
+from layers.protocol import Mixer
+
 MOMENTUM = 0.95
 # of x -> a x + b x^3 + c x^5, which five times over brings singular values from (0, 1] to around 1
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
@@ -21,7 +24,7 @@ def adamw(
 
     Decay pulls the partial denominators of a ladder towards 0, which is a pole at every odd depth;
     `decay_ladders` decays their matrices all the same, as a recipe that knows nothing of ladders does.
-    A module names in `undecayed` what is no matrix though it lies in one.
+    A mixer names in `undecayed` what is no matrix though it lies in one.
     The ladder weights of each depth i are parameter groups of their own with `group["depth"] = i`,
     because a schedule may treat the depths differently; the other groups have depth 0.
     """
@@ -50,23 +53,22 @@ def hidden_matrices(model) -> list[nn.Parameter]:
     Muon makes the singular values of an update equal, which means something only where a matrix maps
     one hidden vector to another. All else stays with AdamW: the embedding, the head and positions,
     whose rows are updated each on its own; ladder weights W_k and b_k, in which a row is one ladder and
-    depths wake at different times; CAttnM's F and the Synthesizer's W_1 and W_2, stacks indexed by head
-    and position; CAttnU's M, two packed triangles; CAttnC's kernels; the V of an elementwise ladder, a
-    table; and vectors.
+    depths wake at different times; CAttnM's columns and the Synthesizer's W_1 and W_2, stacks indexed by head
+    and position; CAttnU's M, two packed triangles; the V of an elementwise ladder, a table; and vectors.
     """
-    return [
-        module.weight
-        for module in model.blocks.modules()
-        if isinstance(module, nn.Linear) and not getattr(module, "elementwise", False)
-    ]
+    ensembles = [module for module in model.blocks.modules() if isinstance(module, LadderEnsemble)]
+    tables = {id(ensemble.V) for ensemble in ensembles if ensemble.elementwise}
+    linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
+    return [module.weight for module in linear if id(module) not in tables]
 
 
 def _groups(model, weight_decay, decay_ladders, matrices) -> list[dict]:
     ladders: dict[int, list] = {}
     undecayed: set[int] = set()
     for module in model.modules():
-        undecayed |= {id(getattr(module, name)) for name in getattr(module, "undecayed", ())}
-        if hasattr(module, "depth_parameters"):
+        if isinstance(module, Mixer):
+            undecayed |= {id(parameter) for parameter in module.undecayed()}
+        if isinstance(module, Ladders):
             undecayed |= {id(bias) for bias in module.b}
             for depth, parameters in enumerate(module.depth_parameters(), 1):
                 ladders.setdefault(depth, []).extend(parameters)

@@ -16,9 +16,11 @@ import torch
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2
 from data.tokenizer import Tokenizer, build_tokenizer, from_json
+from history import weights_of_today
 from model import GPT
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
+from training.config import TrainConfig
 
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 OWNER = "openai-community"  # of their repositories
@@ -143,7 +145,7 @@ def export(source: Source, folder: Path) -> bool:
 def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True)
     try:
-        config = model_config(content["config"])
+        config = model_config(TrainConfig.of_today(content["config"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
@@ -156,10 +158,8 @@ def _ours(path: Path, content: dict) -> Source:
         raise CheckpointError(f"{path}/config.json: its format is {content['format']!r}, not {FORMAT!r}")
     model = content.get("model")
     try:
-        if unknown := sorted(model.keys() - {field.name for field in dataclasses.fields(ModelConfig)}):
-            raise KeyError(", ".join(unknown[:3]))
-        config = model_config(model)
-    except (AttributeError, KeyError, ValueError) as error:
+        config = model_config(ModelConfig.of_today(model))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}/config.json is no model configuration that this version knows ({error.args[0]})"
         ) from None
@@ -171,7 +171,7 @@ def _ours(path: Path, content: dict) -> Source:
         raise CheckpointError(f"{path}/config.json: {'; '.join(wrong)}")
 
     def read():
-        return model_folder.read_tensors(lambda file: path / file)
+        return weights_of_today(model_folder.read_tensors(lambda file: path / file))
 
     return Source(path, config, read, model_folder.read_tokenizer(path), content.get("step"))
 

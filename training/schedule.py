@@ -2,6 +2,8 @@
 
 import math
 
+from layers.ladder import Ladders
+
 
 def learning_rate(
     step: int,
@@ -51,16 +53,12 @@ class Dyadic:
         self.iterations = iterations
         self.parameters: dict[int, list] = {}  # by depth, from 1
         for module in model.modules():
-            if hasattr(module, "depth_parameters"):
+            if isinstance(module, Ladders):
                 for depth, parameters in enumerate(module.depth_parameters(), 1):
                     self.parameters.setdefault(depth, []).extend(parameters)
 
     def awake(self, depth: int, step: int) -> bool:
         return step >= wake_step(depth, self.iterations)
-
-    def wakes(self) -> set[int]:
-        """The steps at which a depth wakes."""
-        return {wake_step(depth, self.iterations) for depth in self.parameters}
 
     def drop_gradients(self, step: int):
         """After the backward pass of `step`, before anything looks at the gradients."""
@@ -81,11 +79,3 @@ class Dyadic:
             count = sum(p.numel() for p in parameters)
             lines.append(f"  depth {depth}: {count:>12,} parameters {when}")
         return "\n".join(lines)
-
-
-def rewarmup(step: int, wake: int, steps: int) -> float:
-    """The factor on the learning rate of a depth that woke at step `wake`: linear from 1/(steps + 1) to 1.
-
-    AdamW's first updates of a tensor are full-sized whatever its gradients; this makes them small.
-    """
-    return min(1.0, max(0, step - wake + 1) / (steps + 1))

@@ -6,35 +6,12 @@ for later positions.
 
 import dataclasses
 
-from architecture import ModelConfig
+from architecture import REGISTRIES, ModelConfig
 from configurator import ConfigError
-from layers import ATTENTION, FFN, POSITION
 from model import GPT
 from training import checkpoint
 from training.pretrained import Source, read_checked
 
-REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
-# what a part reads, as prefixes of keys; `fixed_keys` says why it matters
-READS = {
-    "softmax": ("n_head", "n_kv_head", "key_shift"),
-    "bigbird": ("n_head", "n_kv_head", "key_shift", "bigbird_"),
-    "synthesizer": ("n_head", "synthesizer_"),
-    "cattn_m": ("n_head", "key_shift", "cattn_", "cf_"),
-    "cattn_u": ("cf_",),
-    "cattn_c": ("n_head", "cattn_heads", "cattn_proj", "cf_"),
-    "mlp": ("ffn_hidden", "gelu_approximation"),
-    "swiglu": ("ffn_hidden",),
-    "cffn_gated": ("ffn_hidden", "cffn_", "cf_"),
-    "cffn_product": ("cf_",),
-    "cffn_added": ("cf_",),
-    "learned": (),
-    "sinusoidal": (),
-    "rope": ("n_head", "rope_"),
-    "expe": ("expe_",),
-    "exqpe": ("expe_", "exqpe_"),
-    "none": (),
-}
-SAME_WEIGHTS = {"softmax", "bigbird"}  # another pattern of the same attention
 TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
 
 
@@ -46,7 +23,7 @@ def architecture(source: Source, given: dict) -> dict:
     """
     old = source.config
     parts = {part: given.get(part, getattr(old, part)) for part in REGISTRIES}
-    kept = [part for part, name in parts.items() if _same_weights(getattr(old, part), name)]
+    kept = [part for part, name in parts.items() if _same_weights(part, getattr(old, part), name)]
     fixed = {key: getattr(old, key) for key in fixed_keys(old, parts)}
     if "expe_theta" in fixed and old.expe_theta is None:
         fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
@@ -56,7 +33,7 @@ def architecture(source: Source, given: dict) -> dict:
         if key in given and _effective(old, key, given[key], parts) != _effective(old, key, value, parts)
     }
     # a part that ends at block_size knows no position beyond it
-    ends = [part for part in kept if part != "ffn" and not _any_length(part, parts[part])]
+    ends = [part for part in kept if part != "ffn" and not REGISTRIES[part][parts[part]].any_length]
     if ends and given.get("block_size", 0) > old.block_size:
         wrong["block_size"] = (
             f"block_size={given['block_size']} is beyond the {old.block_size} "
@@ -71,24 +48,20 @@ def architecture(source: Source, given: dict) -> dict:
 
 def fixed_keys(old: ModelConfig, parts: dict[str, str]) -> list[str]:
     """The keys that the kept weights depend on: with other values they would compute something else."""
-    prefixes = [
-        prefix
-        for part, name in parts.items()
-        if _same_weights(before := getattr(old, part), name)
-        for prefix in READS[before]
-        if prefix in READS[name]
-    ]
+    fixed = set(TRUNK)
+    for part, name in parts.items():
+        before = getattr(old, part)
+        if _same_weights(part, before, name):
+            fixed |= set(REGISTRIES[part][before].keys) & set(REGISTRIES[part][name].keys)
     # acts outside training only, and no weight depends on it
-    keys = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "expe_inference_scale"]
-    return [key for key in keys if key in TRUNK or any(key.startswith(prefix) for prefix in prefixes)]
+    fixed -= {"expe_inference_scale"}
+    return [field.name for field in dataclasses.fields(ModelConfig) if field.name in fixed]
 
 
-def _same_weights(before: str, name: str) -> bool:
-    return before == name or {before, name} <= SAME_WEIGHTS
-
-
-def _any_length(part: str, name: str) -> bool:
-    return getattr(REGISTRIES[part][name], "any_length", False)
+def _same_weights(part: str, before: str, name: str) -> bool:
+    if part != "attention" or before == name:
+        return before == name
+    return before in REGISTRIES[part][name].same_weights or name in REGISTRIES[part][before].same_weights
 
 
 def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
@@ -96,7 +69,7 @@ def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
     if value is None and key in ("n_kv_head", "cattn_heads", "cattn_value_heads"):
         return config.n_head
     if value is None and key == "ffn_hidden":
-        return FFN[parts["ffn"]].hidden(dataclasses.replace(config, ffn_hidden=None))
+        return REGISTRIES["ffn"][parts["ffn"]].hidden(dataclasses.replace(config, ffn_hidden=None))
     return value
 
 
@@ -112,7 +85,7 @@ def initialise(model: GPT, source: Source) -> list[str]:
     kept = {
         key: weight
         for key, weight in weights.items()
-        if (part := _part(key)) is None or _same_weights(getattr(old, part), getattr(new, part))
+        if (part := _part(key)) is None or _same_weights(part, getattr(old, part), getattr(new, part))
     }
     own = model.state_dict()
     checkpoint.check_weights(model, {**own, **kept}, source.path)
@@ -122,7 +95,7 @@ def initialise(model: GPT, source: Source) -> list[str]:
         before, name = getattr(old, part), getattr(new, part)
         if before == name:
             continue
-        if _same_weights(before, name):
+        if _same_weights(part, before, name):
             lines.append(f"  {part}={name} has the weights of {before}")
             continue
         dropped = _count(w for key, w in weights.items() if _part(key) == part)

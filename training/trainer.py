@@ -16,7 +16,6 @@ import configurator
 from architecture import model_config
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
-from layers.ladder import Fraction
 from model import GPT, flops_per_token, parameter_counts
 from training import checkpoint
 from training.checkpoint import CheckpointError
@@ -28,7 +27,7 @@ from training.log import Log, start_wandb, write_whole
 from training.optimizer import adamw, muon
 from training.pretrained import Source
 from training.resume import Progress, fingerprint, load_state
-from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
+from training.schedule import Dyadic, learning_rate
 from training.stopping import Stop
 from training.surgery import initialise
 
@@ -167,9 +166,6 @@ class Trainer:
         config, progress, ranks = self.config, self.progress, self.ranks
         step = progress.step
         ranks.where = f"step {step:,}"
-        if self.dyadic and config.dyadic_reset_ranges and step in self.dyadic.wakes():
-            for fraction in (m for m in self.model.modules() if isinstance(m, Fraction)):
-                fraction.reset_range()
         self.model.train()
         # dropout's randomness is a function of step and rank, so that a resumed run repeats it
         torch.manual_seed(seed_of(config.seed, step, ranks.rank))
@@ -180,7 +176,8 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
         ladders = ladder_gradients(self.model) if followed else {}
-        norm = self.clip()
+        # what it returns is the norm of all gradients before
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
         scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
         self.watch.note(step, loss, norm, scale)
         self.scaler.step(self.optimizer, skip=self.watch.unsound)
@@ -218,19 +215,6 @@ class Trainer:
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
 
-    def clip(self) -> torch.Tensor:
-        """Clip the gradients -> the norm of all before, a scalar on the device."""
-        config, utilities = self.config, torch.nn.utils
-        every = list(self.model.parameters())
-        if not config.ladder_grad_clip:
-            return utilities.clip_grad_norm_(every, config.grad_clip or math.inf)
-        norm = utilities.get_total_norm([p.grad for p in every if p.grad is not None])
-        groups = self.optimizer.param_groups
-        ladders = [p for group in groups if group["depth"] for p in group["params"]]
-        utilities.clip_grad_norm_(ladders, config.ladder_grad_clip)
-        utilities.clip_grad_norm_(every, config.grad_clip or math.inf)
-        return norm
-
     def set_learning_rates(self, step: int) -> float:
         config = self.config
         decay = config.wsd_decay_iters or max(1, config.max_iters // 5)
@@ -244,9 +228,6 @@ class Trainer:
                 group["lr"] *= (config.muon_learning_rate or config.learning_rate) / config.learning_rate
             if group["depth"]:
                 group["lr"] *= config.ladder_lr
-            if self.dyadic and group["depth"]:
-                wake = wake_step(group["depth"], config.dyadic_iters)
-                group["lr"] *= rewarmup(step, wake, config.dyadic_rewarmup)
         return rate
 
     def explain(self, step: int, loss: float, norm: float, scale: float):
@@ -398,7 +379,7 @@ class Trainer:
             f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
             f"{epochs}{ranks}, on {self.device.type}"
         )
-        if idle := model.without_effect():
+        if idle := model.unused_keys():
             self.say(f"without effect in this model: {', '.join(idle)}")
         if self.dyadic:
             self.say(self.dyadic.table())

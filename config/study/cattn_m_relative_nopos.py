@@ -1,6 +1,5 @@
 # CAttnM with four heads and columns by distance, without an embedding of positions.
 #   python train.py config/study/dense.py config/study/cattn_m_relative_nopos.py --out_dir=out/arm
-attention = "cattn_m"
+attention = "cattn_relative"
 cattn_heads = 4
-cattn_relative = True
 position = "none"

@@ -1,8 +1,7 @@
 # full_content with a GLU and fractions beside it for its feed-forward layers.
 #   python train.py config/study/dense.py config/study/full_content_glu.py --out_dir=out/arm
-attention = "cattn_m"
+attention = "cattn_relative"
 cattn_heads = None  # n_head
-cattn_relative = True
 cattn_content = True
 cattn_proj = True
 position = "none"

@@ -1,6 +1,5 @@
 # CAttnM with four heads, columns by distance, and cffn_added.
 #   python train.py config/study/dense.py config/study/full_relative.py --out_dir=out/arm
-attention = "cattn_m"
+attention = "cattn_relative"
 cattn_heads = 4
-cattn_relative = True
 ffn = "cffn_added"

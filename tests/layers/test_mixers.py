@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from layers.cattn import CAttnM
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, silu
 
 from kernels.continued_fraction import continued_fraction_naive
 from layers import ATTENTION, FFN
-from layers.cattn import CAttnM
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.feedforward import MLP, SwiGLU
 from layers.ladder import Fraction, LadderEnsemble

@@ -12,7 +12,8 @@ from model import GPT
 from tests.training.transformers_models import drawn, gpt2
 from train import main
 from training import checkpoint, pretrained, surgery
-from training.config import TrainConfig, saved_config
+from training.config import TrainConfig
+from training.inputs import saved_config
 
 
 def test_every_key_has_its_place():

@@ -1,0 +1,112 @@
+"""Attention whose scores come from continued fractions, addressed by distance and by content (ours).
+
+CAttnM's rank-L scores (layers/cattn_m.py) with other columns:
+
+    S_tj = y_t . (F_{t-j} + G x_j + H x_{j-1}),    y_t = W_0 x_t + z(W x_t) in R^L
+
+F_{t-j} addresses a token by its distance, where CAttnM's F_j addresses it by its absolute position.
+With cattn_content G x_j addresses it by what it is. With token_shift H x_{j-1} addresses it by what stood
+before it, so that a single layer can find what followed the last token before.
+"""
+
+import torch
+from torch import nn
+
+from kernels.shared_attention import distances, shared_attention
+from layers.cache import of_token_before, products, update_cache
+from layers.cattn_m import CAttnM, heads_of
+
+
+class CAttnRelative(CAttnM):
+    """x: [B, T, C] -> [B, T, C], T <= block_size. Keys as in CAttnM, and
+
+    cattn_content: a C x L map G in each head, whose product with token j is added to its column.
+    token_shift: with cattn_content a further map H, whose product with token j - 1 is added too.
+    """
+
+    keys = (
+        *(key for key in CAttnM.keys if key not in ("cattn_scores", "cattn_strict")),
+        *("cattn_content", "token_shift"),
+    )
+
+    def __init__(self, config, layer=0):
+        super().__init__(config, layer)
+        self.strict = False
+
+    def hold_content(self, config, ladders):
+        maps = maps_of(config)
+        self.content = nn.Linear(config.n_embd, ladders, bias=False) if maps > 0 else None
+        self.previous = nn.Linear(config.n_embd, ladders, bias=False) if maps > 1 else None
+
+    def new_cache(self, batch, length, device, dtype):
+        """v as in CAttnM; with content also the columns as rows, [B, heads, length, L], and with
+        token_shift what the last token adds to the next one's, [B, 1, all L].
+        """
+        shapes = []
+        if self.content is not None:
+            shapes.append((batch, self.heads, length, self.columns.shape[1]))
+        if self.previous is not None:
+            shapes.append((batch, 1, self.previous.out_features))
+        more = (torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
+        return (*super().new_cache(batch, length, device, dtype), *more)
+
+    def attend(self, x, y, v):
+        by_content = self.content_columns(x)
+        if self.weight_dropout.p and self.training:
+            scores = self.scores(y, x.shape[1])
+            scores = scores if by_content is None else scores + y @ by_content.to(y.dtype).mT
+            return self.weight_dropout(self.causal_softmax(scores).to(v.dtype)) @ v
+        return shared_attention(y, self.columns, v, False, self.backend, True, by_content)
+
+    def cached_scores(self, x, pos, cache):
+        y, columns = self.rows(x), self.content_columns(x, pos, cache)
+        by_distance = self.scores(y, cache[0].shape[-2], pos)
+        if columns is None:
+            return by_distance
+        y = y.to(torch.promote_types(y.dtype, torch.float32))
+        return products(y, update_cache(cache[1], columns, pos).to(y.dtype)) + by_distance
+
+    def content_columns(self, x, pos=None, cache=None):
+        """[B, T, C] -> G x_j + H x_{j-1}: [B, heads, T, L], or None without cattn_content."""
+        if self.content is None:
+            return None
+        columns = self.content(x)
+        if self.previous is not None:
+            last = None if cache is None else cache[2]
+            columns = columns + of_token_before(self.previous(x), pos, last)
+        return columns.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def scores(self, y, length, pos=None):
+        scores = super().scores(y, length)
+        return scores.gather(-1, distances(length, y.device, pos).expand_as(scores))
+
+    @classmethod
+    def is_collapsed(cls, config):
+        return False
+
+    @classmethod
+    def keys_read(cls, config):
+        return tuple(k for k in super().keys_read(config) if k != "token_shift" or config.cattn_content)
+
+    @classmethod
+    def parameter_count(cls, config):
+        """CAttnM's; content L p more, token_shift L p more, L being the ladders of all heads"""
+        ladders = heads_of(config) * config.cf_ladders
+        return super().parameter_count(config) + maps_of(config) * ladders * config.n_embd
+
+    @classmethod
+    def cached_values(cls, config):
+        """Per token of the past: v, and its columns with content."""
+        return super().cached_values(config) + config.cattn_content * heads_of(config) * config.cf_ladders
+
+    @classmethod
+    def flops_per_token(cls, config, context):
+        """Forward FLOPs of the matrix products; the causal mask is not subtracted."""
+        ladders = heads_of(config) * config.cf_ladders
+        of_content = config.cattn_content * context + maps_of(config) * config.n_embd
+        return super().flops_per_token(config, context) + 2 * ladders * of_content
+
+
+def maps_of(config) -> int:
+    """Linear maps in a column: of its token, and of the one before."""
+    return config.cattn_content * (1 + config.token_shift)
