@@ -97,11 +97,11 @@ class GPT(nn.Module):
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def init_weights(self):
-        """Draws all weights, and returns the model. GPT-2's rule: N(0, 0.02), for what writes to the residual
-        stream N(0, 0.02 / sqrt(2 n_layer)), biases 0. The deviation of the embedding is `embedding_std` of
-        the positional encoding. Modules of `layers.protocol.Drawn` draw what is their own; what no module
-        draws keeps the values of its constructor.
+        """Draws all weights, and returns the model.
 
+        GPT-2's rule: N(0, 0.02), for what writes to the residual stream N(0, 0.02 / sqrt(2 n_layer)), for
+        biases 0. The deviation of the embedding is `embedding_std` of the positional encoding. A module of
+        `layers.protocol.Drawn` draws what is its own. What nobody draws keeps its constructor's values.
         Raises ValueError, naming the parameter, where one is still without a value.
         """
         mixers = [module for module in self.modules() if isinstance(module, Mixer)]

@@ -14,9 +14,9 @@ class SoftmaxAttention(TokenMixer):
     """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
 
     With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q. With token_shift a
-    further map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that a single
-    layer can find what followed the last token before (smeared keys, Olsson et al. 2022, with a map of
-    their own).
+    further map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that
+    a single layer can find what followed the last token before (smeared keys, Olsson et al. 2022, with a
+    map of their own).
     """
 
     keys = ("n_head", "n_kv_head", "token_shift")

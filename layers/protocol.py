@@ -52,7 +52,7 @@ class Mixer(Drawn):
         return []
 
     def residual_outputs(self) -> list[nn.Linear]:
-        """The linear maps that write to the residual stream, whose weights start smaller in a deep model."""
+        """The linear maps that write to the residual stream: their weights start smaller."""
         return []
 
     def undecayed(self) -> list[nn.Parameter]:
@@ -148,15 +148,13 @@ def keep_constructor_values(part: nn.Module):
 @contextlib.contextmanager
 def _empty_is_nan():
     """Uninitialised memory holds NaN, not what happened to be there."""
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def _on_meta(cls, config):

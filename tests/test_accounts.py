@@ -121,7 +121,7 @@ def test_accounts_of_several_models(capsys, monkeypatch):
         ({"attention": "cattn_m"}, 24),
         ({"attention": "cattn_m", "cattn_value_heads": 1, "cattn_heads": None}, 8),
         ({"attention": "cattn_u"}, 48),
-        ({"attention": "cattn_c", "cattn_heads": 3}, 48),
+        ({"attention": "cattn_relative", "cattn_content": True}, 27),
         ({"attention": "synthesizer"}, 24),
     ],
 )
@@ -138,7 +138,7 @@ OTHER_VALUES = {
     "expe_learned": "random", "expe_on_v": True, "expe_inference_scale": 3.0, "exqpe_theta_1": 0.25,
     "exqpe_theta_2": 0.75, "cf_ladders": 5, "cf_depth": 2, "cf_pole": "clamp", "cf_eps": 0.9,
     "cf_floor": 0.5, "cf_init": "nanogpt", "cf_impl": "ladder", "cf_ladder": "elementwise",
-    "cf_eval_clip": True, "cffn_gate": "glu", "cffn_proj": True, "cattn_heads": 3, "cattn_value_heads": 1,
+    "cf_eval_clip": True, "cffn_gate": "glu", "cf_control": "zero", "cattn_content": True, "token_shift": True, "cattn_heads": 3, "cattn_value_heads": 1,
     "cattn_scores": "collapsed", "cf_intercept": "none", "cf_linear_intercept": True,
     "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
     "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
@@ -161,10 +161,12 @@ OTHER_VALUES = {
         {"attention": "cattn_m", "ffn": "mlp"},
         {"attention": "cattn_u", "ffn": "cffn_gated"},
         {"attention": "cattn_u", "ffn": "mlp"},
-        {"attention": "cattn_c", "ffn": "mlp"},
+        {"attention": "cattn_relative", "ffn": "mlp"},
+        {"attention": "cattn_relative", "ffn": "cffn_gated", "cattn_content": True},
+        {"attention": "cattn_m", "ffn": "cffn_product", "cf_control": "constant"},
     ],
 )
-def test_keys_without_effect_are_those_it_names(build, tiny, parts):
+def test_keys_unused_keys_are_those_it_names(build, tiny, parts):
     """Whatever else is changed shows in the weights, in the outputs or in the ranges that are kept."""
     sizes = {"n_embd": 48, "block_size": 16, "vocab_size": 50}
     tokens = torch.randint(50, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -182,10 +184,10 @@ def test_keys_without_effect_are_those_it_names(build, tiny, parts):
         return any(not torch.equal(a, b) for a, b in tensors)
 
     before = seen()
-    assert not [key for key in parts if f"{key}=" in str(tiny(**parts).without_effect())]
+    assert not [key for key in parts if f"{key}=" in str(tiny(**parts).unused_keys())]
     for key, value in OTHER_VALUES.items():
         config = tiny(**{**sizes, **parts, key: value})
         if key in parts or config.check():
             continue
-        idle = f"{key}={value}" in config.without_effect()
+        idle = f"{key}={value}" in config.unused_keys()
         assert idle != differ(before, seen(**{key: value})), key

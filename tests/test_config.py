@@ -76,7 +76,7 @@ def test_ours_have_the_claims_shares_of_the_dense_parameters(size):
 # what a model is, whatever its size: keys of its definition; depth and inner width, in the dense model's
 DEFINED = {
     "cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "learned"}, 1, None),
-    "cofrgenet_a": ({"attention": "cattn_m", "cattn_relative": False, "position": "learned"}, 1, None),
+    "cofrgenet_a": ({"attention": "cattn_m", "position": "learned"}, 1, None),
     "cofrgenet": ({"attention": "cattn_m", "ffn": "cffn_gated", "cffn_gate": "self"}, 1, None),
     "ours/glu_ladders": ({"cffn_gate": "glu_collapsed", "position": "rope"}, 1, 1.25),
     "ours/ladder_attention": ({"cattn_content": True, "ffn": "mlp", "cattn_value_heads": 1}, 1, None),
@@ -126,7 +126,7 @@ def test_arms_of_the_study(name):
     modules = [f"config/study/{module}.py"] if module else []
     base, arm = model("config/study/dense.py"), model("config/study/dense.py", *modules, name)
     assert (arm == base) == (name == "config/study/dense.py" or "/rate_" in name)
-    assert not arm.without_effect()
+    assert not arm.unused_keys()
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_the_study_names_its_arms():
     assert {file for arm in arms for file in arm.split("+")} <= set(STUDY)
     for arm in arms:
         built = model(*arm.split("+"))
-        assert not built.without_effect(), arm
+        assert not built.unused_keys(), arm
         if arm.endswith(("control.py", "constant.py")):
             assert not built.has_ladders
-            assert dataclasses.replace(built, cf_control=False, cf_control_constant=False).has_ladders
+            assert dataclasses.replace(built, cf_control="none").has_ladders
     for ours, other in study.SAME.items():
         one, two = (parameter_counts(model(*study.on_base(name)[0].split("+"))) for name in (ours, other))
         assert one == two
@@ -209,7 +209,7 @@ def test_an_ablation_changes_what_it_names_and_nothing_else(name):
     assigned = set(re.findall(r"^(\w+) =", text, re.MULTILINE))
     assert changed <= assigned
     assert len(assigned) == (6 if name.endswith("as_printed.py") else 1)
-    assert changed or name.endswith("_7.py")  # the papers' models here have seven
+    assert changed
 
 
 @pytest.mark.parametrize("name", COFRGENETS)
@@ -224,7 +224,7 @@ def test_the_papers_models_depart_from_print_in_their_poles_alone(name):
         assert (config.cf_impl, config.cf_ladders, config.cf_depth) == ("continuant", 7, 7)
         assert config.cattn_strict or not strict
     assert found.cf_pole == "positive"
-    assert (printed.cf_pole, printed.cf_eps, printed.cf_pole_grad) == ("clamp", 0.01, "formula")
+    assert (printed.cf_pole, printed.cf_eps) == ("clamp", 0.01)
     changed = {key for key, value in vars(found).items() if getattr(printed, key) != value}
     assert changed == {"cf_pole"} | ({"cattn_strict"} if not strict else set())
     assert "config/ablate/as_printed.py" in (ROOT / name).read_text()
@@ -232,8 +232,7 @@ def test_the_papers_models_depart_from_print_in_their_poles_alone(name):
 
 @pytest.mark.parametrize("name", ["glu_ladders", "ladder_attention"])
 def test_as_printed_on_another_model(name):
-    keys = ["--cattn_content=False", "--cattn_relative=False"] if name == "ladder_attention" else []
-    config = resolve(TrainConfig, [f"config/ours/{name}.py", "config/ablate/as_printed.py", *keys])
+    config = resolve(TrainConfig, [f"config/ours/{name}.py", "config/ablate/as_printed.py"])
     assert (config.cf_pole, config.cf_init, config.cf_eval_clip) == ("clamp", "nanogpt", True)
     assert (config.cattn_strict, config.decay_ladders) == (True, True)
 

@@ -24,10 +24,9 @@ OPTIONS = [
     {"attention": "softmax", "position": "exqpe", "expe_learned": "standard", "n_kv_head": 1},
     {"attention": "bigbird", "n_kv_head": 1, "bigbird_block": 4, "bigbird_window": 1},
     {"attention": "bigbird", "n_head": 6, "n_kv_head": 2, "bigbird_block": 1, "bigbird_global": 0},
-    {"attention": "softmax", "key_shift": True, "position": "rope", "n_kv_head": 1},
-    {"attention": "bigbird", "key_shift": True, "position": "expe"},
-    {"attention": "cattn_m", "key_shift": True, "cattn_content": True, "cattn_heads": 2},
-    {"attention": "cattn_m", "key_shift": True, "cattn_content": True, "cattn_relative": True},
+    {"attention": "softmax", "token_shift": True, "position": "rope", "n_kv_head": 1},
+    {"attention": "bigbird", "token_shift": True, "position": "expe"},
+    {"attention": "cattn_relative", "token_shift": True, "cattn_content": True},
     {"attention": "cattn_m", "cattn_strict": True},
     {"attention": "cattn_m", "cattn_heads": 3, "cattn_strict": True, "cattn_proj": True},
     {
@@ -41,14 +40,12 @@ OPTIONS = [
     {"attention": "cattn_m", "cattn_scores": "collapsed", "cf_linear_intercept": True},
     {"attention": "cattn_m", "cattn_scores": "collapsed", "cattn_heads": 3, "cattn_strict": True},
     {"attention": "cattn_m", "cattn_heads": 2, "cf_eval_clip": True},
-    {"attention": "cattn_m", "cattn_content": True},
-    {"attention": "cattn_m", "cattn_relative": True, "cattn_heads": 2, "cattn_content": True},
-    {"attention": "cattn_m", "cattn_relative": True, "cattn_strict": True, "cf_control": True},
-    {"attention": "cattn_m", "cattn_content": True, "cf_control": True, "ffn": "cffn_product"},
-    {"attention": "cattn_u", "cf_control": True},
-    {"attention": "cattn_c", "cattn_heads": 3},
-    {"attention": "cattn_c", "cattn_proj": True, "cf_control": True, "cf_control_constant": True},
-    {"attention": "cattn_m", "cattn_heads": 6, "cattn_value_heads": 1, "cattn_content": True},
+    {"attention": "cattn_relative", "cattn_heads": 2, "cattn_content": True},
+    {"attention": "cattn_relative", "cattn_content": True, "cf_control": "zero", "ffn": "cffn_product"},
+    {"attention": "cattn_m", "cf_control": "zero"},
+    {"attention": "cattn_u", "cf_control": "zero"},
+    {"attention": "cattn_u", "cf_control": "constant"},
+    {"attention": "cattn_relative", "cattn_heads": 6, "cattn_value_heads": 1, "cattn_content": True},
     {"attention": "cattn_u", "cf_eval_clip": True},
     {
         "attention": "cattn_u",
@@ -218,7 +215,7 @@ def test_bytes_of_the_cache_are_those_of_the_accounts(tiny, keys):
     assert found == 3 * 11 * cache_bytes_per_token(config)
     of_last = [one for one in held if one.shape[-2] == 1]
     assert len(of_last) + sum(one.shape[-2] == 11 for one in held) == len(held)
-    assert len(of_last) == config.n_layer * config.key_shift
+    assert len(of_last) == config.n_layer * config.token_shift
 
 
 @legal

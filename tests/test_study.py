@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "paper.md", "skip.md")
 PAGE = "\n## ".join((ROOT / "results/trainability" / name).read_text() for name in PAGES)
 TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
-TOLD += ("rescues", "claim_10m", "claim_1024", "key_shift", "skip", "papers")
+TOLD += ("rescues", "claim_10m", "claim_1024", "token_shift", "skip", "papers")
 GONE = dict.fromkeys(("poles", "rescues", "skip"), 600)  # their form has left; their commit is named
 FULL = "full_relative"
 

@@ -487,7 +487,7 @@ def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, t
     run("a", "--max_iters=2")
 
 
-def test_keys_without_effect_are_announced(run, capsys):
+def test_keys_unused_keys_are_announced(run, capsys):
     run("a", "--max_iters=2", "--cf_depth=5", "--rope_base=7", "--n_kv_head=1")
     said = capsys.readouterr().out
     assert (

@@ -107,10 +107,8 @@ class TrainConfig(ModelConfig):
         known = self.attention in ATTENTION and self.ffn in FFN  # if not, that is said already
         for key in ("dyadic", "decay_ladders", "ladder_lr"):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
-                control = (
-                    f", or none with cf_control={self.cf_control}" if self.cf_control != "none" else ""
-                )
-                without = f"attention={self.attention} and ffn={self.ffn} have no ladders{control}"
+                without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
+                without += f" with cf_control={self.cf_control}" if self.cf_control != "none" else ""
                 wrong.append(f"{key}={getattr(self, key)}, but {without}")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")

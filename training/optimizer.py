@@ -53,8 +53,8 @@ def hidden_matrices(model) -> list[nn.Parameter]:
     Muon makes the singular values of an update equal, which means something only where a matrix maps
     one hidden vector to another. All else stays with AdamW: the embedding, the head and positions,
     whose rows are updated each on its own; ladder weights W_k and b_k, in which a row is one ladder and
-    depths wake at different times; CAttnM's columns and the Synthesizer's W_1 and W_2, stacks indexed by head
-    and position; CAttnU's M, two packed triangles; the V of an elementwise ladder, a table; and vectors.
+    depths wake at different times; CAttnM's columns and the Synthesizer's W_1 and W_2, stacks indexed by
+    head and position; CAttnU's M, two packed triangles; the V of an elementwise ladder; and vectors.
     """
     ensembles = [module for module in model.blocks.modules() if isinstance(module, LadderEnsemble)]
     tables = {id(ensemble.V) for ensemble in ensembles if ensemble.elementwise}

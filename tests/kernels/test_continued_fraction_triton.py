@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from kernels.continued_fraction import (
-    FUSED_POLES,
-    POLE_GRADS,
+    POLES,
     continued_fraction,
     continued_fraction_and_range,
     denominator,
@@ -14,7 +13,6 @@ from layers.ladder import LadderEnsemble
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPS = 0.3
-MODES = [("clamp", pole_grad) for pole_grad in POLE_GRADS] + [("positive", "formula")]
 
 
 def ladders(shape, dtype, pole="clamp"):
@@ -30,7 +28,7 @@ def ladders(shape, dtype, pole="clamp"):
     return a
 
 
-def both(a, device, pole, pole_grad):
+def both(a, device, pole):
     """[(z, gradient of a, low, high)] in Triton and, for the oracle, in float64."""
     upstream = torch.randn(*a.shape[:-2], a.shape[-1]).to(a.dtype)
     results = []
@@ -39,25 +37,23 @@ def both(a, device, pole, pole_grad):
         ("torch", a.double(), upstream.double()),
     ):
         leaf = leaf.detach().requires_grad_()
-        z, low, high = continued_fraction_and_range(leaf, pole, EPS, 0.1, pole_grad, backend)
+        z, low, high = continued_fraction_and_range(leaf, pole, EPS, 0.1, backend)
         (grad,) = torch.autograd.grad(z, leaf, up)
         results.append([t.detach() for t in (z, grad, low, high)])
     return results
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("pole", "pole_grad"), MODES)
+@pytest.mark.parametrize("pole", POLES)
 @pytest.mark.parametrize("depth", [*range(1, 9), 16])
-def test_value_gradient_and_range(triton_device, depth, pole, pole_grad, dtype):
+def test_value_gradient_and_range(triton_device, depth, pole, dtype):
     """Every depth with 7 ladders on 130 rows, and with one more of the shapes."""
-    if dtype != torch.float32 and pole_grad == "zero":
-        return  # what is special in it comes after the loads
     for rows, count in ((130, 7), [(17, 33), (1, 1), (17, 3), (3, 70)][depth % 4]):
-        check(triton_device, ladders((rows, depth, count), dtype, pole), pole, pole_grad, dtype)
+        check(triton_device, ladders((rows, depth, count), dtype, pole), pole, dtype)
 
 
-def check(triton_device, a, pole, pole_grad, dtype):
-    found, expected = both(a, triton_device, pole, pole_grad)
+def check(triton_device, a, pole, dtype):
+    found, expected = both(a, triton_device, pole)
     tolerance = max(2 * torch.finfo(dtype).eps, 1e-4)  # the interpreter cuts off where a GPU rounds
     for name, f, e in zip(["z", "grad", "low", "high"], found, expected, strict=True):
         assert f.dtype == (dtype if name in ("z", "grad") else torch.float32)
@@ -67,7 +63,7 @@ def check(triton_device, a, pole, pole_grad, dtype):
     assert torch.equal(high, z.float().amax(0))
 
 
-@pytest.mark.parametrize("pole", FUSED_POLES)
+@pytest.mark.parametrize("pole", POLES)
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (1, 1), (2, 5, 3, 70), (3, 2, 2, 2, 5)])
 def test_shapes(triton_device, shape, pole):
     """None, several or all dimensions before d and L; more ladders than one program takes."""
@@ -91,13 +87,13 @@ def test_non_contiguous(triton_device):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("pole", "pole_grad"), MODES)
-def test_nan_stays_and_is_not_in_the_range(triton_device, pole, pole_grad):
+@pytest.mark.parametrize("pole", POLES)
+def test_nan_stays_and_is_not_in_the_range(triton_device, pole):
     for place in range(3):
         a = torch.ones(4, 3, 2)
         a[1, place, 0] = float("nan")
         a = a.to(triton_device).requires_grad_()
-        z, low, high = continued_fraction_and_range(a, pole, EPS, 0.1, pole_grad, "triton")
+        z, low, high = continued_fraction_and_range(a, pole, EPS, 0.1, "triton")
         (grad,) = torch.autograd.grad(z.sum(), a)
         assert z.isnan().nonzero().tolist() == [[1, 0]]
         assert grad[1, :, 0].isnan().any()
@@ -142,7 +138,7 @@ def test_refuses_float64_and_a_second_derivative(triton_device):
         grad.sum().backward()
 
 
-@pytest.mark.parametrize("pole", FUSED_POLES)
+@pytest.mark.parametrize("pole", POLES)
 def test_a_layer_and_its_ranges(triton_device, tiny, pole):
     made = {}
     for backend in ("torch", "triton"):

@@ -4,49 +4,11 @@ import pytest
 import torch
 
 from kernels.continued_fraction import (
-    POLE_GRADS,
     continued_fraction,
     continued_fraction_ladder,
-    continued_fraction_naive,
     denominator,
 )
-from tests.kernels.ladders import EPS, clampless, continuants_by_autograd, fraction, random_ladders
-
-
-@pytest.mark.parametrize("pole", ["absolute", "smooth", "soft_clamp"])
-@pytest.mark.parametrize("depth", range(1, 8))
-def test_other_poles_in_value_and_gradient(depth, pole):
-    """Against the same function of K_{d-1} and K_d, which are here those of two ladders as written."""
-    a, eps, floor = random_ladders(depth, count=100).requires_grad_(), 0.3, 0.1
-    partial = a.abs() + floor if pole == "absolute" else a
-    z = continued_fraction_naive(partial)
-    K = 1.0  # K_d, the product of all tails' denominators
-    for k in range(depth):
-        K = K / continued_fraction_naive(partial[k:])
-    factor = {
-        "absolute": 1.0,
-        "smooth": K**2 / (K**2 + eps**2),
-        "soft_clamp": abs(K) / (K**2 + eps**2) ** 0.5,
-    }
-    expected, found = z * factor[pole], continued_fraction(a, pole, eps, floor)
-    weight = torch.randn_like(z)
-    gradients = [torch.autograd.grad((y * weight).sum(), a)[0] for y in (found, expected)]
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
-    single = continued_fraction(a.detach().bfloat16(), pole, eps, floor)
-    assert single.dtype == torch.bfloat16
-    exact = continued_fraction(a.detach().bfloat16().double(), pole, eps, floor)
-    torch.testing.assert_close(single.double(), exact, rtol=2e-2, atol=1e-3)
-    K_found = denominator(a, pole, floor)
-    torch.testing.assert_close(K_found, K if isinstance(K, torch.Tensor) else torch.full_like(z, K))
-
-
-def test_other_poles_at_the_pole():
-    assert fraction(0.0, pole="smooth") == 0
-    assert fraction(0.0, pole="soft_clamp", eps=0.5) == 2
-    assert fraction(-0.0, pole="absolute", floor=0.5) == 2
-    with pytest.raises(ValueError, match="a ladder of d divisions takes cf_pole=clamp or positive"):
-        continued_fraction_ladder(torch.ones(2, 1), "smooth")
+from tests.kernels.ladders import EPS, clampless, continuants_by_autograd, fraction
 
 
 def test_clamped_denominators():
@@ -67,14 +29,10 @@ def test_gradient_where_clamped_uses_the_clamped_denominator():
     assert expected == pytest.approx([-4.02, 0.010, -4.00], abs=5e-3)
 
 
-def clamped_by_autograd(a, eps, pole_grad):
-    """K_{d-1} / (s max(|K_d|, eps)) with each meaning of its gradient, differentiated by autograd."""
+def clamped_by_autograd(a, eps):
+    """K_{d-1} / (s max(|K_d|, eps)), whose gradient autograd makes of the quotient rule."""
     numerator, K_d = continuants_by_autograd(a)
     z = numerator / (torch.where(K_d < 0, -1.0, 1.0) * K_d.abs().clamp_min(eps))
-    if pole_grad == "exact":
-        return z
-    if pole_grad == "zero":
-        return torch.where(K_d.abs() < eps, z.detach(), z)
     # the quotient rule, with the reciprocal that the forward pass has saved
     reciprocal = 1 / (torch.where(K_d < 0, -1.0, 1.0) * K_d.abs().clamp_min(eps)).detach()
     slope = (K_d.detach() * numerator - numerator.detach() * K_d) * reciprocal.square()
@@ -93,16 +51,15 @@ def ladders_around_the_pole(depth, eps, count=400, dtype=torch.float64):
     return a[:, a[0].abs() < 20].to(dtype)
 
 
-@pytest.mark.parametrize("pole_grad", POLE_GRADS)
 @pytest.mark.parametrize("depth", range(1, 8))
-def test_gradient_at_the_pole_equals_autograd(depth, pole_grad):
+def test_gradient_at_the_pole_equals_autograd(depth):
     a = ladders_around_the_pole(depth, 0.3)
     _, K_d = continuants_by_autograd(a)
     # on the edge and at the sign's jump rounding decides
     a = a[:, ((K_d.abs() - 0.3).abs() > 1e-12) & (K_d.abs() > 1e-12)].requires_grad_()
     assert 0.2 < (denominator(a).abs() < 0.3).float().mean() < 0.8
-    z = continued_fraction(a, eps=0.3, pole_grad=pole_grad)
-    expected = clamped_by_autograd(a, 0.3, pole_grad)
+    z = continued_fraction(a, eps=0.3)
+    expected = clamped_by_autograd(a, 0.3)
     weight = torch.randn_like(z)
     (grad,) = torch.autograd.grad((z * weight).sum(), a)
     (by_autograd,) = torch.autograd.grad((expected * weight).sum(), a)
@@ -111,9 +68,8 @@ def test_gradient_at_the_pole_equals_autograd(depth, pole_grad):
     torch.testing.assert_close(grad, by_autograd, rtol=1e-11, atol=1e-13 * scale)
 
 
-@pytest.mark.parametrize("pole_grad", POLE_GRADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradient_at_the_pole_in_lower_precision(dtype, pole_grad):
+def test_gradient_at_the_pole_in_lower_precision(dtype):
     """Against float64 of the same, rounded partial denominators."""
     for depth in (1, 3, 4, 7):
         a = ladders_around_the_pole(depth, 0.3, dtype=dtype)
@@ -121,9 +77,9 @@ def test_gradient_at_the_pole_in_lower_precision(dtype, pole_grad):
         jump = denominator(a.double()).abs() < 1e-3  # the sign of s
         a = a[:, ~(edge | jump)].requires_grad_()
         exact = a.detach().double().requires_grad_()
-        z = continued_fraction(a, eps=0.3, pole_grad=pole_grad)
+        z = continued_fraction(a, eps=0.3)
         z.sum().backward()
-        clamped_by_autograd(exact, 0.3, pole_grad).sum().backward()
+        clamped_by_autograd(exact, 0.3).sum().backward()
         assert z.dtype == a.grad.dtype == dtype
         tolerance = max(torch.finfo(dtype).eps, 1e-4)
         torch.testing.assert_close(a.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
@@ -135,50 +91,27 @@ def gradient(*partial, dtype=torch.float64, **options):
     return a.grad.flatten().tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_three_gradients_of_one_clamped_ladder(dtype):
-    tolerance = {"rel": 1e-2 if dtype == torch.bfloat16 else 1e-3, "abs": 1e-12}
-    expected = {"formula": [-4.02, 0.01, -4.0], "exact": [0, 0.1, 0.1], "zero": [0, 0, 0]}
-    for pole_grad, values in expected.items():
-        found = gradient(0.05, 0.05, 0.05, eps=0.5, pole_grad=pole_grad, dtype=dtype)
-        assert found == pytest.approx(values, **tolerance)
-
-
 def test_gradients_where_the_denominator_is_zero_or_on_the_edge():
-    for K_1 in (0.0, -0.0, EPS / 2, -EPS / 2):
+    for K_1 in (0.0, -0.0, EPS / 2, -EPS / 2, EPS, -EPS):  # at |K_d| = eps nothing is clamped
         assert gradient(K_1) == pytest.approx([-1 / EPS**2])
-        assert gradient(K_1, pole_grad="exact") == gradient(K_1, pole_grad="zero") == [0]
-    for pole_grad in POLE_GRADS:  # at |K_d| = eps nothing is clamped
-        assert gradient(EPS, pole_grad=pole_grad) == pytest.approx([-1 / EPS**2])
-        assert gradient(-EPS, pole_grad=pole_grad) == pytest.approx([-1 / EPS**2])
-    # K_3 = 0 with K_2 = 1: dK_2 / d(a_2, a_3) = (a_3, a_2) = 0
-    assert gradient(0.0, 0.0, 0.0, pole_grad="exact") == [0, 0, 0]
-    assert gradient(0.0, 0.0, 0.0) == pytest.approx([-1 / EPS**2, 0, -1 / EPS**2])
-    # (-1/2, 1, 1) has K_2 = 2, K_3 = 0, and dK_2 = (a_3, a_2)
-    assert gradient(-0.5, 1.0, 1.0, pole_grad="exact") == pytest.approx([0, 1 / EPS, 1 / EPS])
+    assert gradient(0.0, 0.0, 0.0) == pytest.approx([-1 / EPS**2, 0, -1 / EPS**2])  # K_3 = 0, K_2 = 1
+    # (-1/2, 1, 1) has K_2 = 2 and K_3 = 0
     assert fraction(-0.5, 1.0, 1.0) == pytest.approx(2 / EPS)
     assert fraction(-0.5 - EPS / 4, 1.0, 1.0) == pytest.approx(-2 / EPS)  # K_3 = -eps/2
 
 
-@pytest.mark.parametrize("pole_grad", POLE_GRADS)
-def test_nan_stays_in_the_gradient(pole_grad):
+def test_nan_stays_in_the_gradient():
     for place in range(3):
         partial = [1.0, 1.0, 1.0]
         partial[place] = float("nan")
-        assert any(g != g for g in gradient(*partial, pole_grad=pole_grad))
+        assert any(g != g for g in gradient(*partial))
 
 
-@pytest.mark.parametrize("pole_grad", ["exact", "zero"])
 @pytest.mark.parametrize("depth", range(1, 8))
-def test_gradcheck_at_the_pole(depth, pole_grad):
-    """exact: everywhere but at |K_d| = eps and 0; zero: where nothing is clamped."""
+def test_gradcheck_where_nothing_is_clamped(depth):
     a = ladders_around_the_pole(depth, 0.3, count=10)
-    size = denominator(a).abs()
-    smooth = ((size - 0.3).abs() > 1e-2) & (size > 1e-2)
-    if pole_grad == "zero":
-        smooth &= size > 0.3
-    a = a[:, smooth].requires_grad_()
-    assert torch.autograd.gradcheck(lambda a: continued_fraction(a, eps=0.3, pole_grad=pole_grad), a)
+    a = a[:, denominator(a).abs() > 0.31].requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: continued_fraction(a, eps=0.3), a)
 
 
 @pytest.mark.parametrize("pole", ["clamp", "positive"])

@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import torch
-from layers.cattn import CAttnM
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import shared_attention as module
 from kernels.shared_attention import shared_attention, shared_attention_naive, shared_attention_sdpa
+from layers.cattn_m import CAttnM
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 # batch, heads, tokens, rank, width

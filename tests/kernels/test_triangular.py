@@ -7,8 +7,6 @@ from kernels.triangular import (
     causal_linear,
     lower_rows,
     packed_size,
-    toeplitz,
-    toeplitz_rows,
     unpack_lower,
     unpack_lower_naive,
 )
@@ -182,42 +180,3 @@ def test_compiles():
     grads = torch.autograd.grad(out.square().sum(), (y, packed))
     expected = torch.autograd.grad(run(y, packed).square().sum(), (y, packed))
     torch.testing.assert_close(grads, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("numbers", "size"), [(1, 1), (2, 1), (17, 13), (17, 17)])
-def test_toeplitz(numbers, size, dtype):
-    torch.manual_seed(0)
-    kernel = torch.randn(2, 3, numbers).to(dtype).requires_grad_()
-    found = toeplitz(kernel, size)
-    rows = [
-        [kernel[..., t - s] if s <= t else 0 * kernel[..., 0] for s in range(size)] for t in range(size)
-    ]
-    expected = torch.stack([torch.stack(row, -1) for row in rows], -2)
-    assert torch.equal(found, expected)
-    upstream = torch.randn(found.shape).to(dtype)
-    (grad,) = torch.autograd.grad(found, kernel, upstream)
-    (expected_grad,) = torch.autograd.grad(expected, kernel, upstream)
-    tolerance = {torch.bfloat16: 5e-2, torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
-    atol = tolerance * max(1.0, expected_grad.abs().max().item())
-    torch.testing.assert_close(grad, expected_grad, rtol=0, atol=atol)
-    pos = torch.arange(size // 2, size)
-    assert torch.equal(toeplitz_rows(kernel, pos, size), found[..., size // 2 :, :])
-
-
-def test_a_kernel_that_is_too_short():
-    with pytest.raises(ValueError, match="a kernel of 3 numbers does not reach over 4 tokens"):
-        toeplitz(torch.randn(3), 4)
-
-
-@pytest.mark.parametrize("length", [1, 17, 257])
-def test_a_matrix_for_each(length):
-    torch.manual_seed(0)
-    y, kernel = torch.randn(3, 5, length).double(), torch.randn(3, length).double()
-    y.requires_grad_(), kernel.requires_grad_()
-    found = causal_linear(y, toeplitz(kernel, length))
-    expected = torch.stack([causal_linear(y[n], toeplitz(kernel[n], length)) for n in range(3)])
-    torch.testing.assert_close(found, expected)
-    upstream = torch.randn_like(found)
-    grads = [torch.autograd.grad(out, (y, kernel), upstream) for out in (found, expected)]
-    torch.testing.assert_close(*grads)

@@ -1,9 +1,17 @@
-"""Rows of a cache: written in place, read up to the newest."""
+"""Rows of a cache: update_cache in place, read up to the newest."""
 
 import pytest
 import torch
 
-from layers.cache import MOST_ROWS, in_use, of_previous, past, products, weighted_sum, written
+from layers.cache import (
+    MOST_ROWS,
+    causal_mask,
+    in_use,
+    of_token_before,
+    products,
+    update_cache,
+    weighted_sum,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["eager", "compiled"])
@@ -26,7 +34,7 @@ def test_rows_after_the_newest_are_not_seen_whatever_they_hold(call, dtype):
     rows = torch.randn(2, 3, 4, 4)
     for new in (slice(0, 3), slice(3, 4)):
         (narrowed,) = (held,) if call.compiled else in_use((held,), new.stop)
-        found = call(written, narrowed, rows[..., new, :], torch.arange(new.start, new.stop))
+        found = call(update_cache, narrowed, rows[..., new, :], torch.arange(new.start, new.stop))
         assert found.dtype == dtype
         assert torch.equal(found[..., : new.stop, :], rows[..., : new.stop, :].to(dtype))
         assert (found[..., new.stop :, :] == 0).all()
@@ -48,20 +56,20 @@ def test_products(call, dtype, count):
 
 def test_a_row_that_is_not_there_is_refused():
     with pytest.raises(IndexError):
-        written(torch.zeros(1, 5, 2), torch.ones(1, 1, 2), torch.tensor([5]))
+        update_cache(torch.zeros(1, 5, 2), torch.ones(1, 1, 2), torch.tensor([5]))
 
 
 def test_a_token_sees_itself_and_what_stands_before():
-    assert past(torch.tensor([0, 2]), 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
+    assert causal_mask(torch.tensor([0, 2]), 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
 
 
 def test_the_token_before(call):
     new = torch.arange(1.0, 13).view(2, 3, 2)
     expected = torch.tensor([[[0.0, 0], [1, 2], [3, 4]], [[0, 0], [7, 8], [9, 10]]])
-    assert torch.equal(call(of_previous, new), expected)
+    assert torch.equal(call(of_token_before, new), expected)
     last = torch.full((2, 1, 2), float("nan"))
     (narrowed,) = (last,) if call.compiled else in_use((last,), 3)
     for part in (slice(0, 1), slice(1, 3)):
-        found = call(of_previous, new[:, part], torch.arange(part.start, part.stop), narrowed)
+        found = call(of_token_before, new[:, part], torch.arange(part.start, part.stop), narrowed)
         assert torch.equal(found, expected[:, part])
     assert torch.equal(last, new[:, 2:])

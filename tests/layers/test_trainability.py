@@ -11,16 +11,15 @@ from layers import ATTENTION, FFN
 WIDTH, LENGTH, STEPS, WARMUP = 32, 16, 200, 20
 MODULES = [
     (ATTENTION, "cattn_m", {}),
-    (ATTENTION, "cattn_m", {"cattn_relative": True}),
+    (ATTENTION, "cattn_relative", {}),
     (ATTENTION, "cattn_u", {}),
-    (ATTENTION, "cattn_c", {"cattn_heads": 4}),
     (FFN, "cffn_gated", {}),
     (FFN, "cffn_gated", {"cffn_gate": "glu"}),
     (FFN, "cffn_product", {}),
     (FFN, "cffn_added", {}),
 ]
 # with a projection behind it the clamp may do no harm in so few steps
-WITH_CONTENT = {"cattn_heads": None, "cattn_relative": True, "cattn_content": True, "cattn_proj": True}
+WITH_CONTENT = {"cattn_heads": None, "cattn_content": True, "cattn_proj": True}
 
 
 def gradient_norms(config, registry, name):

@@ -274,7 +274,7 @@ def test_the_vocabulary_of_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "keys", [[], ["--ffn=cffn_gated", "--cf_eval_clip=True"], ["--key_shift=True", "--n_kv_head=1"]]
+    "keys", [[], ["--ffn=cffn_gated", "--cf_eval_clip=True"], ["--token_shift=True", "--n_kv_head=1"]]
 )
 def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     folder, _ = run("run", "--max_iters=4", *keys)
