@@ -7,14 +7,16 @@ import re
 from collections.abc import Iterable
 
 BASE = "config/study/dense.py"
+# {part of a name in tables and CSVs: its file in config/study, which was renamed later}
+RENAMED = {"key_shift": "key_shift"}
 
 
 def on_base(*names: str) -> list[str]:
     """Returns a stack of config files for each arm: the base, then its files of config/study."""
-    return ["+".join([BASE, *(f"config/study/{part}.py" for part in name.split("+"))]) for name in names]
+    parts = [[RENAMED.get(part, part) for part in name.split("+")] for name in names]
+    return ["+".join([BASE, *(f"config/study/{part}.py" for part in files)]) for files in parts]
 
 
-TOKEN_SHIFT = "key_shift"  # the file of config/study that adds a map of the previous token to the keys
 CLAIM = on_base(
     *("rope+rate_8e3", "mlp_narrow+rope+rate_8e3", "dense_half+rope+rate_8e3"),
     *("cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
@@ -102,18 +104,18 @@ STUDIES = {
     "key_shift": [
         on_base(
             *("rope+rate_8e3", "full_content+layers_6+depth_1+rate_8e3"),
-            f"rope+{TOKEN_SHIFT}+rate_8e3",
-            f"dense_half+rope+{TOKEN_SHIFT}+rate_8e3",
-            f"full_content+layers_6+depth_1+{TOKEN_SHIFT}+rate_8e3",
-            f"full_content+layers_6+constant+{TOKEN_SHIFT}+rate_8e3",
+            "rope+key_shift+rate_8e3",
+            "dense_half+rope+key_shift+rate_8e3",
+            "full_content+layers_6+depth_1+key_shift+rate_8e3",
+            "full_content+layers_6+constant+key_shift+rate_8e3",
         )
     ],
     "claim_3000": [
         on_base(
             *("rope+rate_8e3", "dense_half+rope+rate_8e3", "cffn_glu_rope+rate_8e3"),
             *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
-            f"rope+{TOKEN_SHIFT}+rate_8e3",
-            f"full_content+layers_6+depth_1+{TOKEN_SHIFT}+rate_8e3",
+            "rope+key_shift+rate_8e3",
+            "full_content+layers_6+depth_1+key_shift+rate_8e3",
         )
     ],
     # Attention has a column for each distance. With four times the context, fewer ladders keep the sizes.
@@ -187,8 +189,6 @@ GONE = {
         *("cattn_c", "cattn_c+control", "cattn_c+constant", "cattn_c_nopos", "full_c", "full_c+constant"),
     ],
 }
-# config files that were renamed: the tables and CSVs keep the old name
-IN_TABLES = {"token_shift": "key_shift"}
 
 # A dense model keeps its name before these overlays; any other model is named by its module alone.
 OVERLAYS = re.compile(r"(rope|layers_6|size_10m|rate)(_|$)")
@@ -219,7 +219,8 @@ def short_names(study: str) -> dict[str, str]:
     """
     models = [called(stack) for stack in models_of(study)]
     parts = [[part.removeprefix("study-") for part in model.split("+")] for model in models]
-    parts = [[IN_TABLES.get(part, part) for part in names] for names in parts]
+    published = {file: name for name, file in RENAMED.items()}
+    parts = [[published.get(part, part) for part in names] for names in parts]
     named = ["+".join(part[1:] if part[1:] and not OVERLAYS.match(part[1]) else part) for part in parts]
     short = [re.sub(r"\+rate_\w+", "", name) for name in named]
     pairs = zip(models, named, short, strict=True)

@@ -194,8 +194,10 @@ def test_arms_whose_code_has_left():
 
 
 def test_a_renamed_config_keeps_its_name_in_tables(monkeypatch):
-    stack = studies.on_base("rope+token_shift+rate_8e3")
-    monkeypatch.setitem(studies.STUDIES, "key_shift", [[*studies.on_base("rope+rate_8e3"), *stack]])
+    monkeypatch.setitem(studies.RENAMED, "key_shift", "token_shift")
+    stacks = studies.on_base("rope+rate_8e3", "rope+key_shift+rate_8e3")
+    assert "config/study/token_shift.py" in stacks[1]
+    monkeypatch.setitem(studies.STUDIES, "key_shift", [stacks])
     assert list(studies.short_names("key_shift").values()) == ["dense+rope", "dense+rope+key_shift"]
 
 
