@@ -89,7 +89,8 @@ def main(config: SmolLM2Config):
         tokens += [tokenizer.end_of_text, *ids]
     if len(tokens) < needed:
         sys.exit(
-            f"results/smollm2/run.py: the text has {len(tokens):,} tokens, and windows x block_size + 1 = {needed:,} "
+            f"results/smollm2/run.py: the text has {len(tokens):,} tokens, and "
+            f"windows x block_size + 1 = {needed:,} "
             "are needed: lower --windows or --block_size"
         )
     tokens = torch.tensor(tokens[:needed])
