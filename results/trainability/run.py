@@ -220,7 +220,7 @@ def refuse_loss(path: Path, kept: list[tuple[str, int]]):
 
 
 def body_of(config: dict) -> int:
-    """Returns the parameter count without embeddings of a run's config, for any vocabulary."""
+    """Parameters without embeddings of a run's configuration, whose vocabulary may be that of its data."""
     return body(parameter_counts(model_config(config | {"vocab_size": 1})))
 
 
