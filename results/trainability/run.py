@@ -1,27 +1,29 @@
-"""Which continued fractions can be trained, and what they add: the runs behind the pages beside this file.
+"""Trains the models of one study of continued fractions and prints its table.
 
-    python results/trainability/run.py depths       # every depth, with and without the dyadic schedule
-    python results/trainability/run.py rates        # learning rates of the main arms
-    python results/trainability/run.py modules      # each module, its controls and its standard counterpart
-    python results/trainability/run.py claim        # F, A and full against dense models
-    python results/trainability/run.py claim_rates  # at other learning rates
-    python results/trainability/run.py baselines    # against standard models of their size
-    python results/trainability/run.py units        # many ladders, against a GLU in their place
-    python results/trainability/run.py key_shift    # keys that know the token before theirs
-    python results/trainability/run.py claim_3000   # twice the steps
+    python results/trainability/run.py claim        # F, A and the full model against dense models
+    python results/trainability/run.py claim_rates  # the same at other learning rates
+    python results/trainability/run.py claim_3000   # the same for twice the steps
     python results/trainability/run.py claim_1024   # the same with a context of 1,024
-    python results/trainability/run.py claim_10m    # F and full at 10M parameters
-    python results/trainability/run.py longer       # what F and the full one lack in 1,500 steps
-    python results/trainability/run.py paper        # which readings of what the papers print can be trained
+    python results/trainability/run.py claim_10m    # dense, F and the full model at 10 million parameters
+    python results/trainability/run.py key_shift    # keys that hold a map of the previous token
+    python results/trainability/run.py baselines    # standard models of the same sizes
+    python results/trainability/run.py units        # many ladders, against a GLU in their place
+    python results/trainability/run.py modules      # each module, with and without its fractions
+    python results/trainability/run.py depths       # depths 1 to 8, with and without the dyadic schedule
+    python results/trainability/run.py rates        # learning rates of the main arms
+    python results/trainability/run.py longer       # the search for forms at 1,500 steps
+    python results/trainability/run.py paper        # the readings of what the papers print
     python results/trainability/run.py papers       # the papers' F, A and full model against dense
 
-Needs the data that config/study/dense.py names, prepared as it says. --dry_run=True shows what a study
-would train; the same command goes on where it was interrupted. At the end stands a table with the
-validation losses and, from the log of every step, the gradient norms after the warmup. Seeds that were run
-elsewhere join these, and are not trained again: --joined=results/trainability/claim.csv.
---only=cattn_u,cattn_u+control trains these arms of a study alone, and with --joined the table has all. Runs
-that shared a machine with others cannot tell how long they take; --step_times is a JSON of bench.py that
-can.
+The pages beside this file show the tables. First prepare the data that config/study/dense.py names.
+
+--dry_run=True lists the runs of a study and trains nothing. A study that was interrupted goes on with the
+same command. The table at the end has the validation losses, and the gradient norms after the warmup from
+the log of every step.
+
+--joined=results/trainability/claim.csv adds the runs of a CSV to the table and does not train them again.
+--only=cattn_u,cattn_u+control trains these arms alone. --step_times=FILE takes the time of a step from a
+JSON of bench.py, because runs that share a machine cannot tell how long they take.
 """
 
 import json
@@ -49,6 +51,8 @@ from comparison.significance import difference  # noqa: E402
 from comparison.table import body  # noqa: E402
 from model import parameter_counts  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
+    GONE,
+    GONE_SINCE,
     STEPS,
     STUDIES,
     called,
@@ -67,17 +71,17 @@ COLUMNS += ("gradient norm", "95 %", "largest / median", "spikes", "clamped")
 
 @dataclass
 class StudyConfig:
-    """Train the runs of a study of continued fractions, and print what came out."""
+    """Train the runs of a study of continued fractions and print its table."""
 
-    study: Literal[tuple(STUDIES)]  # which one
-    out: str = "out/trainability"  # a folder of ablate.py for each study
-    seeds: list[int] = field(default_factory=lambda: [1])  # of every arm
-    max_iters: int | None = None  # steps of every run, 4,096 tokens each; None: the study's own
-    parallel: int = 1  # runs at a time
-    only: list[str] | None = None  # arms to train, by their names in the table, or models; None: all
-    joined: str | None = None  # runs.csv of the same study: its runs count too, and are not trained again
-    step_times: str | None = None  # bench.py's --json of the same arms: hours.png by its steps
-    dry_run: bool = False  # show what there is to train, and the table of what is there; write nothing
+    study: Literal[tuple(STUDIES)]  # name of the study
+    out: str = "out/trainability"  # folder that gets a folder of runs for each study
+    seeds: list[int] = field(default_factory=lambda: [1])  # seeds of every arm
+    max_iters: int | None = None  # steps of every run, 4,096 tokens each; default: the study's own number
+    parallel: int = 1  # number of runs that train at the same time
+    only: list[str] | None = None  # arms or models to train, named as in the table; default: all
+    joined: str | None = None  # CSV of the same study: adds its runs to the table and does not repeat them
+    step_times: str | None = None  # --json of bench.py for the same arms: the time axis of hours.png
+    dry_run: bool = False  # list the runs to train and print the table of finished ones; write nothing
 
     def check(self) -> list[str]:
         wrong = []
@@ -98,7 +102,7 @@ def main(config: StudyConfig):
     with ablate.told_shortly("results/trainability/run.py"):
         elsewhere = joined(config.joined, steps) if config.joined else []
         times = step_times(config.step_times, study) if config.step_times else {}
-        os.chdir(ROOT)  # from where the studies name their files
+        os.chdir(ROOT)  # the studies name their config files relative to the root
         every, keys, remarks = planned(config, steps)
         refuse_others(elsewhere, every, config)
         runs = chosen(every, config)
@@ -108,9 +112,7 @@ def main(config: StudyConfig):
             there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
             left = [run for run in runs if run.name in plan.done or key_of(run, study) not in there]
             if len(left) < len(runs):
-                remarks.append(
-                    f"{len(runs) - len(left)} runs are in {config.joined}, and not trained again"
-                )
+                remarks.append(f"{len(runs) - len(left)} runs are in {config.joined}: not trained again")
             plan.extend(left, keys)
             refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
             ablate.prepare(plan, left, how, remarks)
@@ -127,12 +129,12 @@ def main(config: StudyConfig):
 
 
 def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], list[str]]:
-    """(the runs of a study's arms; the keys that it varies; remarks). Raises ConfigError."""
+    """Returns (the runs of a study, the keys that it varies, remarks). Raises ConfigError."""
     common = [
         f"--seeds={','.join(map(str, config.seeds))}",
         f"--max_iters={steps}",
         f"--warmup_iters={max(1, steps // 10)}",
-        # of a try of a few steps the last counts
+        # a trial of a few steps is evaluated at its end only
         f"--eval_interval={steps if steps < 50 else min(300, steps // 5)}",
         f"--parallel={config.parallel}",
     ]
@@ -144,11 +146,16 @@ def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], 
 
 
 def chosen(runs: list[Planned], config: StudyConfig) -> list[Planned]:
-    """Those that --only names. Raises PlanError where one of its names is no arm."""
+    """Returns the runs that --only names. Raises PlanError if a name is neither an arm nor a model."""
     if not config.only:
         return runs
     names = dict.fromkeys(shortly(run.arm, config.study) for run in runs)
     models = short_names(config.study).values()
+    if gone := [name for name in config.only if name in GONE.get(config.study, ())]:
+        raise PlanError(
+            f"--only: the code of {', '.join(gone)} has left the repository; "
+            f"git checkout {GONE_SINCE} has it, and --joined keeps the published runs"
+        )
     if unknown := [name for name in config.only if name not in names and name not in models]:
         raise PlanError(f"--only: {config.study} has no {', '.join(unknown)}; it has {', '.join(names)}")
     wanted = lambda name: {name, longest(models, name)} & {*config.only}  # noqa: E731
@@ -156,12 +163,12 @@ def chosen(runs: list[Planned], config: StudyConfig) -> list[Planned]:
 
 
 def key_of(run: Planned, study: str) -> tuple[str, int]:
-    """What a run is called in a CSV."""
+    """Returns the (arm, seed) by which a CSV names a run."""
     return shortly(run.arm, study), run.config["seed"]
 
 
 def joined(path: str, steps: int) -> list[dict]:
-    """Raises PlanError where the file is no runs.csv, or has runs that are not of so many steps."""
+    """Reads a CSV of runs. Raises PlanError if it is another file or its runs have other lengths."""
     try:
         rows = read_rows(path)
     except ValueError as error:
@@ -172,39 +179,43 @@ def joined(path: str, steps: int) -> list[dict]:
         last[run] = max(row["step"], last.get(run, 0))
     if several := sorted(set(last.values()) - {steps}):
         raise PlanError(
-            f"--joined={path} has runs of {', '.join(map(str, several))} steps, and these are of {steps} "
-            "(--max_iters)"
+            f"--joined={path} has runs of {', '.join(map(str, several))} steps, and this study has "
+            f"{steps}: give a CSV of the same study, or set --max_iters"
         )
     return rows
 
 
 def refuse_others(rows: list[dict], runs: list[Planned], config: StudyConfig):
-    """Raises PlanError where an arm of --joined is none of the study's, or has not as many parameters."""
+    """Raises PlanError if an arm of --joined is not in the study, or has another number of parameters.
+
+    Arms whose code has left the repository are accepted as they stand in the CSV.
+    """
     configs = {shortly(run.arm, config.study): run.config for run in runs}
-    arms = dict.fromkeys((row["arm"], row["without_embeddings"]) for row in rows)
+    gone = GONE.get(config.study, ())
+    arms = dict.fromkeys((row["arm"], row["without_embeddings"]) for row in rows if row["arm"] not in gone)
     if foreign := list(dict.fromkeys(name for name, _ in arms if name not in configs)):
         few = ", ".join(foreign[:4])
-        raise PlanError(f"--joined={config.joined} is of another study: {config.study} has no {few}")
+        raise PlanError(
+            f"--joined={config.joined} is of another study: {config.study} has no {few}. Give its own CSV"
+        )
     for name, count in arms:
         if (here := body_of(configs[name])) != count:
             raise PlanError(
                 f"--joined={config.joined}: {name} has {count:,} parameters without embeddings there, and "
-                f"{here:,} here"
+                f"{here:,} here. It is another model, so leave the file out or train from its commit"
             )
 
 
 def refuse_loss(path: Path, kept: list[tuple[str, int]]):
-    """Raises PlanError where a runs.csv of an earlier call has runs that this one would leave out: those
-    that were joined then.
-    """
+    """Raises PlanError if this call would drop runs that an earlier call joined into its runs.csv."""
     try:
         rows = read_rows(path) if path.is_file() else []
     except ValueError as error:
         raise PlanError(f"{path}: {error}; move it away") from None
     if lost := {(row["arm"], row["seed"]) for row in rows}.difference(kept):
         raise PlanError(
-            f"{path} has {len(lost)} runs that were joined, which this would leave out: --joined={path} "
-            "keeps them, or move it away"
+            f"{path} has {len(lost)} runs that were joined, and this call would drop them: give "
+            f"--joined={path} to keep them, or move the file away"
         )
 
 
@@ -214,7 +225,7 @@ def body_of(config: dict) -> int:
 
 
 def step_times(path: str, study: str) -> dict[str, float]:
-    """{arm: median seconds of a step} of a JSON of bench.py. Raises PlanError where the file is none."""
+    """Returns {arm: median seconds of a step}. Raises PlanError if the file is no JSON of bench.py."""
     try:
         models = json.loads(Path(path).read_text())["models"].items()
         return {
@@ -225,11 +236,13 @@ def step_times(path: str, study: str) -> dict[str, float]:
         raise PlanError(f"--step_times={path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise PlanError(f"--step_times={path}: no JSON of bench.py --mode=train ({why})") from None
+        raise PlanError(
+            f"--step_times={path}: no JSON of bench.py --mode=train ({why}); write one with --json={path}"
+        ) from None
 
 
 def refuse_missing(arms: Iterable[str], times: dict[str, float], study: str):
-    """Raises PlanError where an arm has no time, with the stacks that bench.py is to be given."""
+    """Raises PlanError if an arm has no time, and names the stacks of config files for bench.py."""
     stacks = {model: stack for stack in models_of(study) for model in [short_names(study)[called(stack)]]}
     if missing := [name for name in in_order(arms, study) if name not in times]:
         wanted = dict.fromkeys(stacks.get(longest(stacks, name), name) for name in missing)
@@ -245,11 +258,11 @@ def show(
     study: str,
     times: dict[str, float] | None = None,
 ):
-    """The table of the arms, on the screen and in the study's folder, where runs.csv has every evaluation
-    of every run, and tokens.png and hours.png have the curves of up to 12 arms. Differences are to the
-    first arm. elsewhere: rows of another runs.csv; what was run here too counts once, as it is here.
-    folder: None writes nothing. times: seconds of a step of each arm, for hours.png in place of what the
-    runs took.
+    """Prints the table of the arms; writes it, runs.csv and the curves of up to 12 arms into `folder`.
+
+    Differences are to the first arm. elsewhere: rows of another runs.csv; a run that is in both counts
+    once, with the values of `found`. folder: None writes nothing. times: {arm: seconds of a step} for
+    hours.png; without it, hours.png has the times of the runs.
     """
     rows, names = pooled([row for arm in found for row in rows_of(arm)], elsewhere)
     names = in_order((*names, *(arm.name for arm in found if not arm.runs)), study)
@@ -257,7 +270,7 @@ def show(
     failed = {arm.name: arm.failed for arm in found}
     arms = [Arm(name, runs_of(name, rows), failed.get(name, 0)) for name in names]
     if not arms:
-        print("no run has come to its end yet")
+        print("no run has finished yet")
         return
     text = table_of(arms)
     print(text)
@@ -268,12 +281,12 @@ def show(
     if times:
         rows = [row | {"seconds": row["step"] * times[row["arm"]]} for row in rows]
     drawn = [Arm(arm.name, runs_of(arm.name, rows), 0) for arm in arms if arm.runs]
-    for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more cannot be told apart
+    for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more colours look alike
         figure.draw(drawn, against, folder / f"{against}.png")
 
 
 def table_of(arms: list[Arm]) -> str:
-    """A row for each arm of `runs_of`."""
+    """Returns the Markdown table of the arms; the first arm is the baseline. Empty columns are left out."""
     rows, named = [], {arm.name: arm for arm in arms if arm.runs}
     for arm in arms:
         if not arm.runs:
@@ -308,7 +321,7 @@ def table_of(arms: list[Arm]) -> str:
 
 
 def compared(arm: Arm, baseline: Arm | None) -> tuple[str, str]:
-    """(mean ± deviation of the differences paired by seed, p), empty where there are none."""
+    """Returns (mean ± deviation of the differences paired by seed, p), both empty without pairs."""
     if baseline in (None, arm) or (found := difference(arm, baseline)) is None:
         return "", ""
     if found.p is None:
@@ -317,9 +330,10 @@ def compared(arm: Arm, baseline: Arm | None) -> tuple[str, str]:
 
 
 def gradients(last: list[dict]) -> dict[str, str]:
-    """Of all seeds, or of those that have norms (1 of 3): median and 95th percentile of the gradient norm
-    after the warmup, the largest over the median, and how many steps are above ten times the median of
-    their run.
+    """Returns the columns of gradient norms after the warmup: median, 95th percentile, largest over median,
+    and spikes: the number of steps above ten times the median of their run.
+
+    Uses the seeds that have norms; where some have none, the first column says how many have (1 of 3).
     """
     known = [row for row in last if row["gradient_median"]]
     if not known:

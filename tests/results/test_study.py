@@ -1,6 +1,5 @@
-"""results/trainability/run.py: what it makes of runs; and its pages say what its CSVs say."""
+"""results/trainability/run.py: which runs it plans, and what it makes of finished ones."""
 
-import csv
 import json
 import os
 import re
@@ -15,110 +14,15 @@ from comparison.pooled import FIELDS, pooled
 from results.trainability import run as study
 from results.trainability import studies
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "paper.md", "skip.md")
-PAGE = "\n## ".join((ROOT / "results/trainability" / name).read_text() for name in PAGES)
-TOLD = ("baselines", "claim", "claim_3000", "longer", "units", "depths", "modules", "paper", "poles")
-TOLD += ("rescues", "claim_10m", "claim_1024", "token_shift", "skip", "papers")
-GONE = dict.fromkeys(("poles", "rescues", "skip"), 600)  # their form has left; their commit is named
+ROOT = Path(__file__).resolve().parents[2]
 FULL = "full_relative"
 
 
-def cells(markdown, losses="validation loss"):
-    """{arm: {column: cell}} of every table of arms in a text."""
-    found, head = {}, []
-    for line in markdown.splitlines():
-        row = [cell.strip() for cell in line.split("|")[1:-1]]
-        if not row:
-            head = []
-        elif row[0] == "arm" and losses in row:
-            head = row
-        elif head and not set(row[0]) <= set("-: "):
-            found[row[0]] = dict(zip(head, row, strict=True))
-    return found
-
-
-def section(name):
-    (text,) = (part for part in re.split(r"\n##+ ", PAGE) if f"`{name}.csv`" in part)
-    return text
-
-
-@pytest.mark.parametrize("name", TOLD)
-def test_the_page_says_what_the_runs_say(name):
-    rows = study.joined(ROOT / f"results/trainability/{name}.csv", (studies.STEPS | GONE)[name])
-    names = list(dict.fromkeys(row["arm"] for row in rows))
-    arms = [study.Arm(arm, study.runs_of(arm, rows)) for arm in names]
-    told, here = cells(section(name)), cells(study.table_of(arms))
-    assert here.keys() == told.keys()
-    columns = [column for column in study.COLUMNS if not column.startswith(("gradient", "95", "largest"))]
-    for arm, row in here.items():
-        for column in columns:
-            if column not in ("spikes", "clamped"):
-                assert row.get(column, "") == told[arm].get(column, ""), (arm, column)
-
-
-def test_the_rates_are_those_of_the_runs():
-    arms = {"dense": "dense+rope", "F": "cffn_glu_rope", "A": "cattn_m_shared"}
-    arms["full"] = "full_content+layers_6+depth_1"
-    found = {}
-    for name, rate in (("claim_rates", ""), ("claim", "8e-3"), ("longer", "4e-3")):
-        for row in study.joined(ROOT / f"results/trainability/{name}.csv", 1500):
-            model, _, own = row["arm"].partition("_learning_rate=")
-            if row["seed"] == 1:
-                at = found.setdefault((model, own.partition("_")[0] or rate), {})
-                at[row["step"]] = f"{row['validation_loss']:.4f}"
-    (table,) = re.findall(r"\n  (\| seed 1 .*?)\n\n", PAGE, re.S)
-    head, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
-    for model, *losses in rows:
-        for rate, loss in zip(head[1:], losses, strict=True):
-            if loss and (model, rate) != ("dense", "5.6e-3"):  # which is left by its log alone
-                assert found[arms[model], rate][1500] == loss, (model, rate)
-
-
-def tables(text):
-    """{first cell of the head: rows of cells, the head first} of every table."""
-    found, rows = {}, []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            rows.append([cell.strip() for cell in line.split("|")[1:-1]])
-        elif rows:
-            head, _, *rows = rows
-            found[head[0]], rows = ([head, *rows], [])
-    return found
-
-
-def test_the_readme_says_what_the_runs_say():
-    """Its tables have other names for the arms: in the first they stand in the order of the CSV."""
-    (text,) = re.findall(
-        r"## Do continued fractions pay\?(.*?)\n## ", (ROOT / "README.md").read_text(), re.S
-    )
-    told = tables(text)
-    rows = study.joined(ROOT / "results/trainability/claim.csv", studies.STEPS["claim"])
-    names = list(dict.fromkeys(row["arm"] for row in rows))
-    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in names]))
-    head, *ours = told.pop("model")
-    assert head[1:] == ["without embeddings", "seeds", "validation loss", "difference", "p"]
-    of_runs = [[arm.get(column, "") for column in head[1:]] for arm in arms.values()]
-    assert [row[1:] for row in ours] == of_runs
-
-    best = {
-        "dense": "dense_learning_rate=4e-3_min_lr=4e-4",
-        "the papers' F": "cffn_gated+recipe_learning_rate=4e-3_min_lr=4e-4",
-        "the papers' A": "cattn_m_collapsed+recipe_learning_rate=8e-3_min_lr=8e-4",
-        "the papers' full model": "cattn_m_collapsed+cffn_gated+recipe_learning_rate=8e-3_min_lr=8e-4",
-    }
-    rows = study.joined(ROOT / "results/trainability/papers.csv", studies.STEPS["papers"])
-    arms = cells(study.table_of([study.Arm(arm, study.runs_of(arm, rows)) for arm in best.values()]))
-    dense = int(arms[best["dense"]]["without embeddings"].replace(",", ""))
-    (head, *papers) = told.pop("learned positions")
-    assert head[1:] == ["share", "validation loss", "difference"]
-    assert [row[0] for row in papers] == list(best)
-    for name, share, loss, difference in papers:
-        arm = arms[best[name]]
-        assert float(share) == round(int(arm["without embeddings"].replace(",", "")) / dense, 2)
-        assert arm["seeds"] == "5"
-        assert (loss, difference) == (arm["validation loss"], arm.get("difference", ""))
-    assert not told, "a table of README that no run is held against"
+def cells(markdown):
+    """{arm: {column: cell}} of a table of arms."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
+    head, _, *rows = [row for row in rows if row]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
 def write(path, losses, steps=10):
@@ -161,7 +65,7 @@ def test_seeds_of_another_machine_join(tmp_path, capsys):
         ("", "no runs.csv of a study"),
         ("arm,seed\ndense,1\n", "no runs.csv of a study"),
         ("HEAD\ndense,1,1000\n", "line 2 has 3 cells in place of 12"),
-        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps, and these are of 600"),
+        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps, and this study has 600"),
         ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten', no number"),
         ("HEAD\ndense,1,1000,600,40960,5.0,nan,,,,,\n", "line 2: validation_loss is 'nan'"),
         ("HEAD\ndense,-1,1000,600,40960,5.0,3.0,,,,,\n", "line 2: seed is '-1'"),
@@ -273,6 +177,30 @@ def test_some_arms_of_a_study():
     ]
 
 
+def test_arms_whose_code_has_left():
+    """They cannot be trained, and their published rows still join the study's table."""
+    for name, gone in studies.GONE.items():
+        rows = study.joined(ROOT / f"results/trainability/{name}.csv", studies.STEPS[name])
+        arms = dict.fromkeys(row["arm"] for row in rows)
+        assert {*gone} <= {*arms}
+        config = study.StudyConfig(name)
+        runs, _, _ = study.planned(config, studies.STEPS[name])
+        assert not {*gone} & {study.key_of(run, name)[0] for run in runs}
+        study.refuse_others(rows, runs, config)
+        assert studies.in_order(arms, name)[-len(gone) :] == [arm for arm in arms if arm in gone]
+        config.only = gone[:1]
+        with pytest.raises(PlanError, match=rf"{re.escape(gone[0])} has left .* git checkout 466f118"):
+            study.chosen(runs, config)
+
+
+def test_a_renamed_config_keeps_its_name_in_tables(monkeypatch):
+    monkeypatch.setitem(studies.RENAMED, "key_shift", "token_shift")
+    stacks = studies.on_base("rope+rate_8e3", "rope+key_shift+rate_8e3")
+    assert "config/study/token_shift.py" in stacks[1]
+    monkeypatch.setitem(studies.STUDIES, "key_shift", [stacks])
+    assert list(studies.short_names("key_shift").values()) == ["dense+rope", "dense+rope+key_shift"]
+
+
 @pytest.fixture
 def small(monkeypatch, arguments, tmp_path):
     """small(key=value) runs the study `units` with two tiny arms -> its exit status or message."""
@@ -294,7 +222,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     folder, joined = tmp_path / "out/units", tmp_path / "first.csv"
     assert small(dry_run=True) == 0
     assert "to train: 3 runs" in (said := capsys.readouterr().out)
-    assert "no run has come to its end yet" in said
+    assert "no run has finished yet" in said
     assert not (tmp_path / "out").exists()
     assert small() == 0
     assert len(here) == 3
@@ -394,10 +322,3 @@ def test_a_folder_of_something_else(small, tmp_path):
     (tmp_path / "out/units").mkdir(parents=True)
     (tmp_path / "out/units/thesis.txt").touch()
     assert "holds files but no ablation.json" in small()
-
-
-@pytest.mark.parametrize("name", [*(name for name in TOLD if name not in GONE), "rates", "claim_rates"])
-def test_csvs_name_their_arms_as_the_study_does(name):
-    with (ROOT / f"results/trainability/{name}.csv").open() as file:
-        arms = dict.fromkeys(row["arm"] for row in csv.DictReader(file))
-    assert arms.keys() <= {arm for arm, _ in planned(name)}
