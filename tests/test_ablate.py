@@ -119,14 +119,14 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
 
 
 def test_files_on_top(command):
-    files = "--vary=none,config/ablate/depth_1.py,config/ablate/depth_5.py+config/ablate/muon.py"
+    files = "--vary=none,config/ablate/iclr.py,config/ablate/ladder_form.py+config/ablate/muon.py"
     _, runs, _, _ = ablate.read(command(files, models=[LADDERS]))
     assert [run.name for run in runs] == [
         "cofrgenet_f+size-tiny_seed=1337",
-        "cofrgenet_f+size-tiny_ablate-depth_1_seed=1337",
-        "cofrgenet_f+size-tiny_ablate-depth_5+ablate-muon_seed=1337",
+        "cofrgenet_f+size-tiny_ablate-iclr_seed=1337",
+        "cofrgenet_f+size-tiny_ablate-ladder_form+ablate-muon_seed=1337",
     ]
-    assert [run.config["cf_depth"] for run in runs] == [7, 1, 5]
+    assert [run.config["ffn"] for run in runs] == ["cffn_gated", "cffn_product", "cffn_gated"]
     assert [run.config["optimizer"] for run in runs] == ["adamw", "adamw", "muon"]
 
 

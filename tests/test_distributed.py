@@ -83,7 +83,7 @@ def runs(dataset, tmp_path_factory):
         {
             "two": (arguments, {}),
             "muon_two": (muon, {}),
-            "everything": ([*arguments, *everything, "--dropout=0.1", "--dyadic_rewarmup=2"], {}),
+            "everything": ([*arguments, *everything, "--dropout=0.1"], {}),
             "poisoned": (arguments, {"poison": 6}),
             "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
             "full": (arguments, {"file_limit": 50_000}),

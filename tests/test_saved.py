@@ -1,9 +1,12 @@
 """Runs, checkpoints and exports of earlier versions give what they gave, or are refused by name.
 
-tests/saved holds what commit 16d9952 wrote in the middle of a run of 8 steps on the data set of
-conftest.py, and in expected.json the losses of its later steps and evaluations. Three keys came after it
-that would otherwise make other models of the same files: cffn_gate=self was y = U x + V z(h),
-cf_init=nanogpt had no intercepts, and position=sinusoidal did not scale the embedding.
+tests/saved holds what earlier commits wrote in the middle of a run of 8 steps on the data set of
+conftest.py, and in expected.json the losses of its later steps and evaluations.
+
+nanogpt, sinusoidal and cffn_gated are of commit 16d9952. Three keys came after it that would otherwise make
+other models of the same files: cffn_gate=self was y = U x + V z(h), cf_init=nanogpt had no intercepts, and
+position=sinusoidal did not scale the embedding. relative, constant and cattn_c are of commit 466f118, where
+columns by distance were a key of cattn_m, token_shift was key_shift, and cf_control was two keys.
 """
 
 import json
@@ -20,12 +23,18 @@ from comparison.runs import RunFolderError, read_run
 from data.loader import Dataset
 from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError
+from training.config import TrainConfig
 
 SAVED = Path(__file__).parent / "saved"
-KINDS = {"nanogpt": {"cf_intercept": "none", "cf_init": "nanogpt", "cattn_scores": "rank"}}
+KINDS = {
+    "nanogpt": {"cf_intercept": "none", "cf_init": "nanogpt", "cattn_scores": "rank"},
+    "relative": {"attention": "cattn_relative", "cattn_content": True, "token_shift": True},
+    "constant": {"cf_control": "constant", "attention": "cattn_u", "cf_intercept": "one"},
+}
 REFUSED = {
     "sinusoidal": "position=sinusoidal did not multiply the embedding by sqrt",
     "cffn_gated": r"cffn_gate=self was y = U x \+ V z\(h\) when .* commit 16d9952 is the last",
+    "cattn_c": "attention=cattn_c has left: commit 466f118 is the last that computes that model",
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -43,9 +52,11 @@ def validation_loss(model, dataset):
 
 
 @kinds
-@pytest.mark.parametrize("name", ["", "ckpt/step_00000004.pt"])
+@pytest.mark.parametrize("name", ["", "ckpt/step_00000004.pt", "exported"])
 def test_its_weights_are_read_as_what_they_were(kind, name, dataset):
     path = SAVED / kind / name
+    if not path.exists():
+        pytest.skip("no export of this kind is kept")
     source = pretrained.open_source(str(path))
     model = pretrained.build(source)
     for key, value in KINDS[kind].items():
@@ -62,13 +73,15 @@ def test_a_run_goes_on_as_it_would_have(kind, dataset, tmp_path):
     losses = [record["loss"] for record in records if "loss" in record and record["step"] > 4]
     assert losses == pytest.approx(expected(kind)["losses"], rel=1e-4)
     assert records[-1]["val_loss"] == pytest.approx(expected(kind)["val_loss"][2], rel=1e-4)
-    assert json.loads((folder / "config.json").read_text())["cf_intercept"] == KINDS[kind]["cf_intercept"]
-    assert read_run(folder).config["cf_init"] == KINDS[kind]["cf_init"]
+    written, read = json.loads((folder / "config.json").read_text()), read_run(folder).config
+    for key, value in KINDS[kind].items():
+        assert written[key] == read[key] == value
 
 
 @kinds
 def test_a_finished_comparison_reads_its_log(kind):
-    assert read_run(SAVED / kind).config["cf_intercept"] == KINDS[kind]["cf_intercept"]
+    config = read_run(SAVED / kind).config
+    assert {key: config[key] for key in KINDS[kind]} == KINDS[kind]
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -98,3 +111,23 @@ def test_a_form_that_is_gone_is_refused_by_its_name():
         ModelConfig.of_today(saved)
     without_it = {**saved, "ffn": "mlp", "cffn_gate": "self"}
     assert ModelConfig.of_today(without_it) == without_it
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"cf_pole_grad": "exact"}, "cf_pole_grad=exact has left: commit 466f118 is the last"),
+        ({"cf_pole": "smooth"}, "cf_pole=smooth has left"),
+        ({"cffn_proj": True}, "cffn_proj=True has left"),
+        ({"ladder_grad_clip": 0.5}, "ladder_grad_clip=0.5 has left"),
+        ({"attention": "cattn_m", "cattn_content": True}, "cattn_content=True without cattn_relative=True"),
+        ({"attention": "cattn_m", "cattn_relative": True, "cattn_strict": True}, "with cattn_strict=True"),
+        ({"cf_later": 3}, "this version does not know cf_later=3"),
+    ],
+)
+def test_a_key_that_has_left_loads_at_its_default_alone(keys, message):
+    """What it was before, and what is unknown, is refused by name; nothing is dropped in silence."""
+    saved = vars(TrainConfig()) | {"cf_pole_grad": "formula", "dyadic_rewarmup": 0, "cattn_relative": False}
+    assert TrainConfig.of_today(saved) == vars(TrainConfig())
+    with pytest.raises(ValueError, match=message):
+        TrainConfig.of_today(saved | keys)

@@ -103,7 +103,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(run):
         [
             "--ffn=cffn_product",
             "--dyadic=True",
-            "--dyadic_rewarmup=2",
             "--max_iters=16",
             "--cf_eval_clip=True",
         ],
@@ -247,7 +246,7 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
         (
             "--attention=linear",
-            "attention must be one of softmax, cattn_m, cattn_u, cattn_c, synthesizer, bigbird, not "
+            "attention must be one of softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird, not "
             "'linear'",
         ),
     ],

@@ -143,7 +143,7 @@ def test_a_run_from_before_a_key_belongs_to_its_arm(write):
     (folders[0] / "config.json").write_text(json.dumps(config))
     (arm,) = arms(read_runs([str(f) for f in folders]))
     assert len(arm.runs) == 2
-    assert arm.config["cf_control"] is False
+    assert arm.config["cf_control"] == "none"
 
 
 def test_steps_at_which_depths_wake(write):

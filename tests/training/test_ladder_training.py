@@ -38,21 +38,6 @@ def test_the_wake_table_is_printed(run, capsys):
     assert "depth 3:          198 parameters never wake" in said
 
 
-def test_a_woken_depth_warms_up(run, monkeypatch):
-    """Groups of depth 1 wake at step 8: a third, two thirds of the rate, then all of it."""
-    seen = {}
-    real = trainer.Trainer.backward
-
-    def look(self, step):
-        rates = {group["depth"]: group["lr"] for group in self.optimizer.param_groups}
-        seen[step] = rates[1] / rates[0]
-        return real(self, step)
-
-    monkeypatch.setattr(trainer.Trainer, "backward", look)
-    run("a", "--max_iters=16", "--ffn=cffn_gated", "--dyadic=True", "--dyadic_rewarmup=2")
-    assert [seen[step] for step in range(8, 16)] == pytest.approx([1 / 3, 2 / 3, *[1] * 6])
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_gradients_of_sleeping_depths_reach_nothing(run, monkeypatch, dtype):
     """Neither the norm, nor the finiteness checks of float16, nor the optimizer see them."""
@@ -77,18 +62,6 @@ def test_gradients_of_sleeping_depths_reach_nothing(run, monkeypatch, dtype):
     assert logged[:8] == pytest.approx(norms[:8], rel=1e-4)
     if dtype == "float16":
         assert {r["loss_scale"] for r in records if r["step"] < 9 and "loss" in r} == {65536.0}
-
-
-def test_ranges_are_forgotten_when_a_depth_wakes(run, monkeypatch):
-    resets = []
-    real = Fraction.reset_range
-    monkeypatch.setattr(Fraction, "reset_range", lambda self: (resets.append(1), real(self)))
-    keys = ("--max_iters=16", "--ffn=cffn_gated", "--dyadic=True", "--cf_eval_clip=True")
-    run("kept", *keys)
-    at_start = len(resets)
-    run("forgotten", *keys, "--dyadic_reset_ranges=True")
-    # twice as many starts, and the two layers at the wakes of three depths
-    assert len(resets) == 2 * at_start + 2 * 3
 
 
 def test_ladder_weights_decay_only_where_that_is_asked_for(run):
@@ -120,7 +93,7 @@ def test_intercepts_wake_with_their_depth_and_never_decay(build, keys):
             assert (found[id(weight)]["depth"], found[id(weight)]["weight_decay"]) == (own["depth"], 0.5)
 
 
-def test_ladder_weights_have_a_learning_rate_and_a_clip_of_their_own(run):
+def test_ladder_weights_have_a_learning_rate_of_their_own(run):
     keys = ("--max_iters=2", "--ffn=cffn_gated", "--grad_clip=0", "--warmup_iters=0", "--eval_interval=2")
 
     def weights(name, *more):
@@ -128,18 +101,13 @@ def test_ladder_weights_have_a_learning_rate_and_a_clip_of_their_own(run):
 
     start = weights("start", "--learning_rate=1e-30", "--min_lr=0")
     usual, slow = weights("usual"), weights("slow", "--ladder_lr=1e-3")
-    clipped = weights("clipped", "--ladder_grad_clip=1e-9")
     ladders = [name for name in usual if ".ladders.W" in name or ".ladders.b" in name]
-    others = [name for name in usual if name not in ladders]
     assert len(ladders) == 2 * 2 * 3
 
     def step(found, names):
         return max(float((found[name] - start[name]).abs().max()) for name in names)
 
-    assert step(slow, ladders) < 0.002 * step(usual, ladders)
-    # AdamW's first step does not depend on the gradient's size unless that comes near its epsilon of 1e-8
-    assert step(clipped, ladders) < 0.3 * step(usual, ladders)
-    assert step(clipped, others) > 0.5 * step(usual, others)
+    assert 0 < step(slow, ladders) < 0.002 * step(usual, ladders)
 
 
 def test_ladder_statistics_are_in_the_log(run):

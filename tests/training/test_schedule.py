@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from training.optimizer import adamw
-from training.schedule import Dyadic, learning_rate, rewarmup, wake_step
+from training.schedule import Dyadic, learning_rate, wake_step
 
 SCHEDULES = ("cosine", "linear", "wsd")
 
@@ -61,11 +61,6 @@ def test_wakes_at_the_first_step_that_the_definition_allows():
             exact = iterations * (1 - Fraction(1, 2**depth))
             assert wake_step(depth, iterations) == math.ceil(exact)
             assert iterations - wake_step(depth, iterations) == iterations // 2**depth
-
-
-def test_rewarmup():
-    assert [rewarmup(s, 100, 3) for s in (99, 100, 101, 102, 103, 500)] == [0, 0.25, 0.5, 0.75, 1, 1]
-    assert rewarmup(100, 100, 0) == 1
 
 
 VARIANTS = [

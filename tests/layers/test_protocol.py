@@ -1,0 +1,142 @@
+"""A mixer of one's own: one class that says nothing but its equation works in every place."""
+
+import pytest
+import torch
+from torch import nn
+
+from architecture import ModelConfig
+from layers import ATTENTION, FFN
+from layers.protocol import ChannelMixer, TokenMixer
+from model import GPT, flops_per_token, parameter_counts
+
+
+class Decaying(TokenMixer):
+    """A gated moving average: y_t = scale * sum_s exp(-(t - s)) W x_s; a norm, a buffer and a parameter."""
+
+    def __init__(self, config, layer=0):
+        super().__init__(config, layer)
+        self.map = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.norm = nn.GroupNorm(1, config.n_embd)
+        self.scale = nn.Parameter(torch.full((config.n_embd,), 3.0 + layer))
+        self.register_buffer("rate", torch.tensor(0.5))
+
+    def forward(self, x):
+        distance = torch.arange(x.shape[1], device=x.device)
+        distance = distance[:, None] - distance
+        weights = torch.where(distance >= 0, (-self.rate * distance).exp(), 0)
+        mixed = (weights.to(x.dtype) @ self.map(x)) * self.scale
+        return self.norm(mixed.flatten(0, 1)).view(x.shape)
+
+
+class Bilinear(ChannelMixer):
+    keys = ("ffn_hidden",)
+
+    def __init__(self, config):
+        super().__init__(config)
+        hidden = config.ffn_hidden or config.n_embd
+        self.up = nn.Linear(config.n_embd, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, config.n_embd, bias=False)
+
+    def forward(self, x):
+        first, second = self.up(x).chunk(2, dim=-1)
+        return self.down(first * second)
+
+
+class Forgotten(ChannelMixer):
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.empty(config.n_embd))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(ATTENTION, "decaying", Decaying)
+    monkeypatch.setitem(FFN, "bilinear", Bilinear)
+    monkeypatch.setitem(FFN, "forgotten", Forgotten)
+
+
+@pytest.fixture
+def mine(tiny):
+    return tiny(attention="decaying", ffn="bilinear", position="none", ffn_hidden=7)
+
+
+def on_meta(config):
+    with torch.device("meta"):
+        return GPT(config)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_built_without_memory_it_starts_with_its_constructors_values(mine, seed):
+    torch.manual_seed(seed)
+    model = on_meta(mine).to_empty(device="cpu").init_weights()
+    for layer, block in enumerate(model.blocks):
+        assert (block.attention.scale == 3 + layer).all()
+        assert (block.attention.norm.weight == 1).all()
+        assert (block.attention.norm.bias == 0).all()
+        assert block.attention.rate == 0.5
+        assert block.attention.map.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert model(torch.zeros(1, 3, dtype=torch.int64)).isfinite().all()
+
+
+def test_a_parameter_that_nobody_draws_stops_the_start_by_its_name(tiny):
+    config = tiny(ffn="forgotten")
+    for model in (on_meta(config).to_empty(device="cpu"), GPT(config)):
+        with pytest.raises(ValueError, match=r"nothing gives a value to blocks\.0\.ffn\.scale, .*__init__"):
+            model.init_weights()
+
+
+def test_a_partial_init_weights_leaves_the_rest_to_the_constructor(mine, monkeypatch):
+    monkeypatch.setattr(
+        Decaying, "init_weights", lambda self: nn.init.zeros_(self.map.weight), raising=False
+    )
+    attention = on_meta(mine).to_empty(device="cpu").init_weights().blocks[1].attention
+    assert (attention.map.weight == 0).all()
+    assert (attention.scale == 4).all()
+
+
+@torch.no_grad()
+def test_decoding_equals_the_forward_pass(mine):
+    model = GPT(mine).init_weights().eval()
+    tokens = torch.randint(0, 100, (3, 17))
+    whole, cache, end = model(tokens), model.new_cache(3), 0
+    for piece in tokens.split([5, 1, 8, 1, 2], dim=1):
+        end += piece.shape[1]
+        torch.testing.assert_close(model.decode(piece, cache), whole[:, end - 1], rtol=1e-4, atol=1e-5)
+
+
+def test_accounts_are_counted(mine):
+    model = GPT(mine)
+    assert sum(parameter_counts(mine).values()) == model.parameter_count()
+    width, hidden, layers = 24, 7, 2
+    maps = layers * (width * width + 3 * width * hidden)
+    average = layers * width * 17  # of 17 tokens
+    assert flops_per_token(mine, 17) == 2 * (maps + average + width * mine.padded_vocab_size)
+
+
+def test_keys_that_no_part_reads():
+    parts = {"attention": "decaying", "ffn": "bilinear", "position": "none", "ffn_hidden": 7}
+    assert ModelConfig(**parts).unused_keys() == []
+    assert ModelConfig(**parts, cf_depth=5, n_kv_head=1).unused_keys() == ["n_kv_head=1", "cf_depth=5"]
+
+
+def test_it_takes_no_more_tokens_than_it_says(mine):
+    model = GPT(mine).init_weights()
+    with pytest.raises(ValueError, match=r"18 tokens do not fit .* attention=decaying"):
+        model(torch.zeros(1, 18, dtype=torch.int64))
+
+
+def test_it_trains_and_goes_on(run):
+    keys = ("--attention=decaying", "--ffn=bilinear", "--position=none", "--eval_interval=3")
+    run("a", *keys, "--max_iters=3")
+    _, records = run("a", *keys, "--max_iters=8", "--resume=True")
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
+
+
+def test_every_mixer_follows_the_protocol():
+    for registry, base in ((ATTENTION, TokenMixer), (FFN, ChannelMixer)):
+        assert all(issubclass(mixer, base) for mixer in registry.values())
