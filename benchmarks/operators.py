@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from kernels.continued_fraction import (
-    FUSED_POLES,
+    POLES,
     continued_fraction,
     continued_fraction_ladder,
     continued_fraction_naive,
@@ -51,7 +51,7 @@ def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]
         f"continued fraction, d={depth}, {pole}": functools.partial(
             _fraction, device, batch_size * length, depth, pole
         )
-        for pole in FUSED_POLES
+        for pole in POLES
         for depth in (3, 7)
     }
     return {

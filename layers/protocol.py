@@ -99,7 +99,7 @@ class TokenMixer(Mixer):
         """What decoding keeps of `batch` sequences of up to `length` tokens: tensors [B, .., length, width]
         as layers/cache.py describes them. Default: the inputs, [B, length, C].
         """
-        return (torch.zeros(batch, length, self.n_embd, device=device, dtype=dtype),)
+        return (torch.empty(batch, length, self.n_embd, device=device, dtype=dtype),)
 
     def decode(self, x: torch.Tensor, pos: torch.Tensor, cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """x: [B, T, C] at pos ([T] int64), which follows the tokens in the cache -> [B, T, C].

@@ -335,7 +335,7 @@ def test_cattn_m_shares_values(tiny, heads, n_head, value_heads, value_width):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_cattn_m_rows_are_convex_combinations(tiny, heads):
     layer = drawn(CAttnM(tiny(cattn_heads=heads)), 1.0)
-    weights = layer._causal_softmax(torch.randn(2, heads, 13, 13))
+    weights = layer.causal_softmax(torch.randn(2, heads, 13, 13))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, heads, 13))
     assert (weights.triu(1) == 0).all()
 
