@@ -115,7 +115,7 @@ def test_a_page_starts_with_its_command_and_a_long_one_lists_its_sections(page):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """A folder with our configs and what a reader has beside them: no run or table of ours is in the way."""
+    """A folder with our configs and what a reader has beside them; no run of ours is in the way."""
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "config", folder / "config")
     (folder / "config/study/mine.py").write_text('ffn = "mine"\n')
