@@ -1,12 +1,10 @@
 """README and docs/: links lead somewhere, and every command names scripts, files and keys that exist."""
 
-import csv
 import importlib.util
 import itertools
 import re
 import shlex
 import shutil
-import statistics
 import sys
 from pathlib import Path
 
@@ -233,44 +231,3 @@ def test_keys_that_are_named(page):
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
     for key, value in re.findall(r"`(?:--)?(attention|ffn|position)=(\w+)`", text):
         assert value in parts[key], f"{key}={value}"
-
-
-def losses(study: str, arm: str) -> tuple[dict[int, float], int]:
-    """({seed: validation loss after the last step}, parameters without embeddings)"""
-    with open(ROOT / f"results/trainability/{study}.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row["arm"] == arm]
-    last = max(int(row["step"]) for row in rows)
-    ends = {int(row["seed"]): float(row["validation_loss"]) for row in rows if int(row["step"]) == last}
-    assert last == 1500
-    return ends, int(rows[0]["without_embeddings"])
-
-
-def test_the_answer_says_what_the_runs_say():
-    of_papers, of_claim = [], []
-    for name, arm in (
-        ("dense Transformer, learned positions", "dense_learning_rate=4e-3_min_lr=4e-4"),
-        ("the papers' F", "cffn_gated+recipe_learning_rate=4e-3_min_lr=4e-4"),
-        ("the papers' A", "cattn_m_collapsed+recipe_learning_rate=8e-3_min_lr=8e-4"),
-        ("the papers' full model", "cattn_m_collapsed+cffn_gated+recipe_learning_rate=8e-3_min_lr=8e-4"),
-    ):
-        of_papers.append((name, *losses("papers", arm)))
-    for name, arm in (
-        ("dense Transformer, RoPE", "dense+rope"),
-        ("our full model", "full_content+layers_6+depth_1"),
-        ("our full model, constants in place of fractions", "full_content+layers_6+constant"),
-    ):
-        of_claim.append((name, *losses("claim", arm)))
-    lines = []
-    for rows in (of_papers, of_claim):
-        _, dense, size = rows[0]
-        for name, ends, parameters in rows:
-            assert sorted(ends) == [1, 2, 3, 4, 5]
-            mean, deviation = statistics.mean(ends.values()), statistics.stdev(ends.values())
-            share, away = "1", ""
-            if ends is not dense:
-                share = f"{parameters / size:.2f}"
-                apart = [loss - dense[seed] for seed, loss in ends.items()]
-                away = f"{statistics.mean(apart):+.4f} ± {statistics.stdev(apart):.4f} "
-            lines.append(f"| {name} | {share} | {mean:.4f} ± {deviation:.4f} | {away}|")
-    table = re.findall(r"^\| model .*\n\|[-:|]+\n((?:\|.*\n)+)", TEXTS["README.md"], re.M)[0]
-    assert table.splitlines() == lines
