@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import ablate
 import bench
@@ -20,6 +21,8 @@ import finetune
 import layers
 import sample
 from architecture import ModelConfig
+from model import GPT
+from training import pretrained
 from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,3 +234,31 @@ def test_keys_that_are_named(page):
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
     for key, value in re.findall(r"`(?:--)?(attention|ffn|position)=(\w+)`", text):
         assert value in parts[key], f"{key}={value}"
+
+
+def test_the_modules_of_the_recipe(run, monkeypatch):
+    """They train from the values that their constructors gave, see no later token, and decode."""
+    made = {}
+    for language, block in BLOCK.findall(TEXTS["docs/extending.md"]):
+        if language == "python" and block.startswith('"""'):
+            exec(block, made)
+    monkeypatch.setitem(layers.FFN, "mine", made["Mine"])
+    monkeypatch.setitem(layers.ATTENTION, "running_mean", made["RunningMean"])
+    keys = ("--ffn=mine", "--attention=running_mean", "--position=sinusoidal")
+    folder, records = run("mine", *keys, "--learning_rate=3e-2")
+    training = [record["loss"] for record in records if "loss" in record]
+    assert training[-1] < training[0] - 0.5
+    model = pretrained.build(pretrained.open_source(str(folder))).eval()
+    with torch.no_grad():
+        tokens = torch.arange(12)[None] % 7
+        seen = model(tokens)
+        changed = tokens.clone()
+        changed[:, -1] = 9
+        assert torch.equal(model(changed)[:, :-1], seen[:, :-1])
+        assert not torch.equal(model(changed)[:, -1], seen[:, -1])
+        written = [3, 1, *model.generate([3, 1], 6, temperature=0)]
+        assert model(torch.tensor([written]))[0, 1:-1].argmax(-1).tolist() == written[2:]
+    with torch.device("meta"):
+        drawn = GPT(model.config)
+    drawn.to_empty(device="cpu").init_weights()
+    assert all(torch.equal(block.ffn.scale, torch.ones(128)) for block in drawn.blocks)
