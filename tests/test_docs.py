@@ -120,6 +120,9 @@ def elsewhere(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "config", folder / "config")
     (folder / "config/study/mine.py").write_text('ffn = "mine"\n')
+    (folder / "mine.py").write_text(
+        re.search(r"```python\n(.*?)```", TEXTS["docs/models_and_keys.md"], re.S)[1]
+    )
     for name in ("glue", "out"):
         (folder / name).mkdir()
     return folder
@@ -164,12 +167,17 @@ def resolve_command(command: str, monkeypatch):
             configurator.resolve(ModelConfig, [*model.split("+"), *overrides])
     else:
         assert re.fullmatch(r"data/\w+/prepare\.py", script), f"{script}: say here how its keys are checked"
-        spec = importlib.util.spec_from_file_location("prepare", ROOT / script)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "prepare", module)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        spec.loader.exec_module(module)
-        configurator.resolve(module.PrepareConfig, arguments)
+        configurator.resolve(prepare_config(ROOT / script, monkeypatch), arguments)
+
+
+def prepare_config(script: Path, monkeypatch):
+    """The config class of a data set's script."""
+    spec = importlib.util.spec_from_file_location("prepare", script)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "prepare", module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec.loader.exec_module(module)
+    return module.PrepareConfig
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: value.replace("/", "."))
@@ -217,20 +225,22 @@ def test_files_that_are_named(page):
     assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
-def all_keys() -> set[str]:
+def all_keys(monkeypatch) -> set[str]:
     classes = [ModelConfig, *(config_class for config_class, _ in SCRIPTS.values())]
     classes += [ablate.AblateConfig, bench.BenchConfig]
+    classes += [prepare_config(script, monkeypatch) for script in sorted(ROOT.glob("data/*/prepare.py"))]
     return {key for config_class in classes for key in config_class.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_keys_that_are_named(page):
-    """Keys of a model and of its training, and values of the keys that name a part of a model."""
+def test_keys_that_are_named(page, monkeypatch):
+    """Options of any script, keys of a model and its training, and the parts that a model can have."""
     text = BLOCK.sub("", TEXTS[page])
     families = "cf|cffn|cattn|ladder|dyadic|token|key|expe|exqpe|rope|synthesizer|bigbird|muon|wsd"
     parts = {"attention": layers.ATTENTION, "ffn": layers.FFN, "position": layers.POSITION}
-    known = all_keys() | {name for registry in parts.values() for name in registry}
+    known = all_keys(monkeypatch) | {name for registry in parts.values() for name in registry}
     named = re.findall(rf"`(?:--)?((?:{families})_\w+)(?:=[^`]*)?`", text)
+    named += [key for key in re.findall(r"`--(\w+)", text) if key not in ("key", "help")]
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
     for key, value in re.findall(r"`(?:--)?(attention|ffn|position)=(\w+)`", text):
         assert value in parts[key], f"{key}={value}"
