@@ -1,5 +1,8 @@
-"""README and docs/: links lead somewhere, and every command names scripts, files and keys that exist."""
+"""Links of README and docs/ lead somewhere. Every command there, in heads of configs and in docstrings of
+scripts names scripts, files and keys that exist.
+"""
 
+import ast
 import importlib.util
 import itertools
 import re
@@ -45,6 +48,7 @@ UNCHECKED = {
     "pip install lm_eval==0.4.13": "installs, in the version of requirements-test.txt",
     "python -m pytest": "its arguments are paths of tests",
     "python tests/test_golden.py": "takes no arguments",
+    "T=": "a variable of the shell",
 }
 # files that a reader makes
 THEIRS = ("config/study/mine.py", "layers/mine.py")
@@ -66,7 +70,23 @@ def commands(text: str) -> list[str]:
     return list(dict.fromkeys(shlex.join(line) for line in words if line))
 
 
+def head(path: Path) -> str:
+    """The commands in the head of a config file or in the docstring of a script, as a code block."""
+    text = path.read_text()
+    if text.startswith("#"):
+        lines = re.findall(r"^#   (.*)$", text, re.M)
+    else:
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        lines = re.findall(r"^ *(python (?:.*\\\n)*.*)$", docstring, re.M)
+    # some end in a remark
+    return "```\n" + "\n".join(re.sub(r" +\([^()]*\)$", "", line) for line in lines) + "\n```\n"
+
+
+HEADS = [*ROOT.glob("*.py"), *ROOT.glob("config/**/*.py"), *ROOT.glob("data/*/prepare.py")]
 COMMANDS = [(page, command) for page in PAGES for command in commands(TEXTS[page])]
+COMMANDS += [
+    (str(path.relative_to(ROOT)), command) for path in sorted(HEADS) for command in commands(head(path))
+]
 
 
 def anchors(path: Path) -> set[str]:
@@ -125,6 +145,7 @@ def elsewhere(tmp_path_factory):
     )
     for name in ("glue", "out"):
         (folder / name).mkdir()
+    (folder / "PATH").touch()
     return folder
 
 
