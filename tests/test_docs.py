@@ -3,6 +3,7 @@ scripts names scripts, files and keys that exist.
 """
 
 import ast
+import glob
 import importlib.util
 import itertools
 import re
@@ -151,7 +152,8 @@ def elsewhere(tmp_path_factory):
 
 def resolve_command(command: str, monkeypatch):
     """Raises ConfigError, SystemExit or AssertionError where a command cannot work as it stands."""
-    program, *arguments = shlex.split(command)
+    program, *words = shlex.split(command)
+    arguments = list(itertools.chain.from_iterable(sorted(glob.glob(word)) or [word] for word in words))
     if program in LAUNCHERS:
         match = re.fullmatch(LAUNCHERS[program], shlex.join(arguments))
         assert match, f"not the form of a {program} command: {LAUNCHERS[program]}"
