@@ -2,8 +2,8 @@
 
     python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
 
-A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
-applied from left to right, then the overrides from left to right: the last word wins. What a model
+A config file is a Python file of plain assignments; it runs in a namespace of its own. `A.py+B.py` is the
+same as `A.py B.py`, in one argument: where each argument is a model. Files are applied from left to right, then the overrides from left to right: the last word wins. What a model
 derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all files and
 overrides name, whatever their order, and an override of what it gives wins. A key that no
 script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import re
 import runpy
 import sys
@@ -101,13 +102,19 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 overrides.append((argument, key.replace("-", "_"), value))
             else:
                 mistakes.append(f"{argument}: write it as --{key}=VALUE")
-        elif argument.endswith(".py"):
-            assigned, derived = _run_file(argument, mistakes)
-            named |= assigned
-            derivations += [(argument, derived)] if derived else []
-            for key, value in assigned.items():
-                if key in hints or key not in foreign:
-                    assign(argument, key, value, from_text=False)
+        elif argument.endswith(".py") or ".py+" in argument:
+            try:
+                files_named = stacked(argument)
+            except ConfigError as error:
+                mistakes += error.mistakes
+                continue
+            for file in files_named:
+                assigned, derived = _run_file(file, mistakes)
+                named |= assigned
+                derivations += [(file, derived)] if derived else []
+                for key, value in assigned.items():
+                    if key in hints or key not in foreign:
+                        assign(file, key, value, from_text=False)
         elif positional and hints[positional] == list[str]:
             assign(
                 argument, positional, [*values.get(positional, []), *argument.split(",")], from_text=False
@@ -157,6 +164,21 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     if mistakes:
         raise ConfigError(mistakes)
     return config
+
+
+def stacked(argument: str) -> list[str]:
+    """The config files that one argument names, separated by `+`, in the order in which they apply.
+
+    A file whose name holds a `+` is that file. Raises ConfigError where a name is missing beside a `+`.
+    """
+    if os.path.isfile(argument):
+        return [argument]
+    files = argument.split("+")
+    if not all(file.strip() for file in files):
+        raise ConfigError(
+            [f"{argument!r}: a config file is missing beside a +; write config/gpt2.py+config/size/small.py"]
+        )
+    return files
 
 
 def format_config(config) -> str:
