@@ -2,10 +2,12 @@
 
     python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
 
-A config file is a Python file of plain assignments; it runs in a namespace of its own. `A.py+B.py` is the
-same as `A.py B.py`, in one argument: where each argument is a model. Files are applied from left to right, then the overrides from left to right: the last word wins. What a model
-derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all files and
-overrides name, whatever their order, and an override of what it gives wins. A key that no
+A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
+applied from left to right, then the overrides from left to right: the last word wins. Where each
+argument is a model, `A.py+B.py` stacks files within an argument; elsewhere it is the same as `A.py B.py`.
+
+What a model derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all
+files and overrides name, whatever their order, and an override of what it gives wins. A key that no
 script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
 scripts) and a mistake on the command line. All mistakes are reported together, before any work.
 
@@ -19,7 +21,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import os
 import re
 import runpy
 import sys
@@ -27,6 +28,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable
+from os.path import isfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -105,8 +107,8 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
-            except ConfigError as error:
-                mistakes += error.mistakes
+            except ValueError as error:
+                mistakes.append(str(error))
                 continue
             for file in files_named:
                 assigned, derived = _run_file(file, mistakes)
@@ -169,15 +171,14 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
 def stacked(argument: str) -> list[str]:
     """The config files that one argument names, separated by `+`, in the order in which they apply.
 
-    A file whose name holds a `+` is that file. Raises ConfigError where a name is missing beside a `+`.
+    A file whose name holds a `+` is that file. Raises ValueError where a name is missing beside a `+`.
     """
-    if os.path.isfile(argument):
+    if isfile(argument):
         return [argument]
     files = argument.split("+")
     if not all(file.strip() for file in files):
-        raise ConfigError(
-            [f"{argument!r}: a config file is missing beside a +; write config/gpt2.py+config/size/small.py"]
-        )
+        write = "write config/gpt2.py+config/size/small.py"
+        raise ValueError(f"{argument!r}: a config file is missing beside a +; {write}")
     return files
 
 

@@ -21,13 +21,13 @@ from typing import Literal
 import torch
 
 import configurator
-from benchmarks.report import circumstances
 from data import DataError
 from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
-from training.hardware import DeviceError, choose_device
+from training.environment import environment
+from training.hardware import DeviceError, choose_device, missing_gpu
 from training.log import write_whole
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
@@ -105,8 +105,7 @@ class EvaluateConfig:
                 )
         if len({Path(model) for model in self.models}) < len(self.models):
             wrong.append(f"a model is named twice: {', '.join(self.models)}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        wrong += missing_gpu(self.device)
         return wrong
 
 
@@ -259,7 +258,7 @@ def about(config: EvaluateConfig, opened: list[Opened], chosen: list[texts.Text]
     return {
         "task": config.task,
         "settings": dataclasses.asdict(config),
-        **circumstances(choose_device(config.device)),
+        **environment(choose_device(config.device)),
         "versions": report.versions(),
         "texts": {text.name: text.source for text in chosen},
         "models": [],

@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 
 import configurator
-from benchmarks.report import circumstances
 from data import DataError
 from finetuning import glue, records
 from finetuning.classifier import Classifier
@@ -29,7 +28,8 @@ from finetuning.subjects import SHORTEST, Encoded, Subject, encode_all, open_sub
 from finetuning.tasks import TASKS
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory
+from training.environment import environment
+from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, missing_gpu
 from training.log import RunFolderError, write_whole
 
 
@@ -87,8 +87,7 @@ class FinetuneConfig:
             wrong.append(f"data_dir={self.data_dir} is no folder")
         if (Path(self.out_dir) / "ckpt").is_dir():
             wrong.append(f"out_dir={self.out_dir} is a run folder of train.py: take another one")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        wrong += missing_gpu(self.device)
         return wrong
 
 
@@ -181,7 +180,7 @@ def plan(config, subjects: list[Subject], data: dict[str, TaskData], dtype: str)
 
 def train(config: FinetuneConfig, jobs: list[Job], inputs: Encoded, device: torch.device, dtype: str):
     """Run what is not there yet, and keep each result as soon as it is there."""
-    where = circumstances(device)
+    where = environment(device)
     held = None
     for number, job in enumerate(jobs, 1):
         # another process, on another GPU say, may have finished it meanwhile

@@ -17,7 +17,7 @@ from data import DataError
 from data.tokenizer import valid_unicode
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import missing_for_compile
+from training.hardware import missing_for_compile, missing_gpu
 
 
 @dataclass
@@ -51,8 +51,7 @@ class SampleConfig:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
         if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
             wrong.append(f"compile=True, but torch.compile lacks {' and '.join(lacks)}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        wrong += missing_gpu(self.device)
         return wrong
 
 

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from comparison.runs import Arm, Run
-from comparison.table import body
+from model import without_embeddings
 from training.log import write_whole
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
@@ -27,7 +27,7 @@ def rows_of(arm: Arm) -> list[dict]:
             row = dict.fromkeys(FIELDS) | {
                 "arm": arm.name,
                 "seed": run.config["seed"],
-                "without_embeddings": body(arm.parameters),
+                "without_embeddings": without_embeddings(arm.parameters),
                 "step": step,
                 "tokens": at["tokens"],
                 "seconds": round(at["seconds"], 1),

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import bench
-from benchmarks import decoding, operators, report, training_step
+from benchmarks import decoding, operators, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
+from markdown_table import table
 
 CPU = torch.device("cpu")
 MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]
@@ -194,5 +195,5 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
 def test_quartiles_and_tables():
     assert quartiles([3.0]) == (3, 3, 3)
     assert quartiles([5.0, 1.0, 2.0, 3.0, 4.0]) == (2, 3, 4)
-    lines = report.table([{"a": "x", "bb": "1"}, {"a": "yyy", "bb": "1,000"}]).splitlines()
+    lines = table([{"a": "x", "bb": "1"}, {"a": "yyy", "bb": "1,000"}]).splitlines()
     assert lines == ["| a   |    bb |", "| --- | ----: |", "| x   |     1 |", "| yyy | 1,000 |"]

@@ -8,7 +8,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from tqdm import tqdm
 
 from architecture import ModelConfig
-from model import GPT, flops_per_token, parameter_counts
+from model import GPT, flops_per_token, parameter_counts, without_embeddings
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
 from training.schedule import Dyadic
@@ -69,10 +69,10 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     """
     counts = parameter_counts(model)
     total = sum(counts.values())
-    body = total - counts["embedding"] - counts["position"]
     forward = flops_per_token(model)
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
     all_tokens = tokens * config.max_iters
+    body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
     yield f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps"

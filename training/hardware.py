@@ -56,14 +56,21 @@ class DeviceError(ValueError):
     """A device that cannot be had; says what to do."""
 
 
+def missing_gpu(device: str) -> list[str]:
+    """The mistake of asking for a GPU on a machine without one, for a config's `check`."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return ["device=cuda, but PyTorch sees no GPU on this machine; use --device=cpu"]
+    return []
+
+
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
     """auto, cpu or cuda -> the device of a rank. Raises DeviceError for a rank without a GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise DeviceError("device=cuda, but torch sees no GPU; use --device=cpu")
+    if wrong := missing_gpu(name):
+        raise DeviceError(wrong[0])
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
             f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "

@@ -41,13 +41,12 @@ import configurator  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
-from benchmarks.report import table  # noqa: E402
 from comparison import figure  # noqa: E402
 from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from comparison.table import body  # noqa: E402
-from model import parameter_counts  # noqa: E402
+from markdown_table import table  # noqa: E402
+from model import parameter_counts, without_embeddings  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     STEPS,
     STUDIES,
@@ -210,7 +209,7 @@ def refuse_loss(path: Path, kept: list[tuple[str, int]]):
 
 def body_of(config: dict) -> int:
     """Parameters without embeddings of a run's configuration, whose vocabulary may be that of its data."""
-    return body(parameter_counts(model_config(config | {"vocab_size": 1})))
+    return without_embeddings(parameter_counts(model_config(config | {"vocab_size": 1})))
 
 
 def step_times(path: str, study: str) -> dict[str, float]:

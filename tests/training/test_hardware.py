@@ -53,7 +53,7 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     with pytest.raises(DeviceError, match=r"this machine has 2 GPUs .* --nproc_per_node=2"):
         choose_device("cuda", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="torch sees no GPU; use --device=cpu"):
+    with pytest.raises(DeviceError, match="PyTorch sees no GPU on this machine; use --device=cpu"):
         choose_device("cuda")
 
 
