@@ -88,6 +88,11 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
+    def say(self, text: str):
+        """Print on rank 0 alone."""
+        if self.first:
+            print(text, flush=True)
+
     @contextlib.contextmanager
     def joined(self, device: torch.device, seconds: float) -> Iterator["Ranks"]:
         """Meet the other ranks; a collective that takes longer than `seconds` raises LostRankError."""

@@ -1,13 +1,15 @@
 """What a run would take: parameters, FLOPs, memory and hours, with nothing allocated."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from tqdm import tqdm
 
-from architecture import ModelConfig
+from architecture import ModelConfig, model_config
+from data import mixture
 from model import GPT, flops_per_token, parameter_counts, without_embeddings
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
@@ -60,6 +62,28 @@ def _activations(config, batch_size, dtype, checkpointing) -> int:
             loss.backward()
         peak = tracker.get_tracker_snapshot("peak")[tokens.device]
     return int(peak["Total"]) - held
+
+
+def show(config):
+    """Print the plan of a run; its data set need not be prepared. config: a TrainConfig.
+
+    Sets config.vocab_size and config.dtype where they are open.
+    """
+    folders, _ = mixture.parse(config.dataset)
+    if all((Path(folder) / "meta.json").is_file() for folder in folders):
+        data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
+        config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+        vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
+    elif config.vocab_size:
+        vocabulary = f"{config.vocab_size:,} (vocab_size)"
+    else:
+        config.vocab_size = 50257
+        vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
+    if config.dtype == "auto":
+        known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
+        config.dtype = "float32" if known and not native else "bfloat16"
+    for line in lines(config, model_config(config), vocabulary):
+        print(line, flush=True)
 
 
 def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """A loss or gradient that is not finite: when and where it began."""
 
+from pathlib import Path
+
 import torch
 
 from training.hardware import autocast
@@ -43,6 +45,32 @@ def steadier(config) -> list[str]:
     if config.has_ladders and config.ladder_lr >= 1:
         found.append("ladder_lr=0.05")
     return found
+
+
+def failure(
+    step: int,
+    loss: float,
+    norm: float,
+    scale: float | None,
+    later: int,
+    found: list[str],
+    saved: Path | None,
+    config,
+) -> str:
+    """The message of a run that ends because the figures of a step are not finite.
+
+    scale: the loss scale of float16. later: how many steps after that one were not made either. found:
+    where it began, see `diagnose`. saved: the last checkpoint.
+    """
+    last = f"the last checkpoint is {saved}, from before" if saved else "there is no checkpoint yet"
+    scaled = "" if scale is None else f", loss scale {scale:g}"
+    nor = f" (nor the {later:,} after it)" if later else ""
+    return (
+        f"loss {loss:.4g} and gradient norm {norm:.4g}{scaled} at step {step:,}, "
+        f"which was not made{nor}.\n  "
+        + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
+        + f"\n{last}. Try {' or '.join(steadier(config))}"
+    )
 
 
 def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:

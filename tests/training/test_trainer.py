@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model import GPT
 from tests.training.records import losses
-from training import checkpoint, trainer
+from training import checkpoint, reporting, trainer
 from training.optimizer import adamw
 
 
@@ -200,6 +200,6 @@ def test_mfu_is_of_all_ranks(tiny):
         run = SimpleNamespace(config=tiny(), device=torch.device("cpu"), ranks=SimpleNamespace(world=world))
         run.config.dtype = "bfloat16"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "peak_flops", lambda name, dtype: 1e9)
-            shares.append(trainer.Trainer.mfu(run, 100.0)["mfu"])
+            patch.setattr(reporting, "peak_flops", lambda name, dtype: 1e9)
+            shares.append(reporting.Report.mfu(run, 100.0)["mfu"])
     assert shares[0] == pytest.approx(4 * shares[1])
