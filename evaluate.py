@@ -22,7 +22,7 @@ import torch
 
 import configurator
 from data import DataError
-from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts
+from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts, zero_shot
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
@@ -217,18 +217,21 @@ def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
 
 def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {task: {metric: value}}})"""
-    from evaluation import zero_shot  # needs lm-evaluation-harness
-
-    tasks = config.tasks or zero_shot.TASKS
-    zero_shot.check_tasks(tasks, config.include_path)
-    found, results = about(config, opened, []), {}
-    for loaded in in_turn(config, opened, found):
-        results[loaded.name] = zero_shot.evaluate(
-            loaded, tasks, config.batch_size, config.limit, config.include_path
-        )
-        found["models"][-1]["results"] = results[loaded.name]
-    found["versions"] |= zero_shot.versions()
-    return found, results
+    answer = zero_shot.evaluate(
+        {model.name: path for model, path in zip(opened, config.models, strict=True)},
+        which=config.which,
+        tokenizer=config.tokenizer,
+        device=config.device,
+        dtype=config.dtype,
+        tasks=config.tasks or zero_shot.TASKS,
+        batch_size=config.batch_size,
+        limit=config.limit,
+        include_path=config.include_path,
+    )
+    found = about(config, opened, [])
+    found["models"] = answer["models"]
+    found["versions"] |= answer["versions"]
+    return found, {model["name"]: model["results"] for model in answer["models"]}
 
 
 def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:
