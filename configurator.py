@@ -224,7 +224,8 @@ def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script."""
     owners = {}
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    for script, name in {**scripts, ROOT / "training" / "config.py": "train.py"}.items():
+    elsewhere = {ROOT / "training" / "config.py": "train.py", ROOT / "ablation" / "command.py": "ablate.py"}
+    for script, name in {**scripts, **elsewhere}.items():
         for key in _keys_of(script):
             if key not in own:
                 owners.setdefault(key, name)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import re
@@ -15,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
+from training.config import DEFAULTS
 from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
@@ -26,6 +29,38 @@ OUTPUT = "output.log"  # in each run's folder: what train.py said, in all attemp
 SECONDS = 0.5  # between two looks at the processes
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str):
+    """Train what is left; exits with a signal's status where one stopped it. go_on: what to do then."""
+    plan.save()
+    todo = [run for run in runs if run.name not in plan.done]
+    script = Path(sys.argv[0]).name
+    try:
+        with Stop(speak=False) as stop:
+            start = functools.partial(
+                train,
+                folder=plan.folder,
+                defaults=DEFAULTS,
+                gpus=gpus(runs),
+                parallel=parallel,
+            )
+            if todo:
+                execute(plan, todo, start, parallel, stop)
+    except KeyboardInterrupt:
+        sys.exit(f"{script}: interrupted at once. {go_on}")
+    if stop:
+        left = sum(run.name not in plan.done for run in runs)
+        print(f"{script}: stopped with {left} of {len(runs)} runs left. {go_on}", file=sys.stderr)
+        sys.exit(stop.status)
+
+
+def gpus(runs: list[Planned]) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES can name for the runs; empty where they are for the processor."""
+    if not torch.cuda.is_available() or any(run.config["device"] == "cpu" for run in runs):
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
 
 
 @dataclass

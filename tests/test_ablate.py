@@ -14,10 +14,11 @@ import ablate
 import configurator
 import train
 from ablation import execution
+from ablation.command import read
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Choice, Planned, parse_axis
 from training import checkpoint
-from training.config import TrainConfig, with_defaults
+from training.config import DEFAULTS, TrainConfig, with_defaults
 
 ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
@@ -85,7 +86,7 @@ def test_parse_axis():
 
 def test_the_product(command):
     vary = ["--vary=cf_depth=1,3", "--vary=learning_rate=1e-3,2e-3 weight_decay=0.1,0.2", "--seeds=5,6"]
-    _, runs, study, remarks = ablate.read(command(*vary, models=[DENSE, LADDERS]))
+    _, runs, study, remarks = read(command(*vary, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     rates = ["learning_rate=1e-3_weight_decay=0.1", "learning_rate=2e-3_weight_decay=0.2"]
     arms = [f"{dense}_{rate}" for rate in rates]
@@ -103,7 +104,7 @@ def test_the_product(command):
 
 def test_how_ladders_train_is_not_varied_where_there_are_none(command):
     axes = ["--vary=ladder_lr=1.0,0.05 weight_decay=0.1,0.2", "--vary=dyadic=False,True", "--seeds=5"]
-    _, runs, _, remarks = ablate.read(command(*axes, models=[DENSE, LADDERS]))
+    _, runs, _, remarks = read(command(*axes, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     assert [run.arm for run in runs] == [
         *(f"{dense}_weight_decay={decay}" for decay in ("0.1", "0.2")),
@@ -120,7 +121,7 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
 
 def test_files_on_top(command):
     files = "--vary=none,config/ablate/depth_1.py,config/ablate/depth_5.py+config/ablate/muon.py"
-    _, runs, _, _ = ablate.read(command(files, models=[LADDERS]))
+    _, runs, _, _ = read(command(files, models=[LADDERS]))
     assert [run.name for run in runs] == [
         "cofrgenet_f+size-tiny_seed=1337",
         "cofrgenet_f+size-tiny_ablate-depth_1_seed=1337",
@@ -132,9 +133,9 @@ def test_files_on_top(command):
 
 def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_path):
     """So that a config file that is edited while others train changes nothing."""
-    _, runs, _, _ = ablate.read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
+    _, runs, _, _ = read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
     for run in runs:
-        given = execution.command(run, tmp_path, ablate.DEFAULTS)[2:]
+        given = execution.command(run, tmp_path, DEFAULTS)[2:]
         again = configurator.resolve(TrainConfig, given)
         assert vars(again) == {**run.config, "out_dir": str(tmp_path / run.name), "resume": True}
 
@@ -341,10 +342,10 @@ def test_why_an_attempt_failed(tmp_path):
 
 
 def test_a_process_that_fails(command, tmp_path):
-    _, (run,), _, _ = ablate.read(command("--dataset=nowhere"))
+    _, (run,), _, _ = read(command("--dataset=nowhere"))
     plan = Plan(tmp_path / "new")
     plan.folder.mkdir()
-    process = execution.train(run, 0, plan.folder, ablate.DEFAULTS, [], 1)
+    process = execution.train(run, 0, plan.folder, DEFAULTS, [], 1)
     line = execution.ended(plan, run, process.wait(), False)
     assert line.startswith(f"failed: {run.name}: nowhere")
     assert line in f"failed: {run.name}: {Plan(plan.folder).failed[run.name]}"

@@ -36,9 +36,11 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
-import ablate  # noqa: E402
 import configurator  # noqa: E402
+from ablation.command import read, told_shortly  # noqa: E402
+from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
+from ablation.preparation import prepare  # noqa: E402
 from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
 from comparison import figure  # noqa: E402
@@ -93,8 +95,8 @@ class StudyConfig:
 
 def main(config: StudyConfig):
     study, steps = config.study, config.max_iters or STEPS[config.study]
-    folder, how = Path(config.out) / study, ablate.AblateConfig(parallel=config.parallel)
-    with ablate.told_shortly("results/trainability/run.py"):
+    folder = Path(config.out) / study
+    with told_shortly("results/trainability/run.py"):
         elsewhere = joined(config.joined, steps) if config.joined else []
         times = step_times(config.step_times, study) if config.step_times else {}
         os.chdir(ROOT)  # from where the studies name their files
@@ -112,12 +114,12 @@ def main(config: StudyConfig):
                 )
             plan.extend(left, keys)
             refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
-            ablate.prepare(plan, left, how, remarks)
+            prepare(plan, left, config.parallel, remarks)
             if times:
                 shown = [*there, *(key_of(run, study) for run in plan.runs.values())]
                 refuse_missing(dict.fromkeys(arm for arm, _ in shown), times, study)
             if not config.dry_run:
-                ablate.carry_out(plan, left, how, "The same command goes on")
+                carry_out(plan, left, config.parallel, "The same command goes on")
             found = plan.arms()
             for arm in found:
                 arm.name = shortly(arm.name, study)
@@ -135,7 +137,7 @@ def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], 
         f"--eval_interval={steps if steps < 50 else min(300, steps // 5)}",
         f"--parallel={config.parallel}",
     ]
-    calls = [ablate.read([*arguments, *common]) for arguments in STUDIES[config.study]]
+    calls = [read([*arguments, *common]) for arguments in STUDIES[config.study]]
     runs = [run for _, found, _, _ in calls for run in found]
     keys = list(dict.fromkeys(key for _, _, varied, _ in calls for key in varied))
     remarks = list(dict.fromkeys(remark for *_, said in calls for remark in said))
