@@ -15,10 +15,9 @@ import configurator
 import train
 from ablation import execution
 from ablation.command import read
-from ablation.plan import Plan, PlanError, claimed
-from ablation.product import Choice, Planned, parse_axis
+from ablation.plan import Plan, claimed
 from training import checkpoint
-from training.config import DEFAULTS, TrainConfig, with_defaults
+from training.config import DEFAULTS, TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
@@ -60,28 +59,6 @@ def table(text):
     rows = [[cell for n, cell in enumerate(row) if n not in timed] for row in rows]
     del rows[1]  # the rule, as wide as the columns
     return rows, [line.split(" (")[0] for line in lines if line.startswith(("failed: ", "under "))]
-
-
-def test_parse_axis():
-    assert parse_axis("cf-depth=1,3") == [Choice([], {"cf_depth": "1"}), Choice([], {"cf_depth": "3"})]
-    assert parse_axis("a=1,2 b=3,4") == [Choice([], {"a": "1", "b": "3"}), Choice([], {"a": "2", "b": "4"})]
-    assert parse_axis("dataset=x:1,y:2;z") == [
-        Choice([], {"dataset": "x:1,y:2"}),
-        Choice([], {"dataset": "z"}),
-    ]
-    assert parse_axis("none,a.py+b.py") == [Choice([], {}), Choice(["a.py", "b.py"], {})]
-    for text, complaint in {
-        "": "is empty",
-        "cf_depth": "neither KEY=VALUE",
-        "a=1,,2": "empty value",
-        "a=1,1": "stands there twice",
-        "a=1,1 b=2,2": "1 2 stands there twice",
-        "a.py,a.py": "stands there twice",
-        "a=1,2 b=3": "2 of a, 1 of b",
-        "a=1 b": "write KEY=VALUE",
-    }.items():
-        with pytest.raises(ValueError, match=complaint):
-            parse_axis(text)
 
 
 def test_the_product(command):
@@ -253,94 +230,6 @@ def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):
     assert (rows[1][rows[0].index("seeds")], lines) == ("3", [])
 
 
-class Counting:
-    """A process that ends at the third look, or at the next one after a signal."""
-
-    def __init__(self, active, slot):
-        self.looks, self.active, self.slot, self.signals = 3, active, slot, []
-        self.returncode = None
-        active.append(self)
-
-    def poll(self):
-        self.looks -= 1
-        if self.looks <= 0 and self.returncode is None:
-            self.returncode = 143 if self.signals else 0
-            self.active.remove(self)
-        return self.returncode
-
-    def send_signal(self, number):
-        self.signals.append(number)
-        self.looks = 1
-
-
-def planned(count):
-    keys = {"max_iters": 1, "batch_size": 1, "gradient_accumulation_steps": 1, "block_size": 8, "seed": 1}
-    return [Planned(f"run{n}", f"run{n}", keys) for n in range(count)]
-
-
-def test_several_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "SECONDS", 0)
-    active, most, slots = [], 0, set()
-
-    def start(run, slot):
-        nonlocal most
-        assert slot not in [process.slot for process in active]
-        process = Counting(active, slot)
-        most = max(most, len(active))
-        slots.add(slot)
-        return process
-
-    plan = Plan(tmp_path)
-    execution.execute(plan, planned(7), start, 3, False)
-    assert (most, slots, len(plan.done)) == (3, {0, 1, 2}, 7)
-
-
-def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(execution, "SECONDS", 0)
-    active, started, stop = [], [], []
-
-    def start(run, slot):
-        started.append(Counting(active, slot))
-        if len(started) == 2:
-            stop.append(signal.SIGINT)
-        return started[-1]
-
-    plan = Plan(tmp_path)
-    execution.execute(plan, planned(5), start, 2, stop)
-    assert [process.signals for process in started] == [[signal.SIGTERM]] * 2
-    assert "Ctrl-C again" in capsys.readouterr().err
-    assert (plan.done, plan.failed) == (set(), {})
-
-
-def test_what_a_process_gets(tmp_path, monkeypatch):
-    got = []
-    monkeypatch.setattr(subprocess, "Popen", lambda arguments, env, **options: got.append(env))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    (run,) = planned(1)
-    defaults = run.config
-    execution.train(run, 1, tmp_path, defaults, ["4", "7"], 2)
-    execution.train(run, 1, tmp_path, defaults, [], 2)
-    execution.train(run, 0, tmp_path, defaults, [], 1)
-    assert [env.get("CUDA_VISIBLE_DEVICES") for env in got] == [
-        "7",
-        *[os.environ.get("CUDA_VISIBLE_DEVICES")] * 2,
-    ]
-    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None]
-
-
-def test_why_an_attempt_failed(tmp_path):
-    output = tmp_path / "output.log"
-    output.write_text(
-        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: loss nan\n  more\n\n"
-    )
-    assert execution.reason(output, 1) == "loss nan"
-    output.write_text("$ train.py\ntrain.py: the first\n$ train.py\nTraceback\n10%\rKeyError: 'x'\n")
-    assert execution.reason(output, 1) == "KeyError: 'x'"
-    assert execution.reason(output, -9) == "killed by SIGKILL"
-    assert execution.reason(tmp_path / "none", 3) == "status 3"
-
-
 def test_a_process_that_fails(command, tmp_path):
     _, (run,), _, _ = read(command("--dataset=nowhere"))
     plan = Plan(tmp_path / "new")
@@ -352,20 +241,6 @@ def test_a_process_that_fails(command, tmp_path):
     written = (plan.folder / run.name / execution.OUTPUT).read_text()
     assert written.startswith("$ ")
     assert "--dataset=nowhere" in written
-
-
-def test_a_run_that_changed_name_for_name(tmp_path):
-    plan = Plan(tmp_path)
-    plan.extend(planned(2), ["seed"])
-    plan.save()
-    again = Plan(tmp_path)
-    for run in plan.runs.values():
-        run.config = with_defaults(run.config)
-    assert (again.runs, again.study) == (plan.runs, ["seed"])
-    other = planned(1)
-    other[0].config = {**again.runs["run0"].config, "seed": 2}
-    with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
-        again.extend(other, [])
 
 
 def wait_for(condition, process):

@@ -24,7 +24,7 @@ from finetuning.tasks import TASKS
 from tests.conftest import documents
 from tests.finetuning.glue_files import write_task
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 QUICK = ("--device=cpu", "--dtype=float32", "--batch_size=8", "--epochs=1", "--max_length=32", "--seeds=2")
 
 
