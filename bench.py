@@ -1,15 +1,15 @@
-"""How fast models train, decode and what their kernels reach, side by side.
+"""Measure how fast models train and decode and how fast kernels are, side by side.
 
     python bench.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py --mode=train
     python bench.py config/gpt2.py config/cofrgenet.py+config/size/small.py --mode=infer
     python bench.py --mode=ops
 
-Each argument is a model: `A.py B.py` are two, `A.py+B.py` is one, B's keys on top of A's. A --key=value
-of the model applies to all models. Every model has a process of its own and they take turns; the first
-repetition (compilation) does not count. Models are compared with the first one; the same one twice shows
-what the machine's noise makes of no difference. What computes wrong numbers is not timed.
+Each argument is a model: `A.py B.py` are two, `A.py+B.py` is one, with B's keys on top of A's. A model's
+--key=value applies to all models. Each model has a process of its own, and the models take turns; the
+first repetition, which compiles, does not count. Models are compared with the first one. Name a model twice
+to see how large the machine's noise is. A model or kernel that computes wrong numbers is not timed.
 
-GPT-2 small's sizes take minutes for each model; a quick try is
+Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
@@ -38,20 +38,20 @@ from training.hardware import DeviceError, choose_device, choose_dtype, missing_
 
 @dataclass
 class BenchConfig:
-    """How fast models train, decode and what their kernels reach. Keys of the model go too, for all."""
+    """How fast models train and decode, and how fast kernels are. Keys of a model apply to all models."""
 
-    mode: Literal["train", "infer", "ops"] = "train"  # a training step, one-token steps, or single kernels
+    mode: Literal["train", "infer", "ops"] = "train"  # time training steps, decoding or kernels
     batch_size: int = 4  # sequences in a batch
-    repetitions: int = 7  # measurements of each model; they take turns
-    seconds: float = 1.0  # shortest measurement; iterations are repeated until it is over
+    repetitions: int = 7  # measurements of each model; the models take turns
+    seconds: float = 1.0  # shortest time of a measurement; iterations are repeated until then
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
-    parts: bool = True  # train: time the parts of a step too
-    profile: str | None = None  # train, infer: folder for a profiler's trace of each model, after the table
-    json: str | None = None  # file for all numbers, in JSON
-    compare: bool = False  # train, infer: the CoFrGeNet papers' own times below ours
+    parts: bool = True  # train: also time the parts of a step
+    profile: str | None = None  # train, infer: new folder for a profiler trace of each model
+    json: str | None = None  # new JSON file for all numbers
+    compare: bool = False  # train, infer: also show the times that the CoFrGeNet papers publish
 
     def check(self) -> list[str]:
         wrong = []
@@ -76,7 +76,7 @@ class BenchConfig:
 
 
 def why_not_written(path: Path, folder: bool) -> str:
-    """What stands against a new file, or a new or empty folder, at `path`; empty if nothing does."""
+    """Why no new file, or new or empty folder, can be made at `path`; empty if it can."""
     if folder and path.is_dir():
         return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
     if path.exists():
@@ -108,7 +108,7 @@ def main(argv: list[str]):
     except BrokenPipeError:
         raise
     except OSError as error:
-        sys.exit(f"bench.py: what is above is measured, but a file could not be written: {error}")
+        sys.exit(f"bench.py: the table above is complete, but a file could not be written: {error}")
 
 
 def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
@@ -147,7 +147,7 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
         return config, {}
     if not given:
         print(
-            f"bench.py: name one config file or more, config/gpt2.py say; mode={config.mode} compares them",
+            f"bench.py: name the models, such as config/gpt2.py; mode={config.mode} compares them",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -168,7 +168,7 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
     if config.mode == "train" and len(lengths) > 1:
         print(
             f"bench.py: models of different block_size {lengths} cannot be compared; give one to all, "
-            f"--block_size={lengths[0]} say",
+            f"such as --block_size={lengths[0]}",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -324,5 +324,5 @@ if __name__ == "__main__":
         print("\nbench.py: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written
         sys.exit(141)

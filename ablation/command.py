@@ -24,9 +24,9 @@ class AblateConfig:
     out_dir: str = "out/ablation"  # a folder for each run, ablation.json, table.md, table.csv, curves.png
     vary: list[str] | None = None  # KEY=VALUE,VALUE or files on top; may be given several times
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
-    parallel: int = 1  # runs at a time, each on a GPU of its own; without GPUs they share the cores
-    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # what the picture's losses stand over
-    dry_run: bool = False  # check everything and show the runs, but start none
+    parallel: int = 1  # runs at the same time, one on each GPU; without GPUs they share the cores
+    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # horizontal axis of the picture
+    dry_run: bool = False  # check everything and list the runs, but start none
 
     def check(self) -> list[str]:
         wrong = []

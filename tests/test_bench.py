@@ -86,7 +86,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     (tmp_path / "locked").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
     for arguments, message in [
-        ([], "name one config file or more"),
+        ([], "name the models, such as config/gpt2.py"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be above 0, and finite"),
