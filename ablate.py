@@ -4,18 +4,18 @@
         --vary="learning_rate=1e-3,3e-3 min_lr=1e-4,3e-4" --max_iters=300
     python ablate.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py --seeds=1,2,3 --parallel=8
     python ablate.py config/cofrgenet_f.py --vary=none,config/ablate/no_dyadic.py
-    python ablate.py --out_dir=out/ablation               # go on with all that is on the list in there
+    python ablate.py --out_dir=out/ablation               # go on with all runs listed in that folder
 
-Each positional argument is a model; `+` stacks config files. Every --vary multiplies the runs: by values of
-one key, of several keys that change together (separated by spaces), or by files on top (`none`: no file).
-Values are separated by commas, or by semicolons where one holds a comma. A key that a model does not use is
-not varied there. Any other --key=value of train.py goes to all runs. All configurations and data sets are
-checked before the first run starts.
+Each positional argument is a model; `+` stacks config files. Each --vary multiplies the runs: by values of
+one key, by values of several keys that change together (separated by spaces), or by config files on top
+(`none`: no file). Commas separate values, or semicolons where a value holds a comma. A key that a model
+does not use is not varied for that model. Any other --key=value of train.py applies to all runs. All
+configurations and data sets are checked before the first run starts.
 
-Each run is a train.py with a folder of its own below --out_dir, where output.log keeps what it printed.
-Called again, the same command skips what is done, goes on with what was interrupted and tries again what
-failed. Another product in the same folder extends the list of runs (ablation.json); a run that is on it
-with another configuration is refused. At the end stands compare.py's table of all runs on the list, also in
+Each run is a train.py with its own folder in --out_dir; output.log keeps what it printed. The same
+command, called again, skips finished runs, continues interrupted ones and repeats failed ones. Another
+product in the same folder extends the list of runs (ablation.json). A run that is on the list with another
+configuration is refused. At the end, compare.py's table shows all runs on the list; it is also written to
 table.md and table.csv, with curves.png.
 """
 
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 import configurator
-from ablation.command import AblateConfig, read, told_shortly
+from ablation.command import AblateConfig, mistakes_end, read
 from ablation.execution import OUTPUT, carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import prepare
@@ -34,7 +34,7 @@ def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
         print(__doc__.strip(), end="\n\n")
         configurator.parse(AblateConfig, ["--help"])
-    with told_shortly("ablate.py"):
+    with mistakes_end("ablate.py"):
         config, runs, study, remarks = read(argv)
         folder = Path(config.out_dir)
         with claimed(folder, config.dry_run):
@@ -51,7 +51,7 @@ def main(argv: list[str]):
 
 
 def show(plan: Plan, against: str):
-    """Print and write the table of all that is done or failed."""
+    """Print and write the table of all finished and failed runs."""
     arms = plan.arms()
     lines = report.remarks(arms, plan.study)
     for name, reason in plan.failed.items():

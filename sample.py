@@ -80,7 +80,7 @@ def main(argv: list[str]):
             keep(Path(config.out_dir), source.path, config, text)
     except KeyboardInterrupt:
         sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
         sys.stderr.close()
         sys.exit(1)
 

@@ -19,7 +19,7 @@ from training.log import RunFolderError
 
 @dataclass
 class AblateConfig:
-    """The keys of the ablation itself; all others are train.py's, for every run."""
+    """The keys of the ablation itself; all other keys are train.py's and apply to every run."""
 
     out_dir: str = "out/ablation"  # a folder for each run, ablation.json, table.md, table.csv, curves.png
     vary: list[str] | None = None  # KEY=VALUE,VALUE or files on top; may be given several times
@@ -34,16 +34,16 @@ class AblateConfig:
             wrong.append(f"parallel must be above 0, not {self.parallel}")
         seeds = self.seeds or []
         wrong += [
-            f"seeds: {seed!r} is no whole number of 0 or above" for seed in seeds if not seed.isdecimal()
+            f"seeds: {seed!r} is not a whole number from 0 on" for seed in seeds if not seed.isdecimal()
         ]
         if len(set(seeds)) < len(seeds):
-            wrong.append(f"seeds: one of {','.join(seeds)} stands there twice")
+            wrong.append(f"seeds: one of {','.join(seeds)} is given twice")
         return wrong
 
 
 @contextlib.contextmanager
-def told_shortly(script: str) -> Iterator[None]:
-    """Mistakes in what was asked for end the script with a message: status 2 for its keys, else 1."""
+def mistakes_end(script: str) -> Iterator[None]:
+    """Mistakes of the user end the script with a message and status 2 (wrong keys) or 1 (all others)."""
     try:
         yield
     except ConfigError as error:
@@ -57,7 +57,7 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     """(own keys, runs, varied keys, remarks); runs is None where no model was named. Raises ConfigError."""
     own, varied, others, mistakes = [], [], [], []
     known = {field.name for field in dataclasses.fields(AblateConfig)}
-    instead = {"seed": "give --seeds=1,2,3", "resume": "what was interrupted always goes on"}
+    instead = {"seed": "give --seeds=1,2,3", "resume": "leave it out, interrupted runs always go on"}
     for argument in (a for a in argv if a.startswith("-")):
         key, equals, value = argument.removeprefix("--").partition("=")
         key = key.replace("-", "_")
@@ -82,7 +82,7 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
             mistakes.append(f"{key} cannot be varied: " + instead.get(key, "it is a key of the ablation"))
     models = [argument for argument in argv if not argument.startswith("-")]
     if not models and (varied or others):
-        mistakes.append("name the models that these are for: one config file or more")
+        mistakes.append("name the models that these keys are for: one config file or more")
     config, runs, remarks = None, None, []
     try:
         config = configurator.resolve(AblateConfig, own)

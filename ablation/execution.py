@@ -1,4 +1,4 @@
-"""Trains the runs of a plan, each with train.py in a process of its own, one or several at a time."""
+"""Train the runs of a plan, each with train.py in a process of its own, one or several at a time."""
 
 import contextlib
 import ctypes
@@ -25,14 +25,14 @@ from training.config import DEFAULTS
 from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
-OUTPUT = "output.log"  # in each run's folder: what train.py said, in all attempts
+OUTPUT = "output.log"  # in each run's folder: what train.py printed in all attempts
 SECONDS = 0.5  # between two looks at the processes
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str):
-    """Train what is left; exits with a signal's status where one stopped it. go_on: what to do then."""
+    """Train the unfinished runs. A signal stops them and ends the process, with the hint `go_on`."""
     plan.save()
     todo = [run for run in runs if run.name not in plan.done]
     script = Path(sys.argv[0]).name
@@ -73,8 +73,8 @@ class Active:
 def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, stop: Stop):
     """Train `runs` of the plan to their ends, `parallel` at a time; one that fails stops no other.
 
-    start: (run, slot from 0) -> its process. Once `stop` has a signal nothing more is started, and what
-    runs saves a checkpoint and ends; a second Ctrl-C (KeyboardInterrupt) kills it.
+    start: (run, slot from 0) -> its process. After a signal in `stop` no further run starts, and those
+    that train save a checkpoint and end. A second Ctrl-C (KeyboardInterrupt) kills them.
     """
     waiting, slots, active = list(runs), list(range(parallel)), []
     said, asked = set(), False
@@ -123,7 +123,7 @@ def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, sto
 
 
 def ended(plan: Plan, run: Planned, status: int, asked: bool) -> str:
-    """Note in the plan what a run's end means -> a line about it. asked: whether it was told to stop."""
+    """Note in the plan how a run ended -> a line about it. asked: whether it was told to stop."""
     plan.failed.pop(run.name, None)
     if status == 0:
         plan.done.add(run.name)

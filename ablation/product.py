@@ -57,22 +57,22 @@ def parse_axis(text: str) -> list[Choice]:
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ValueError(f"keys that change together need as many values each, not {told}")
+        raise ValueError(f"keys that change together need equally many values, not {told}")
     rows = list(zip(*columns.values(), strict=True))
-    refuse_repetition([" ".join(row) for row in rows])  # of several keys one may well keep its value
+    refuse_repetition([" ".join(row) for row in rows])  # a single key of several may keep its value
     return [Choice([], dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def values_of(text: str) -> list[str]:
     values = text.split(";" if ";" in text else ",")
     if "" in values:
-        raise ValueError(f"{text!r} holds an empty value")
+        raise ValueError(f"{text!r} has an empty value")
     return values
 
 
 def refuse_repetition(values: list[str]):
     if repeated := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-        raise ValueError(f"{repeated[0]} stands there twice")
+        raise ValueError(f"{repeated[0]} is given twice")
 
 
 def product(
@@ -106,7 +106,7 @@ def product(
         files = [f for stack in (stacks[model], *(c.files for c in choices)) for f in stack]
         overrides = {key: value for c in choices for key, value in c.overrides.items()}
         name = "_".join(map(file_name, [stacks[model], *(c.files for c in choices if c.files)]))
-        remark = f"is without effect in {name}: not varied there"
+        remark = f"has no effect in {name} and is not varied there"
         try:
             if overrides.keys() & OF_LADDERS and without_ladders(resolved, [*files, *others]):
                 for key in [key for key in overrides if key in OF_LADDERS]:

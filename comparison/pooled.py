@@ -91,9 +91,7 @@ def read_rows(path: str | Path) -> list[dict]:
         row = _parsed(number, cells)
         key = row["arm"], row["seed"], row["step"]
         if key in found:
-            raise ValueError(
-                f"line {number}: step {key[2]} of seed {key[1]} of {key[0]} stands there twice"
-            )
+            raise ValueError(f"line {number}: step {key[2]} of seed {key[1]} of {key[0]} is given twice")
         found[key] = row
     return list(found.values())
 

@@ -70,7 +70,7 @@ def test_the_product(command):
     arms += [f"{ladders}_cf_depth={depth}_{rate}" for depth in (1, 3) for rate in rates]
     assert [run.name for run in runs] == [f"{arm}_seed={seed}" for arm in arms for seed in (5, 6)]
     assert [run.arm for run in runs] == [arm for arm in arms for _ in (5, 6)]
-    assert remarks == [f"cf_depth is without effect in {dense}: not varied there"]
+    assert remarks == [f"cf_depth has no effect in {dense} and is not varied there"]
     assert {"cf_depth", "learning_rate", "weight_decay", "ffn"} <= set(study)
     assert not {"seed", "out_dir"} & set(study)
     last = runs[-1].config
@@ -92,7 +92,7 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
         ),
     ]
     assert remarks == [
-        f"{key} is without effect in {dense}: not varied there" for key in ("ladder_lr", "dyadic")
+        f"{key} has no effect in {dense} and is not varied there" for key in ("ladder_lr", "dyadic")
     ]
 
 
@@ -121,9 +121,9 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     said = refused(command("--seed=3", "--vary=cf_depth=1,,3", "--parallel=0", "--seeds=1,x"), capsys)
     for complaint in (
         "--seed=3: give --seeds=1,2,3",
-        "holds an empty value",
+        "has an empty value",
         "parallel must be above 0, not 0",
-        "seeds: 'x' is no whole number of 0 or above",
+        "seeds: 'x' is not a whole number from 0 on",
     ):
         assert complaint in said
     said = refused(command("--vary=min_lr=1e-4,1e-3", "--vary=dyadic=True,False", "--vary=seed=1"), capsys)
@@ -149,13 +149,13 @@ def test_folders_that_are_refused(command, capsys, tmp_path):
     (tmp_path / "mine" / "text").write_text("mine")
     assert "holds files but no ablation.json" in refused(command(out_dir=tmp_path / "mine"), capsys)
     (tmp_path / "mine" / "ablation.json").write_text("{}")
-    assert "is no list of ablate.py's" in refused(command(out_dir=tmp_path / "mine"), capsys)
+    assert "is not a list of runs" in refused(command(out_dir=tmp_path / "mine"), capsys)
     (tmp_path / "file").touch()
-    assert "file is a file: an ablation needs a folder" in refused(
+    assert "file is a file, and an ablation needs a folder" in refused(
         command(out_dir=tmp_path / "file"), capsys
     )
     with claimed(tmp_path / "busy"):
-        assert "another ablate.py is at work" in refused(command(out_dir=tmp_path / "busy"), capsys)
+        assert "another ablate.py is running" in refused(command(out_dir=tmp_path / "busy"), capsys)
 
 
 def test_a_list_from_before_a_key_goes_on(command, capsys, tmp_path, here):

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-from ablation.command import read, told_shortly  # noqa: E402
+from ablation.command import mistakes_end, read  # noqa: E402
 from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.preparation import prepare  # noqa: E402
@@ -96,7 +96,7 @@ class StudyConfig:
 def main(config: StudyConfig):
     study, steps = config.study, config.max_iters or STEPS[config.study]
     folder = Path(config.out) / study
-    with told_shortly("results/trainability/run.py"):
+    with mistakes_end("results/trainability/run.py"):
         elsewhere = joined(config.joined, steps) if config.joined else []
         times = step_times(config.step_times, study) if config.step_times else {}
         os.chdir(ROOT)  # from where the studies name their files

@@ -18,9 +18,9 @@ def test_parse_axis():
         "": "is empty",
         "cf_depth": "neither KEY=VALUE",
         "a=1,,2": "empty value",
-        "a=1,1": "stands there twice",
-        "a=1,1 b=2,2": "1 2 stands there twice",
-        "a.py,a.py": "stands there twice",
+        "a=1,1": "is given twice",
+        "a=1,1 b=2,2": "1 2 is given twice",
+        "a.py,a.py": "is given twice",
         "a=1,2 b=3": "2 of a, 1 of b",
         "a=1 b": "write KEY=VALUE",
     }.items():
