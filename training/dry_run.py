@@ -1,4 +1,4 @@
-"""What a run would take: parameters, FLOPs, memory and hours, with nothing allocated."""
+"""What a run would need: parameters, FLOPs, memory and hours, without allocating anything."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +23,9 @@ def memory_estimate(
 ) -> dict[str, int]:
     """Bytes on one device at the fullest moment of a step, by kind.
 
-    weights, gradients, the two moments of AdamW and the one of Muon are float32. activations: everything
-    else that is alive at the worst moment of a forward and backward pass over batch_size sequences, as
-    eager PyTorch would keep it (torch.compile needs less), counted by running the model on tensors without
-    storage.
+    weights, gradients, AdamW's two moments and Muon's one are float32. activations: everything else that is
+    alive at the fullest moment of a forward and backward pass over batch_size sequences. It is counted by
+    running the model on tensors without storage, in eager PyTorch; torch.compile needs less.
     """
     weights = 4 * sum(parameter_counts(config).values())
     moments = 2 * weights
@@ -87,7 +86,7 @@ def show(config):
 
 
 def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
-    """What --dry_run=True prints, the memory last, as counting it takes a while.
+    """The lines that --dry_run=True prints; the memory comes last, because counting it takes a while.
 
     config: a TrainConfig whose dtype is resolved.
     """

@@ -64,13 +64,13 @@ class Trainer:
         self.watch = Watch(device)
 
     def train(self, stop: Stop) -> bool:
-        """Up to config.max_iters steps; False where a signal ended it before, after a checkpoint.
+        """Train up to step config.max_iters. False if a signal ended it earlier, after a checkpoint.
 
-        Raises TrainingError where a loss or gradient is not finite. From then on nothing is updated; the
-        host learns of it when it next looks, before it logs, evaluates or saves anything.
+        Raises TrainingError if a loss or gradient is not finite. From that step on nothing is updated; the
+        host notices before it next logs, evaluates or saves anything.
         """
         config, progress = self.config, self.progress
-        # at step 0, and where a signal came between a step and its evaluation
+        # at step 0, and after a signal that came between a step and its evaluation
         if self.due(config.eval_interval) and not self.report.evaluated():
             with self.clock.paused() as progress.seconds:
                 if self.evaluate({}):
@@ -95,7 +95,7 @@ class Trainer:
                 self.report.training(values, now, speed)
                 bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed:,.0f} tokens/s", refresh=False)
             if stopping:
-                # at once, as whoever sent the signal waits seconds; an evaluation that is due comes later
+                # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                 with self.clock.paused() as progress.seconds:
                     self.save(improved=False)
                 bar.close()
@@ -113,8 +113,8 @@ class Trainer:
     def step(self, stop: Stop) -> tuple[float, dict, bool]:
         """One update -> (learning rate, gradient norms of ladders by layer, whether to stop).
 
-        All ranks agree on what is returned. The gradient norms, scalars on the device, are there where an
-        evaluation follows. The host never waits for the device here, so that a GPU always has work.
+        All ranks return the same. The gradient norms, scalars on the device, are empty unless an evaluation
+        follows. The host never waits for the device here, so that a GPU always has work.
         """
         config, progress, ranks = self.config, self.progress, self.ranks
         step = progress.step
@@ -123,7 +123,7 @@ class Trainer:
             for fraction in (m for m in self.model.modules() if isinstance(m, Fraction)):
                 fraction.reset_range()
         self.model.train()
-        # dropout's randomness is a function of step and rank, so that a resumed run repeats it
+        # dropout depends on step and rank alone, so that a resumed run repeats it
         torch.manual_seed(seed_of(config.seed, step, ranks.rank))
         rate = self.set_learning_rates(step)
         loss = self.backward(step)
@@ -140,15 +140,15 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
         progress.samples += self.samples_per_step
-        # before the host waits for a GPU: a rank that is missing is noticed here, with a message
+        # a missing rank is noticed here, with a message, before the host waits for a GPU
         return rate, ladders, ranks.any(bool(stop))
 
     def look(self, rate: float) -> dict:
-        """Wait for the device -> values for the log; raises TrainingError where a step was not sound."""
+        """Wait for the device -> values for the log; raises TrainingError if a step was not sound."""
         step, loss, norm, scale, sound = self.watch.read()
         if not sound:
             self.explain(step, loss, norm, scale)
-        # JSON has no infinity: it is there where float16's scaler left a step out
+        # JSON has no infinity, which a step has that float16's scaler skipped
         values = {"loss": loss, "learning_rate": rate, "grad_norm": norm if math.isfinite(norm) else None}
         if self.scaler.is_enabled():
             values["loss_scale"] = self.scaler.get_scale()
@@ -202,7 +202,7 @@ class Trainer:
         return rate
 
     def explain(self, step: int, loss: float, norm: float, scale: float):
-        """Raise TrainingError with where it began; from that step on nothing was updated or saved."""
+        """Raise TrainingError that says where it began; from that step on nothing was updated or saved."""
         later = self.progress.step - 1 - step
         samples = self.progress.samples - (later + 1) * self.samples_per_step
         first = samples + self.ranks.rank * self.config.batch_size
@@ -211,7 +211,7 @@ class Trainer:
         batches = [self.loader.batch(start) for start in starts]
         try:
             told = diagnose(self.model, batches, self.config.dtype, seed)
-        except RuntimeError as error:  # such as memory that a compiled model did not need
+        except RuntimeError as error:  # for example out of memory, because a compiled model needs less
             told = [(0, f"a second pass over the batches failed ({str(error).splitlines()[0]})")]
         found = [
             f"rank {self.ranks.rank}, samples {starts[number]:,} to "
@@ -225,7 +225,7 @@ class Trainer:
         self.ranks.fail(TrainingError(message))
 
     def evaluate(self, gradients: dict) -> bool:
-        """Evaluate and write it down; whether this is the lowest validation loss since training began."""
+        """Evaluate and report; returns whether this is the lowest validation loss so far."""
         config, progress = self.config, self.progress
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
@@ -246,7 +246,7 @@ class Trainer:
         return improved
 
     def save(self, improved: bool):
-        """Write a checkpoint; where the disk does not take it, all ranks end and the earlier ones stay."""
+        """Write a checkpoint. If that fails, all ranks end, and earlier checkpoints stay as they are."""
         reduce_ranges(self.model, self.ranks)
 
         def write():
@@ -270,6 +270,6 @@ class Trainer:
 
 
 def seed_of(*numbers: int) -> int:
-    """A generator on the CPU heeds the low 32 bits only: all of them must depend on every number."""
+    """A seed that depends on every number in all its bits: the CPU generator uses only the low 32."""
     text = " ".join(map(str, numbers))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
