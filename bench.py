@@ -1,15 +1,15 @@
-"""How fast models train, decode and what their kernels reach, side by side.
+"""Measure how fast models train and decode and how fast kernels are, side by side.
 
     python bench.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py --mode=train
     python bench.py config/gpt2.py config/cofrgenet.py+config/size/small.py --mode=infer
     python bench.py --mode=ops
 
-Each argument is a model: `A.py B.py` are two, `A.py+B.py` is one, B's keys on top of A's. A --key=value
-of the model applies to all models. Every model has a process of its own and they take turns; the first
-repetition (compilation) does not count. Models are compared with the first one; the same one twice shows
-what the machine's noise makes of no difference. What computes wrong numbers is not timed.
+Each argument is a model: `A.py B.py` are two, `A.py+B.py` is one, with B's keys on top of A's. A model's
+--key=value applies to all models. Each model has a process of its own, and the models take turns; the
+first repetition, which compiles, does not count. Models are compared with the first one. Name a model twice
+to see how large the machine's noise is. A model or kernel that computes wrong numbers is not timed.
 
-GPT-2 small's sizes take minutes for each model; a quick try is
+Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
@@ -31,39 +31,27 @@ import configurator
 from architecture import ModelConfig
 from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
-from evaluation import published
-from model import cache_bytes_per_token, flops_per_token, parameter_counts
-from training.hardware import (
-    DeviceError,
-    choose_device,
-    choose_dtype,
-    device_name,
-    missing_for_compile,
-    peak_flops,
-)
-
-PUBLISHED = {
-    "train": "hours of a whole training, of GPT2-xl on 16 H100 (table 4), of Llama on 128 H100 (table 7)",
-    "infer": "microseconds of inference for a sample of GPT2-xl's size on an A100 (table 4)",
-}
+from markdown_table import table
+from training.environment import environment
+from training.hardware import DeviceError, choose_device, choose_dtype, missing_for_compile
 
 
 @dataclass
 class BenchConfig:
-    """How fast models train, decode and what their kernels reach. Keys of the model go too, for all."""
+    """How fast models train and decode, and how fast kernels are. Keys of a model apply to all models."""
 
-    mode: Literal["train", "infer", "ops"] = "train"  # a training step, one-token steps, or single kernels
+    mode: Literal["train", "infer", "ops"] = "train"  # time training steps, decoding or kernels
     batch_size: int = 4  # sequences in a batch
-    repetitions: int = 7  # measurements of each model; they take turns
-    seconds: float = 1.0  # shortest measurement; iterations are repeated until it is over
+    repetitions: int = 7  # measurements of each model; the models take turns
+    seconds: float = 1.0  # shortest time of a measurement; iterations are repeated until then
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
-    parts: bool = True  # train: time the parts of a step too
-    profile: str | None = None  # train, infer: folder for a profiler's trace of each model, after the table
-    json: str | None = None  # file for all numbers, in JSON
-    compare: bool = False  # train, infer: the CoFrGeNet papers' own times below ours
+    parts: bool = True  # train: also time the parts of a step
+    profile: str | None = None  # train, infer: new folder for a profiler trace of each model
+    json: str | None = None  # new JSON file for all numbers
+    compare: bool = False  # train, infer: also show the times that the CoFrGeNet papers publish
 
     def check(self) -> list[str]:
         wrong = []
@@ -88,7 +76,7 @@ class BenchConfig:
 
 
 def why_not_written(path: Path, folder: bool) -> str:
-    """What stands against a new file, or a new or empty folder, at `path`; empty if nothing does."""
+    """Why no new file, or new or empty folder, can be made at `path`; empty if it can."""
     if folder and path.is_dir():
         return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
     if path.exists():
@@ -109,7 +97,7 @@ def main(argv: list[str]):
     config.dtype = choose_dtype(config.dtype, device)
     if config.compile and device.type == "cpu" and (lacks := missing_for_compile()):
         sys.exit(f"bench.py: torch.compile lacks {' and '.join(lacks)}; or use --compile=False")
-    facts = report.circumstances(device)
+    facts = environment(device)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     for line in remarks(models, argv):
         print(line)
@@ -120,7 +108,7 @@ def main(argv: list[str]):
     except BrokenPipeError:
         raise
     except OSError as error:
-        sys.exit(f"bench.py: what is above is measured, but a file could not be written: {error}")
+        sys.exit(f"bench.py: the table above is complete, but a file could not be written: {error}")
 
 
 def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
@@ -159,13 +147,13 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
         return config, {}
     if not given:
         print(
-            f"bench.py: name one config file or more, config/gpt2.py say; mode={config.mode} compares them",
+            f"bench.py: name the models, such as config/gpt2.py; mode={config.mode} compares them",
             file=sys.stderr,
         )
         sys.exit(2)
     models, turns = {}, Counter()
     for name in given:
-        model = configurator.parse(ModelConfig, [*filter(None, name.split("+")), *others])
+        model = configurator.parse(ModelConfig, [name, *others])
         model.vocab_size = model.vocab_size or 50257
         if config.mode == "infer" and model.block_size < decoding.SHORTEST:
             print(
@@ -180,7 +168,7 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
     if config.mode == "train" and len(lengths) > 1:
         print(
             f"bench.py: models of different block_size {lengths} cannot be compared; give one to all, "
-            f"--block_size={lengths[0]} say",
+            f"such as --block_size={lengths[0]}",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -208,7 +196,7 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
             for part in chosen:
                 scale = training_step.layers_in_part(model, part)
                 seconds[name][part] = [scale * s for s in seconds[name][part]]
-        save(show_training(config, models, seconds, memory, tokens, device))
+        save(report.training(config, models, seconds, memory, tokens, device))
 
     compare(models, gate, make, options, chosen, config, device, show)
 
@@ -225,55 +213,10 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     )
 
     def show(seconds, memory):
-        save(show_decoding(config, models, seconds, memory))
+        save(report.decoding(config, models, seconds, memory))
 
     gate, make = decoding.gate, decoding.sections
     compare(models, gate, make, options, decoding.SECTIONS, config, device, show)
-
-
-def show_decoding(config, models, seconds, memory) -> dict:
-    rows, numbers, first = [], {}, None
-    for name, model in models.items():
-        low, median, high = quartiles(seconds[name]["step"])
-        prompt = quartiles(seconds[name]["prefill"])[1]
-        flops = flops_per_token(model)
-        first = first or (median, prompt)
-        found = {
-            "config": dataclasses.asdict(model),
-            "parameters": sum(parameter_counts(model).values()),
-            "flops_per_token": flops,
-            "cache_bytes_per_token": cache_bytes_per_token(model),
-            "microseconds_per_token": 1e6 * median / config.batch_size,
-            "speed_up": first[0] / median,
-            "prompt_speed_up": first[1] / prompt,
-            "seconds": seconds[name],
-            "peak_bytes": memory[name],
-        }
-        numbers[name] = found
-        rows.append(
-            {
-                "model": name,
-                "parameters": f"{found['parameters']:,}",
-                "MFLOPs/token": report.millions(flops),
-                "cache bytes/token": f"{found['cache_bytes_per_token']:,}",
-                "us/step": f"{1e6 * median:,.0f}",
-                "quartiles": f"{1e6 * low:,.0f} .. {1e6 * high:,.0f}",
-                "us/token": f"{found['microseconds_per_token']:,.0f}",
-                "speed-up": f"{found['speed_up']:.2f}",
-                "prompt ms": f"{1e3 * prompt:,.1f}",
-                "its speed-up": f"{found['prompt_speed_up']:.2f}",
-                "peak MB": "" if memory[name] is None else f"{memory[name] / 1e6:,.0f}",
-            }
-        )
-    print(report.table(rows))
-    show_published(config)
-    return {"models": numbers}
-
-
-def show_published(config: BenchConfig):
-    if config.compare:
-        print(f"\nthe CoFrGeNet papers: {PUBLISHED[config.mode]}")
-        print(report.table(published.times(config.mode)))
 
 
 def ops(config: BenchConfig, models, device: torch.device, save):
@@ -311,7 +254,7 @@ def ops(config: BenchConfig, models, device: torch.device, save):
                     "speed-up": f"{naive / median:.2f}",
                 }
             )
-        print(f"\n{name}: {case.what}\n{report.table(rows)}", flush=True)
+        print(f"\n{name}: {case.what}\n{table(rows)}", flush=True)
         numbers[name] = {"seconds": seconds, "peak_bytes": memory}
     print("\na share above 100 %: less work than is counted, or a machine that was busier at the start")
     save(numbers)
@@ -373,68 +316,6 @@ def measure(workers: list[Worker], sections, config: BenchConfig):
     return seconds, memory
 
 
-def show_training(config, models, seconds, memory, tokens, device) -> dict:
-    peak = peak_flops(device_name(device), config.dtype)
-    rows, parts, numbers = [], [], {}
-    first = None
-    for name, model in models.items():
-        low, median, high = quartiles(seconds[name]["whole"])
-        flops = 3 * flops_per_token(model)
-        head = 3 * 2 * model.n_embd * model.padded_vocab_size
-        blocks = quartiles(seconds[name].get("blocks", [0.0]))[1]
-        found = {
-            "config": dataclasses.asdict(model),
-            "parameters": sum(parameter_counts(model).values()),
-            "flops_per_token": flops,
-            "flops_per_token_blocks": flops - head,
-            "tokens_per_second": tokens / median,
-            "seconds": seconds[name],
-            "peak_bytes": memory[name],
-        }
-        first = first or (median, blocks, found)
-        speed_up, flop_ratio = first[0] / median, first[2]["flops_per_token"] / flops
-        numbers[name] = found | {"speed_up": speed_up, "flop_ratio": flop_ratio}
-        rows.append(
-            {
-                "model": name,
-                "parameters": f"{found['parameters']:,}",
-                "MFLOPs/token": report.millions(flops),
-                "tokens/s": f"{tokens / median:,.0f}",
-                "quartiles": f"{tokens / high:,.0f} .. {tokens / low:,.0f}",
-                "peak MB": "" if memory[name] is None else f"{memory[name] / 1e6:,.0f}",
-                "TFLOP/s": f"{tokens * flops / median / 1e12:.3g}",
-                "MFU": report.share(tokens * flops / median, peak),
-                "speed-up": f"{speed_up:.2f}",
-                "by FLOPs": f"{flop_ratio:.2f}",
-                "of that": f"{speed_up / flop_ratio:.2f}",
-            }
-        )
-        if config.parts:
-            body_up = first[1] / blocks
-            body_ratio = first[2]["flops_per_token_blocks"] / (flops - head)
-            numbers[name] |= {"blocks_speed_up": body_up, "blocks_flop_ratio": body_ratio}
-            parts.append(
-                {
-                    "model": name,
-                    "step ms": f"{1e3 * median:,.1f}",
-                    **{
-                        part: f"{1e3 * quartiles(seconds[name][part])[1]:,.1f}"
-                        for part in training_step.PARTS
-                    },
-                    "blocks": f"{1e3 * blocks:,.1f}",
-                    "speed-up": f"{body_up:.2f}",
-                    "by FLOPs": f"{body_ratio:.2f}",
-                    "of that": f"{body_up / body_ratio:.2f}",
-                }
-            )
-    print(report.table(rows))
-    if parts:
-        print("\nmilliseconds of the parts, each measured alone; at the end the stack of blocks")
-        print(report.table(parts))
-    show_published(config)
-    return {"models": numbers}
-
-
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
@@ -443,5 +324,5 @@ if __name__ == "__main__":
         print("\nbench.py: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written
         sys.exit(141)

@@ -3,9 +3,9 @@
     python compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
     python compare.py out/ablation/*/ --study=cf_depth --against=flops --markdown=depth.md --csv=depth.csv
 
-Runs that differ in the seed alone are one arm: mean ± sample standard deviation in the table, a band in
-the picture. Below the table stands what else differs, and whether the runs saw the same batches. With
---baseline=NAME each arm's loss is set against that arm's, paired by seed.
+Runs that differ in the seed alone form one arm: the table shows mean ± sample standard deviation, the
+picture a band. Below the table stands what else differs, and whether the runs saw the same batches.
+--baseline=NAME adds each arm's difference in loss to that arm, paired by seed.
 """
 
 import os
@@ -22,15 +22,15 @@ from training.log import RunFolderError
 
 @dataclass
 class CompareConfig:
-    """One table and one picture of several runs. Those that differ in the seed alone are one arm."""
+    """One table and one picture of several runs. Runs that differ in the seed alone form one arm."""
 
     runs: list[str]  # run folders of train.py, separated by spaces or commas
-    study: list[str] | None = None  # keys that the runs are to differ in, and in no others
-    baseline: str | None = None  # a run's or arm's name: differences to it, paired by seed, and their p
-    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # what the picture's losses stand over
-    plot: str = "out/compare.png"  # where the picture goes; an earlier picture is replaced
-    markdown: str | None = None  # file for the table and the remarks below it; an earlier table is replaced
-    csv: str | None = None  # file for the numbers, unrounded; an earlier table is replaced
+    study: list[str] | None = None  # keys in which the runs should differ; others are reported
+    baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
+    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # horizontal axis of the picture
+    plot: str = "out/compare.png"  # picture file; an earlier picture is replaced
+    markdown: str | None = None  # Markdown file for the table and its remarks; an earlier table is replaced
+    csv: str | None = None  # CSV file for the unrounded numbers; an earlier table is replaced
 
     def check(self) -> list[str]:
         return [
@@ -64,6 +64,6 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the table has had enough
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

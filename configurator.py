@@ -3,9 +3,11 @@
     python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
 
 A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
-applied from left to right, then the overrides from left to right: the last word wins. What a model
-derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all files and
-overrides name, whatever their order, and an override of what it gives wins. A key that no
+applied from left to right, then the overrides from left to right: the last word wins. Where each
+argument is a model, `A.py+B.py` stacks files within an argument; elsewhere it is the same as `A.py B.py`.
+
+What a model derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all
+files and overrides name, whatever their order, and an override of what it gives wins. A key that no
 script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
 scripts) and a mistake on the command line. All mistakes are reported together, before any work.
 
@@ -26,6 +28,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable
+from os.path import isfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -101,13 +104,19 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 overrides.append((argument, key.replace("-", "_"), value))
             else:
                 mistakes.append(f"{argument}: write it as --{key}=VALUE")
-        elif argument.endswith(".py"):
-            assigned, derived = _run_file(argument, mistakes)
-            named |= assigned
-            derivations += [(argument, derived)] if derived else []
-            for key, value in assigned.items():
-                if key in hints or key not in foreign:
-                    assign(argument, key, value, from_text=False)
+        elif argument.endswith(".py") or ".py+" in argument:
+            try:
+                files_named = stacked(argument)
+            except ValueError as error:
+                mistakes.append(str(error))
+                continue
+            for file in files_named:
+                assigned, derived = _run_file(file, mistakes)
+                named |= assigned
+                derivations += [(file, derived)] if derived else []
+                for key, value in assigned.items():
+                    if key in hints or key not in foreign:
+                        assign(file, key, value, from_text=False)
         elif positional and hints[positional] == list[str]:
             assign(
                 argument, positional, [*values.get(positional, []), *argument.split(",")], from_text=False
@@ -159,6 +168,20 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     return config
 
 
+def stacked(argument: str) -> list[str]:
+    """The config files that one argument names, separated by `+`, in the order in which they apply.
+
+    A file whose name holds a `+` is that file. Raises ValueError where a name is missing beside a `+`.
+    """
+    if isfile(argument):
+        return [argument]
+    files = argument.split("+")
+    if not all(file.strip() for file in files):
+        write = "write config/gpt2.py+config/size/small.py"
+        raise ValueError(f"{argument!r}: a config file is missing beside a +; {write}")
+    return files
+
+
 def format_config(config) -> str:
     """One `key = value` line per field, in order; `*` marks what differs from the default."""
     lines = []
@@ -201,7 +224,8 @@ def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script."""
     owners = {}
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    for script, name in {**scripts, ROOT / "training" / "config.py": "train.py"}.items():
+    elsewhere = {ROOT / "training" / "config.py": "train.py", ROOT / "ablation" / "command.py": "ablate.py"}
+    for script, name in {**scripts, **elsewhere}.items():
         for key in _keys_of(script):
             if key not in own:
                 owners.setdefault(key, name)

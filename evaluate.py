@@ -21,13 +21,13 @@ from typing import Literal
 import torch
 
 import configurator
-from benchmarks.report import circumstances
 from data import DataError
-from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts
+from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts, zero_shot
 from evaluation.models import Loaded, Opened, check_scale, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
-from training.hardware import DeviceError, choose_device
+from training.environment import environment
+from training.hardware import DeviceError, choose_device, missing_gpu
 from training.log import write_whole
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
@@ -43,34 +43,34 @@ OF_TASK = {
 class EvaluateConfig:
     """Measure trained models; several become rows of one table, the best in bold."""
 
-    models: list[str]  # run folders, checkpoints, model folders or gpt2, gpt2-medium, ..: spaces or commas
+    models: list[str]  # run folders, checkpoints, model folders, or gpt2, gpt2-medium and so on
     task: Literal["perplexity", "extrapolation", "recall", "zero_shot"] = "perplexity"  # what to measure
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
-    compare: bool = False  # the papers' own rows below ours
-    json: str | None = None  # new file for all numbers, settings, versions and the commit
-    batch_size: int = 8  # sequences at a time; extrapolation: windows of the training length
-    tokenizer: str | None = None  # of a model that has none: gpt2, bytes or the path of a tokenizer.json
+    compare: bool = False  # also show the rows that the papers publish
+    json: str | None = None  # new file that gets all numbers, settings, versions and the commit
+    batch_size: int = 8  # sequences in a batch; extrapolation: windows of the training length
+    tokenizer: str | None = None  # for a model without one: gpt2, bytes or the path of a tokenizer.json
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # of matrix products
     # perplexity, extrapolation and recall
-    texts: list[str] | None = None  # named sets, local files, prepared .bin; None: the six of table 3
-    split: str | None = None  # None: test of a named set, val of a prepared folder
-    field: str = "text"  # of local .jsonl, .csv and .parquet rows
+    texts: list[str] | None = None  # named sets, local files or prepared .bin; None: the six of table 3
+    split: str | None = None  # None: test for a named set, val for a prepared folder
+    field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # documents: blank_line, space, end_of_text, separate; None: as published
-    max_tokens: int | None = None  # of each text, only so many from its beginning
+    max_tokens: int | None = None  # score only so many tokens, from the beginning of each text
     # perplexity and recall
-    window: int | None = None  # tokens that are seen together; None: the model's block_size
-    stride: int | None = None  # tokens that the window moves; None: as published, or half a window
+    window: int | None = None  # tokens that the model sees at once; None: its block_size
+    stride: int | None = None  # tokens by which the window moves; None: as published, or half a window
     # perplexity
-    protocol: Literal["raw", "gpt2"] = "raw"  # per token of the text, or plain text per published word
+    protocol: Literal["raw", "gpt2"] = "raw"  # per token, or (gpt2) per word of plain text
     # extrapolation
-    lengths: list[str] | None = None  # in training lengths; None: 1,2,4,8,16
-    scales: list[str] | None = None  # expe, exqpe: a row for each expe_inference_scale; None: the model's
-    plot: str | None = None  # new .png of the losses by length and by position
+    lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
+    scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
+    plot: str | None = None  # new .png file: losses by length and by position
     # zero-shot
     tasks: list[str] | None = None  # of lm-evaluation-harness; None: table 6's, mmlu and arc_challenge
     include_path: str | None = None  # folder with further tasks as YAML files
-    limit: int | None = None  # of each task, only so many examples
+    limit: int | None = None  # use only so many examples of each task
 
     def check(self) -> list[str]:
         wrong = []
@@ -90,7 +90,7 @@ class EvaluateConfig:
                     wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
         for key in ("join", "max_tokens"):
             if self.protocol == "gpt2" and getattr(self, key) is not None:
-                wrong.append(f"{key} acts with protocol=raw only: gpt2 joins each text its own way, whole")
+                wrong.append(f"{key} acts with protocol=raw only: gpt2 joins and scores all of each text")
         if self.join is not None and self.join not in texts.JOINS:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task in ("extrapolation", "recall") and not self.texts:
@@ -105,8 +105,7 @@ class EvaluateConfig:
                 )
         if len({Path(model) for model in self.models}) < len(self.models):
             wrong.append(f"a model is named twice: {', '.join(self.models)}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        wrong += missing_gpu(self.device)
         return wrong
 
 
@@ -218,18 +217,21 @@ def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
 
 def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {task: {metric: value}}})"""
-    from evaluation import zero_shot  # needs lm-evaluation-harness
-
-    tasks = config.tasks or zero_shot.TASKS
-    zero_shot.check_tasks(tasks, config.include_path)
-    found, results = about(config, opened, []), {}
-    for loaded in in_turn(config, opened, found):
-        results[loaded.name] = zero_shot.evaluate(
-            loaded, tasks, config.batch_size, config.limit, config.include_path
-        )
-        found["models"][-1]["results"] = results[loaded.name]
-    found["versions"] |= zero_shot.versions()
-    return found, results
+    answer = zero_shot.evaluate(
+        {model.name: path for model, path in zip(opened, config.models, strict=True)},
+        which=config.which,
+        tokenizer=config.tokenizer,
+        device=config.device,
+        dtype=config.dtype,
+        tasks=config.tasks or zero_shot.TASKS,
+        batch_size=config.batch_size,
+        limit=config.limit,
+        include_path=config.include_path,
+    )
+    found = about(config, opened, [])
+    found["models"] = answer["models"]
+    found["versions"] |= answer["versions"]
+    return found, {model["name"]: model["results"] for model in answer["models"]}
 
 
 def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:
@@ -237,7 +239,7 @@ def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:
 
 
 def stride(config: EvaluateConfig, model, text: texts.Text) -> int:
-    """The one asked for, the published one where the window has room for it, or half a window."""
+    """config.stride, else the published stride if the window has room for it, else half a window."""
     window = config.window or model.block_size
     if config.stride is not None:
         return config.stride
@@ -247,7 +249,7 @@ def stride(config: EvaluateConfig, model, text: texts.Text) -> int:
 def in_turn(
     config: EvaluateConfig, opened: list[Opened], found: dict, scales: list[float] | None = None
 ) -> Iterator[Loaded]:
-    """The models, one at a time in memory, each noted in found["models"]."""
+    """Load the models, one at a time, and note each in found["models"]."""
     for number, model in enumerate(opened):
         loaded = model.load(config.device, config.dtype, scales[number] if scales else None)
         found["models"].append({"name": loaded.name, **loaded.facts(), "dtype": loaded.dtype})
@@ -255,11 +257,11 @@ def in_turn(
 
 
 def about(config: EvaluateConfig, opened: list[Opened], chosen: list[texts.Text]) -> dict:
-    """What the JSON says beside the numbers."""
+    """What the JSON file says about the numbers: settings, environment, versions, texts."""
     return {
         "task": config.task,
         "settings": dataclasses.asdict(config),
-        **circumstances(choose_device(config.device)),
+        **environment(choose_device(config.device)),
         "versions": report.versions(),
         "texts": {text.name: text.source for text in chosen},
         "models": [],

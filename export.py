@@ -3,8 +3,8 @@
     python export.py out/gpt2 out/gpt2_hf
     python export.py out/cofrgenet_f/ckpt/step_00002000.pt exported/cofrgenet_f
 
-The architectures of GPT-2 and Llama are written for Hugging Face's transformers, all others in a format of
-ours; `train.py --init_from=FOLDER` and `sample.py FOLDER` read both.
+GPT-2 and Llama are written for Hugging Face's transformers, all other architectures in a format of our own.
+`train.py --init_from=FOLDER` and `sample.py FOLDER` read both.
 """
 
 import sys
@@ -21,12 +21,12 @@ from training.checkpoint import CheckpointError
 class ExportConfig:
     """Write a run's model as a folder of config.json and model.safetensors."""
 
-    folders: list[str]  # run folder of train.py or one checkpoint file, and the new folder
+    folders: list[str]  # two: a run folder or checkpoint of train.py, and the new folder
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
 
     def check(self) -> list[str]:
         if len(self.folders) != 2:
-            return [f"folders must be two, a run and a new one, not {len(self.folders)}"]
+            return [f"name two folders, a run and a new one (out/gpt2 exported), not {len(self.folders)}"]
         return []
 
 
@@ -41,7 +41,7 @@ def main(argv: list[str]):
     readers = "train.py and sample.py"
     print(f"{source.path} -> {folder}, for {'transformers, ' if known else ''}{readers}")
     if known and source.config.norm == "layernorm" and not source.config.bias:
-        print("GPT-2 has biases: zeros were written for them, and training from this folder will move them")
+        print("GPT-2 has biases: zeros were written for them, which training from this folder will change")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python finetune.py out/gpt2 out/cofrgenet_f --data_dir=glue --out_dir=out/glue
     python finetune.py exported/gpt2 --tasks=sst2,cola --learning_rates=1.25e-5,2.5e-5 --seeds=3
 
-Without --data_dir the data comes from the Hugging Face hub. Finished results stay in out_dir, and the
-same command goes on behind them. To train a language model on new text, see config/finetune_text.py.
+Without --data_dir the data comes from the Hugging Face hub. Finished results stay in out_dir: the same
+command skips them. To train a language model on new text, see config/finetune_text.py.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 
 import configurator
-from benchmarks.report import circumstances
 from data import DataError
 from finetuning import glue, records
 from finetuning.classifier import Classifier
@@ -29,7 +28,8 @@ from finetuning.subjects import SHORTEST, Encoded, Subject, encode_all, open_sub
 from finetuning.tasks import TASKS
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory
+from training.environment import environment
+from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, missing_gpu
 from training.log import RunFolderError, write_whole
 
 
@@ -37,26 +37,26 @@ from training.log import RunFolderError, write_whole
 class FinetuneConfig:
     """Fine-tune models on GLUE's tasks. Defaults are CoFrGeNet's; what it leaves open is marked (ours)."""
 
-    models: list[str]  # run folders or .pt files of train.py, folders of config.json, or gpt2 of the hub
+    models: list[str]  # run folders or .pt files of train.py, model folders, or gpt2 from the hub
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
-    tasks: list[str] | None = None  # of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
-    data_dir: str | None = None  # folder of GLUE's TSV files (MNLI/train.tsv ..); None: from the hub
-    max_bad_rows: int = 0  # malformed rows of a TSV file that are left out; QQP's public file has some
-    out_dir: str = "out/glue"  # results/, one file for each finished seed, and table.md
-    learning_rates: list[float] | None = None  # each is run; None: 1.25e-5 with ladders, 2.5e-5 without
+    tasks: list[str] | None = None  # some of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
+    data_dir: str | None = None  # folder with GLUE's TSV files (MNLI/train.tsv and so on); None: the hub
+    max_bad_rows: int = 0  # malformed rows of a TSV file that may be skipped; QQP's public file has some
+    out_dir: str = "out/glue"  # gets results/ with one file for each finished seed, and table.md
+    learning_rates: list[float] | None = None  # each is tried; None: 1.25e-5 with ladders, 2.5e-5 without
     seeds: int = 5  # runs for each model, task and learning rate
-    seed: int = 1  # the first of them; the others follow it
-    epochs: int | None = None  # None (ours): 3, and 10 for RTE, MRPC, WNLI and CoLA
+    seed: int = 1  # first seed; the others count up from it
+    epochs: int | None = None  # None (ours): 10 for RTE, MRPC, WNLI and CoLA, 3 for the others
     batch_size: int = 64  # examples in a step
     micro_batch_size: int | None = None  # examples in memory at once; None: batch_size
-    max_length: int | None = None  # tokens of an example, longer ones are cut; None: the model's block_size
-    lr_schedule: Literal["linear", "cosine"] = "linear"  # way down to 0 (ours)
-    warmup_share: float = 0.06  # share of the steps that is linear warmup (ours)
-    weight_decay: float = 0.01  # of matrices and embeddings; never of norms, biases and ladders (ours)
+    max_length: int | None = None  # longer examples are cut to so many tokens; None: the model's block_size
+    lr_schedule: Literal["linear", "cosine"] = "linear"  # shape of the decay to 0 (ours)
+    warmup_share: float = 0.06  # linear warmup, as a share of all steps (ours)
+    weight_decay: float = 0.01  # on matrices and embeddings; never on norms, biases and ladders (ours)
     beta1: float = 0.9  # AdamW
     beta2: float = 0.999  # AdamW (ours)
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping (ours)
-    dropout: float = 0.0  # share of activations dropped in training
+    dropout: float = 0.0  # probability of dropping an activation in training
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products
 
@@ -77,24 +77,23 @@ class FinetuneConfig:
             if not 0 < rate < math.inf:
                 wrong.append(f"learning_rates must be above 0, not {rate}")
         if self.learning_rates == []:
-            wrong.append("learning_rates names none")
+            wrong.append("learning_rates is empty: name one rate or more, such as --learning_rates=2.5e-5")
         for task in self.tasks or ():
             if task not in TASKS:
                 wrong.append(f"tasks: {task!r} is none of {', '.join(TASKS)}")
         if not self.models:
-            wrong.append("models names none")
+            wrong.append("models is empty: name a run folder, such as out/gpt2")
         if self.data_dir is not None and not Path(self.data_dir).is_dir():
-            wrong.append(f"data_dir={self.data_dir} is no folder")
+            wrong.append(f"data_dir={self.data_dir} is not a folder")
         if (Path(self.out_dir) / "ckpt").is_dir():
-            wrong.append(f"out_dir={self.out_dir} is a run folder of train.py: take another one")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+            wrong.append(f"out_dir={self.out_dir} is a run folder of train.py: choose another folder")
+        wrong += missing_gpu(self.device)
         return wrong
 
 
 @dataclass
 class Job:
-    """One result to have, and where it is kept; record: None as long as it is not there."""
+    """One result, and the file that keeps it. record: the result; None until there is one."""
 
     subject: Subject
     data: TaskData
@@ -110,14 +109,14 @@ def main(argv: list[str]):
         device = choose_device(config.device)
         dtype = choose_dtype(config.dtype, device)
         keep_freed_memory(device)
-        # whatever can be found wrong is found before the first step
+        # find every mistake before the first step
         rates = config.learning_rates
         subjects = open_subjects(config.models, config.which, rates, config.max_length, config.dropout)
         data = read_tasks(config)
         inputs = encode_all(subjects, data)
         jobs = plan(config, subjects, data, dtype)
         done = sum(job.record is not None for job in jobs)
-        print(f"{len(jobs)} results to have, {done} of them already in {config.out_dir}; {device}, {dtype}")
+        print(f"{len(jobs)} results, {done} of them already in {config.out_dir}; {device}, {dtype}")
         train(config, jobs, inputs, device, dtype)
         text = report([job.record for job in jobs])
         write_whole(Path(config.out_dir) / "table.md", text)
@@ -126,10 +125,12 @@ def main(argv: list[str]):
     except torch.OutOfMemoryError as error:
         sys.exit(
             f"finetune.py: out of memory ({str(error).splitlines()[0]}). Take a smaller micro_batch_size, "
-            "which changes no more than rounding, or a smaller max_length; finished results are kept"
+            "which changes only the rounding, or a smaller max_length. Finished results are kept"
         )
     except KeyboardInterrupt:
-        sys.exit(f"finetune.py: interrupted. The same command goes on behind what is in {config.out_dir}")
+        sys.exit(
+            f"finetune.py: interrupted. Finished results are in {config.out_dir}; the same command goes on"
+        )
     print(text)
     print(f"table: {config.out_dir}/table.md")
 
@@ -148,14 +149,14 @@ def read_tasks(config: FinetuneConfig) -> dict[str, TaskData]:
             wrong.append(str(error))
             continue
         if left_out := data[name].left_out:
-            print(f"{task.title}: {left_out} malformed rows are left out")
+            print(f"{task.title}: {left_out} malformed rows were skipped")
     if wrong:
         raise DataError("\n".join(wrong))
     return data
 
 
 def plan(config, subjects: list[Subject], data: dict[str, TaskData], dtype: str) -> list[Job]:
-    """All results to have, with those that are there. Raises RunFolderError where one does not belong."""
+    """All results, finished ones included. Raises RunFolderError where a file holds another result."""
     keys = ("batch_size", "lr_schedule", "warmup_share", "weight_decay", "beta1", "beta2", "grad_clip")
     common = {**{key: getattr(config, key) for key in (*keys, "dropout")}, "dtype": dtype}
     prints = {name: of_task.fingerprint() for name, of_task in data.items()}
@@ -180,11 +181,11 @@ def plan(config, subjects: list[Subject], data: dict[str, TaskData], dtype: str)
 
 
 def train(config: FinetuneConfig, jobs: list[Job], inputs: Encoded, device: torch.device, dtype: str):
-    """Run what is not there yet, and keep each result as soon as it is there."""
-    where = circumstances(device)
+    """Compute the missing results, and write each one as soon as it is finished."""
+    where = environment(device)
     held = None
     for number, job in enumerate(jobs, 1):
-        # another process, on another GPU say, may have finished it meanwhile
+        # another process, for example on another GPU, may have finished it meanwhile
         job.record = job.record or records.read(job.path, job.settings)
         if job.record is not None:
             continue

@@ -1,14 +1,10 @@
-"""The language model: embedding -> blocks -> norm -> head, and its exact accounts.
+"""The language model: embedding -> blocks -> norm -> head, and exact counts of its parameters and FLOPs.
 
 A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `attention`, `ffn` and
 `position` is looked up by name in the registries of `layers`.
-
-    python model.py config/gpt2.py config/cofrgenet_f.py+config/size/small.py
-
-prints parameters, FLOPs and cache of each model; `+` stacks config files, --key=value applies to all.
+`python count.py config/gpt2.py` prints them for any config.
 """
 
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -326,11 +322,6 @@ def cache_bytes_per_token(config: ModelConfig) -> int:
     return 2 * config.n_layer * ATTENTION[config.attention].cached_values(config)
 
 
-if __name__ == "__main__":
-    import signal
-
-    from accounts import print_accounts
-
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
-    print_accounts(__doc__, sys.argv[1:])
+def without_embeddings(counts: dict[str, int]) -> int:
+    """Parameters without token and position embeddings; counts: of `parameter_counts`."""
+    return sum(counts.values()) - counts["embedding"] - counts["position"]

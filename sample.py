@@ -17,7 +17,7 @@ from data import DataError
 from data.tokenizer import valid_unicode
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import missing_for_compile
+from training.hardware import choose_device, missing_for_compile, missing_gpu
 
 
 @dataclass
@@ -26,14 +26,14 @@ class SampleConfig:
 
     out_dir: str  # run folder of train.py, one checkpoint file, or a model folder of export.py
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
-    start: str = ""  # the text to go on from; FILE:path reads it from a file; empty: a new document
-    num_samples: int = 1  # texts to write
-    max_new_tokens: int = 300  # longest text, in tokens; an end-of-text token ends it earlier
-    temperature: float = 0.8  # 0: always the likeliest token; 1: as the model believes
-    top_k: int | None = 200  # only among the k likeliest tokens
-    top_p: float | None = None  # only among the likeliest tokens that make up this probability
+    start: str = ""  # prompt; FILE:path reads it from a file; empty: start a new document
+    num_samples: int = 1  # how many texts
+    max_new_tokens: int = 300  # most tokens of a text; an end-of-text token ends it earlier
+    temperature: float = 0.8  # 0: always the likeliest token; 1: the model's own probabilities
+    top_k: int | None = 200  # draw from the k likeliest tokens only; None: from all
+    top_p: float | None = None  # draw from the likeliest tokens that together reach this probability
     window: int | None = None  # tokens of the past that the model sees; None: its block_size
-    compile: bool = False  # compile the step of one token, which pays when very much is written
+    compile: bool = False  # torch.compile the decoding step: pays off for very long texts only
     seed: int = 1337  # same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
@@ -51,8 +51,7 @@ class SampleConfig:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
         if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
             wrong.append(f"compile=True, but torch.compile lacks {' and '.join(lacks)}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        wrong += missing_gpu(self.device)
         return wrong
 
 
@@ -73,7 +72,7 @@ def main(argv: list[str]):
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
     step = torch.compile(model.decode, fullgraph=True, dynamic=False) if config.compile else None
-    sys.stdout.reconfigure(errors="replace")  # a terminal that knows only ASCII
+    sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     try:
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
@@ -115,7 +114,7 @@ def write_one(model, tokenizer, prompt, start, config, generator, step=None) -> 
 
 
 def read_start(start: str) -> str:
-    """The prompt; raises OSError or DataError where a file of it cannot be read."""
+    """The prompt; raises OSError or DataError where its file cannot be read."""
     if start.startswith("FILE:"):
         path = Path(start.removeprefix("FILE:"))
         try:
@@ -128,9 +127,7 @@ def read_start(start: str) -> str:
 def load_model(source: pretrained.Source, device: str):
     """(model in evaluation mode, tokenizer); raises CheckpointError or DataError."""
     tokenizer = pretrained.tokenizer_of(source)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return pretrained.build(source, device).eval(), tokenizer
+    return pretrained.build(source, choose_device(device)).eval(), tokenizer
 
 
 def keep(run: Path, path: Path, config: SampleConfig, text: str):

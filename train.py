@@ -4,14 +4,12 @@
     python train.py config/cofrgenet_f.py config/size/small.py --dry_run=True
     torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py
 
-config -> data -> model -> loop. The keys and their defaults stand in training/config.py and in model.py;
-`python train.py --help` lists them all.
+config -> data -> model -> optimizer -> loop: `run` puts them together. training/config.py holds the keys of
+a run with their defaults, architecture.py those of a model; `python train.py --help` lists all of them.
 """
 
 import contextlib
 import dataclasses
-import io
-import os
 import sys
 from pathlib import Path
 
@@ -19,33 +17,35 @@ import torch
 
 import configurator
 from architecture import model_config
-from data import DataError, mixture
-from training import checkpoint
+from data import DataError
+from data.loader import Dataset
+from data.mixture import Mixture
+from model import GPT
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
-from training.distributed import LostRankError, OtherRankError, Ranks, ends_process
-from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, peak_flops
+from training.distributed import Ranks, ends_process
+from training.endings import ERRORS, TrainingError, endings, one_speaks
+from training.hardware import choose_device, choose_dtype, keep_freed_memory
 from training.inputs import open_data, open_source, saved_config
-from training.log import RunFolderError, open_run
-from training.resume import fingerprint, restore
+from training.log import open_run
+from training.optimizer import Optimizer, adamw, muon
+from training.reporting import Report, announcement
+from training.resume import Progress, fingerprint, load_state, restore
+from training.schedule import Dyadic
 from training.stopping import Stop
-from training.trainer import Trainer, TrainingError
-
-ERRORS = (DataError, CheckpointError, RunFolderError, DeviceError, TrainingError, OSError)
+from training.surgery import initialise
+from training.trainer import Trainer
 
 
 def main(argv: list[str]):
     ranks = Ranks()
-    # one rank on each machine says what is wrong with the command line
-    with contextlib.redirect_stderr(sys.stderr if ranks.local_rank == 0 else io.StringIO()):
-        try:
-            config = configurator.parse(TrainConfig, argv, saved=saved_config)
-        except SystemExit:
-            ranks.let_another_speak(first=ranks.local_rank == 0)
-            raise
-    try:
+    with one_speaks(ranks):
+        config = configurator.parse(TrainConfig, argv, saved=saved_config)
+    with endings(ranks, config.out_dir):
         if config.dry_run:
-            return plan(config)
+            from training import dry_run  # brings a part of PyTorch that no training needs
+
+            return dry_run.show(config)
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
         keep_freed_memory(device)
@@ -53,64 +53,17 @@ def main(argv: list[str]):
             finished = run(config, ranks, device, stop)
         if not finished:
             sys.exit(stop.status)
-    except OtherRankError:
-        ranks.let_another_speak()
-        sys.exit(1)
-    except LostRankError as error:
-        if error.speak:
-            print(f"\ntrain.py: {error}. {how_to_go_on(config)}", file=sys.stderr, flush=True)
-        os._exit(1)  # threads of the process group may wait for ever
-    except torch.OutOfMemoryError as error:
-        sys.exit(
-            f"train.py: rank {ranks.rank} is out of memory ({str(error).splitlines()[0]}). Take a smaller "
-            "batch_size and as many more gradient_accumulation_steps, or activation_checkpointing=True; "
-            f"--dry_run=True estimates what a step needs. {how_to_go_on(config)}"
-        )
-    except ERRORS as error:
-        sys.exit(f"train.py: {error}")
-    except KeyboardInterrupt:
-        sys.exit(f"train.py: interrupted. {how_to_go_on(config)}")
-
-
-def how_to_go_on(config: TrainConfig) -> str:
-    saved = checkpoint.numbered(Path(config.out_dir) / "ckpt")
-    where = f"goes on from {saved[-1].name}" if saved else "starts again: there is no checkpoint yet"
-    return f"--resume=True --out_dir={config.out_dir} {where}"
-
-
-def plan(config: TrainConfig):
-    """What --dry_run=True prints; needs no data set."""
-    from training import dry_run  # brings a part of PyTorch that no training needs
-
-    folders, _ = mixture.parse(config.dataset)
-    if all((Path(folder) / "meta.json").is_file() for folder in folders):
-        data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
-        config.vocab_size = config.vocab_size or data.meta["vocab_size"]
-        vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
-    elif config.vocab_size:
-        vocabulary = f"{config.vocab_size:,} (vocab_size)"
-    else:
-        config.vocab_size = 50257
-        vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
-    if config.dtype == "auto":
-        known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
-        config.dtype = "float32" if known and not native else "bfloat16"
-    for line in dry_run.lines(config, model_config(config), vocabulary):
-        print(line, flush=True)
 
 
 def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
-    """Check everything on every rank, claim the run folder, restore, train; whether it came to the end."""
+    """Check everything on every rank, claim the run folder, build or restore, train.
+
+    Returns whether the run came to its end; a signal stops it earlier.
+    """
     data, validation = ranks.agree(lambda: open_data(config), (DataError,))
     if config.dyadic and config.dyadic_iters is None:
         config.dyadic_iters = config.max_iters
-    for what, value in (
-        ("the configuration", dataclasses.asdict(config)),
-        ("the data set", fingerprint(data)),
-        ("PyTorch's version", torch.__version__),
-    ):
-        if difference := ranks.same(what, value):
-            ranks.fail(TrainingError(f"{difference}: all ranks must be started alike"))
+    check_alike(config, data, ranks)
     folder = Path(config.out_dir)
     with contextlib.ExitStack() as claim:
         ranks.on_first(lambda: claim.enter_context(open_run(config.out_dir, config.resume)), ERRORS)
@@ -124,7 +77,61 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         source = None
         if restored is None and config.init_from:
             source = ranks.agree(lambda: open_source(config, data), ERRORS)
-        return Trainer(config, ranks, device, folder, data, validation, restored, source).train(stop)
+
+        torch.manual_seed(config.seed)
+        model = build_model(config, device)
+        optimizer = build_optimizer(config, model)
+        scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
+        dyadic = Dyadic(model, config.dyadic_iters) if config.dyadic else None
+        progress, changes = Progress(), {}
+        if restored is not None:
+            path, content, changes = restored
+            state = (path, content, model, optimizer, scaler)
+            progress = ranks.agree(lambda: load_state(*state), (CheckpointError,))
+            ranks.say(f"resuming from {path}, step {progress.step:,} of {config.max_iters:,}")
+            for change in changes.values():
+                ranks.say(f"  {change}")
+        elif config.resume:
+            begin = f"at {config.init_from}" if config.init_from else "from scratch"
+            ranks.say(f"{folder} holds no checkpoint: starting {begin}")
+        if source is not None:
+            for line in ranks.agree(lambda: initialise(model, source), (CheckpointError,)):
+                ranks.say(line)
+
+        ranks.say(announcement(config, data, ranks.world, device, dyadic))
+        report = Report(config, ranks, device, folder, progress, changes)
+        parts = (model, optimizer, scaler, dyadic, progress, report)
+        return Trainer(config, ranks, device, data, validation, *parts).train(stop)
+
+
+def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
+    """Raises TrainingError where a rank was started with another configuration, data set or PyTorch."""
+    for what, value in (
+        ("the configuration", dataclasses.asdict(config)),
+        ("the data set", fingerprint(data)),
+        ("PyTorch's version", torch.__version__),
+    ):
+        if difference := ranks.same(what, value):
+            ranks.fail(TrainingError(f"{difference}: all ranks must be started alike"))
+
+
+def build_model(config: TrainConfig, device: torch.device) -> GPT:
+    """Built on the meta device, so that weights are drawn once, and where they are to be."""
+    with torch.device("meta"):
+        model = GPT(model_config(config))
+    model = model.to_empty(device=device).init_weights()
+    model.activation_checkpointing = config.activation_checkpointing
+    return model
+
+
+def build_optimizer(config: TrainConfig, model: GPT) -> Optimizer:
+    betas = (config.beta1, config.beta2)
+    keys = (config.learning_rate, config.weight_decay, betas, config.decay_ladders)
+    if config.optimizer == "muon":
+        # bfloat16 where the run uses it anyway; what trains in float16 may not have it
+        half = config.dtype == "bfloat16"
+        return muon(model, *keys, torch.bfloat16 if half else torch.float32)
+    return adamw(model, *keys)
 
 
 if __name__ == "__main__":

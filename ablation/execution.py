@@ -1,8 +1,9 @@
-"""Trains the runs of a plan, each with train.py in a process of its own, one or several at a time."""
+"""Train the runs of a plan, each with train.py in a process of its own, one or several at a time."""
 
 import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import re
@@ -15,17 +16,51 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
+from training.config import DEFAULTS
 from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
-OUTPUT = "output.log"  # in each run's folder: what train.py said, in all attempts
+OUTPUT = "output.log"  # in each run's folder: what train.py printed in all attempts
 SECONDS = 0.5  # between two looks at the processes
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str):
+    """Train the unfinished runs. A signal stops them and ends the process, with the hint `go_on`."""
+    plan.save()
+    todo = [run for run in runs if run.name not in plan.done]
+    script = Path(sys.argv[0]).name
+    try:
+        with Stop(speak=False) as stop:
+            start = functools.partial(
+                train,
+                folder=plan.folder,
+                defaults=DEFAULTS,
+                gpus=gpus(runs),
+                parallel=parallel,
+            )
+            if todo:
+                execute(plan, todo, start, parallel, stop)
+    except KeyboardInterrupt:
+        sys.exit(f"{script}: interrupted at once. {go_on}")
+    if stop:
+        left = sum(run.name not in plan.done for run in runs)
+        print(f"{script}: stopped with {left} of {len(runs)} runs left. {go_on}", file=sys.stderr)
+        sys.exit(stop.status)
+
+
+def gpus(runs: list[Planned]) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES can name for the runs; empty where they are for the processor."""
+    if not torch.cuda.is_available() or any(run.config["device"] == "cpu" for run in runs):
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
 
 
 @dataclass
@@ -38,8 +73,8 @@ class Active:
 def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, stop: Stop):
     """Train `runs` of the plan to their ends, `parallel` at a time; one that fails stops no other.
 
-    start: (run, slot from 0) -> its process. Once `stop` has a signal nothing more is started, and what
-    runs saves a checkpoint and ends; a second Ctrl-C (KeyboardInterrupt) kills it.
+    start: (run, slot from 0) -> its process. After a signal in `stop` no further run starts, and those
+    that train save a checkpoint and end. A second Ctrl-C (KeyboardInterrupt) kills them.
     """
     waiting, slots, active = list(runs), list(range(parallel)), []
     said, asked = set(), False
@@ -88,7 +123,7 @@ def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, sto
 
 
 def ended(plan: Plan, run: Planned, status: int, asked: bool) -> str:
-    """Note in the plan what a run's end means -> a line about it. asked: whether it was told to stop."""
+    """Note in the plan how a run ended -> a line about it. asked: whether it was told to stop."""
     plan.failed.pop(run.name, None)
     if status == 0:
         plan.done.add(run.name)

@@ -52,7 +52,8 @@ class Plan:
             self.done, self.failed = set(content["done"]), dict(content["failed"])
             self.study = list(content["study"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"{path} is no list of ablate.py's ({error}); choose another folder") from None
+            reason = f"{path} is not a list of runs that ablate.py wrote ({error})"
+            raise PlanError(f"{reason}; choose another folder") from None
 
     def save(self):
         content = {
@@ -123,12 +124,12 @@ def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
 
 @contextmanager
 def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
-    """The folder for this process alone. Raises PlanError where another one is at work in it. A dry run
-    writes nothing, and looks at what is there.
+    """Claim the folder for this process. Raises PlanError where another process has claimed it. A dry run
+    writes nothing and claims nothing.
     """
     for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():
-            raise PlanError(f"{part} is a file: an ablation needs a folder")
+            raise PlanError(f"{part} is a file, and an ablation needs a folder: choose another --out_dir")
     if dry_run:
         yield
         return
@@ -137,5 +138,6 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise PlanError(f"another ablate.py is at work in {folder}") from None
+            told = f"another ablate.py is running in {folder}"
+            raise PlanError(f"{told}: wait for it, or choose another --out_dir") from None
         yield

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from configurator import ConfigError
+from configurator import ConfigError, stacked
 from training.config import OF_LADDERS
 
 
@@ -44,10 +44,10 @@ def parse_axis(text: str) -> list[Choice]:
         raise ValueError("is empty: write --vary=cf_depth=1,3,5")
     if len(parts) == 1 and "=" not in text:
         values = values_of(text)
-        if wrong := [v for v in values if v != "none" and not all(f.endswith(".py") for f in v.split("+"))]:
+        if wrong := [v for v in values if v != "none" and not all(f.endswith(".py") for f in stacked(v))]:
             raise ValueError(f"{wrong[0]!r} is neither KEY=VALUE,VALUE nor a list of config files (.py)")
         refuse_repetition(values)
-        return [Choice([] if value == "none" else value.split("+"), {}) for value in values]
+        return [Choice([] if value == "none" else stacked(value), {}) for value in values]
     columns = {}
     for part in parts:
         key, equals, values = part.partition("=")
@@ -57,22 +57,22 @@ def parse_axis(text: str) -> list[Choice]:
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ValueError(f"keys that change together need as many values each, not {told}")
+        raise ValueError(f"keys that change together need equally many values, not {told}")
     rows = list(zip(*columns.values(), strict=True))
-    refuse_repetition([" ".join(row) for row in rows])  # of several keys one may well keep its value
+    refuse_repetition([" ".join(row) for row in rows])  # a single key of several may keep its value
     return [Choice([], dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def values_of(text: str) -> list[str]:
     values = text.split(";" if ";" in text else ",")
     if "" in values:
-        raise ValueError(f"{text!r} holds an empty value")
+        raise ValueError(f"{text!r} has an empty value")
     return values
 
 
 def refuse_repetition(values: list[str]):
     if repeated := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-        raise ValueError(f"{repeated[0]} stands there twice")
+        raise ValueError(f"{repeated[0]} is given twice")
 
 
 def product(
@@ -92,6 +92,10 @@ def product(
     mistakes: dict[str, list[str]] = {}
     remarks: list[str] = []
     known: dict[tuple, object] = {}
+    try:
+        stacks = {model: stacked(model) for model in models}
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
 
     def resolved(*arguments):
         if arguments not in known:
@@ -99,10 +103,10 @@ def product(
         return known[arguments]
 
     for model, choices in itertools.product(models, itertools.product(*axes)):
-        files = [f for stack in (model.split("+"), *(c.files for c in choices)) for f in stack]
+        files = [f for stack in (stacks[model], *(c.files for c in choices)) for f in stack]
         overrides = {key: value for c in choices for key, value in c.overrides.items()}
-        name = "_".join([file_name(model), *(file_name("+".join(c.files)) for c in choices if c.files)])
-        remark = f"is without effect in {name}: not varied there"
+        name = "_".join(map(file_name, [stacks[model], *(c.files for c in choices if c.files)]))
+        remark = f"has no effect in {name} and is not varied there"
         try:
             if overrides.keys() & OF_LADDERS and without_ladders(resolved, [*files, *others]):
                 for key in [key for key in overrides if key in OF_LADDERS]:
@@ -154,10 +158,10 @@ def without_ladders(resolve: Callable, arguments: list[str]) -> bool:
         return False
 
 
-def file_name(stack: str) -> str:
-    """config/paper/gpt2_xl.py+config/size/tiny.py -> paper-gpt2_xl+size-tiny"""
+def file_name(files: list[str]) -> str:
+    """config/paper/gpt2_xl.py, config/size/tiny.py -> paper-gpt2_xl+size-tiny"""
     names = []
-    for file in stack.split("+"):
+    for file in files:
         path = Path(file).with_suffix("")
         parts = path.parts[path.parts.index("config") + 1 :] if "config" in path.parts else path.parts[-1:]
         names.append("-".join(parts))

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from comparison.runs import Arm, Run
-from comparison.table import body
+from model import without_embeddings
 from training.log import write_whole
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
@@ -27,7 +27,7 @@ def rows_of(arm: Arm) -> list[dict]:
             row = dict.fromkeys(FIELDS) | {
                 "arm": arm.name,
                 "seed": run.config["seed"],
-                "without_embeddings": body(arm.parameters),
+                "without_embeddings": without_embeddings(arm.parameters),
                 "step": step,
                 "tokens": at["tokens"],
                 "seconds": round(at["seconds"], 1),
@@ -91,9 +91,7 @@ def read_rows(path: str | Path) -> list[dict]:
         row = _parsed(number, cells)
         key = row["arm"], row["seed"], row["step"]
         if key in found:
-            raise ValueError(
-                f"line {number}: step {key[2]} of seed {key[1]} of {key[0]} stands there twice"
-            )
+            raise ValueError(f"line {number}: step {key[2]} of seed {key[1]} of {key[0]} is given twice")
         found[key] = row
     return list(found.values())
 

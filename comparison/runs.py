@@ -109,7 +109,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         config = json.loads((folder / "config.json").read_text())
         model_config(config)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None
+        raise RunFolderError(f"{folder} is not a run folder of train.py ({error})") from None
     run = Run(name or str(folder), folder, with_defaults(config), read_log(folder))
     if not run.evaluations:
         raise RunFolderError(f"{folder} has no evaluation in its log yet")

@@ -4,9 +4,10 @@ import csv
 import io
 import statistics
 
-from benchmarks.report import table
 from comparison.runs import Arm
 from comparison.significance import difference
+from markdown_table import table
+from model import without_embeddings
 
 COLUMNS = {
     "run": "run",
@@ -61,7 +62,7 @@ def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
         return cells | {"loss": "failed"}
     counts = arm.parameters
     cells["parameters"] = f"{sum(counts.values()):,}"
-    cells["body"] = f"{body(counts):,}"
+    cells["body"] = f"{without_embeddings(counts):,}"
     cells["flops"] = f"{arm.runs[0].training_flops / 1e6:,.1f}"
     cells["tokens"] = f"{arm.runs[0].evaluations[arm.steps[-1]]['tokens']:,}"
     if arm.wakes is not None:
@@ -97,7 +98,7 @@ def numbers(arms: list[Arm], baseline: str | None = None) -> str:
         cells = {"run": arm.name, "seeds": len(arm.runs), "failed": arm.failed}
         if arm.runs:
             counts = arm.parameters
-            cells |= {"parameters": sum(counts.values()), "body": body(counts)}
+            cells |= {"parameters": sum(counts.values()), "body": without_embeddings(counts)}
             cells["flops"] = arm.runs[0].training_flops
             cells["tokens"] = arm.runs[0].evaluations[arm.steps[-1]]["tokens"]
             cells["wakes"] = " ".join(map(str, arm.wakes or []))
@@ -109,8 +110,3 @@ def numbers(arms: list[Arm], baseline: str | None = None) -> str:
             cells |= dict(zip(of_pairs, values, strict=True))
         writer.writerow(cells)
     return text.getvalue()
-
-
-def body(counts: dict[str, int]) -> int:
-    """Parameters without the embeddings."""
-    return counts["attention"] + counts["ffn"] + counts["norm"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ import torch
 from data import DataError
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
-
-if TYPE_CHECKING:
-    from data.mixture import Mixture
 
 ROUNDS = 8  # of the Feistel network; four make a permutation that looks random, the rest is margin
 
@@ -144,6 +141,13 @@ class Dataset:
         return windows
 
 
+class Samples(Protocol):
+    """What a Loader reads: a Dataset or a Mixture."""
+
+    def windows(self, first_sample: int, count: int, seed: int) -> np.ndarray:
+        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
+
+
 class Loader:
     """Iterates over batches (x, y) of int64 [batch_size, block_size] on `device`, without end.
 
@@ -155,7 +159,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: "Dataset | Mixture",
+        dataset: Samples,
         batch_size: int,
         seed: int,
         device: str | torch.device,

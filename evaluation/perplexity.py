@@ -109,7 +109,7 @@ def scored_batches(
         for place in windows(len(stream), window, stride)
     ]
     if not layout:
-        raise EvaluationError("there is no token to score: the text is empty")
+        raise EvaluationError("there is no token to score: the text is empty; name another with --texts")
     # equally long ones together, so that little is padded
     layout.sort(key=lambda place: place[1] - place[3])
     total, vocab_size = sum(end - first for _, _, first, end in layout), loaded.tokenizer.vocab_size
@@ -142,6 +142,6 @@ def _batch(streams, places, padding) -> tuple[torch.Tensor, torch.Tensor]:
 def _check_tokens(scored: torch.Tensor, vocab_size: int):
     if scored.numel() and scored.max() >= vocab_size:
         raise EvaluationError(
-            f"the text holds token {scored.max()}, the tokenizer only {vocab_size:,}: the text was encoded "
-            "with another one"
+            f"the text holds token {scored.max()}, the tokenizer only {vocab_size:,} tokens: the text was "
+            "encoded with another tokenizer; prepare it again with the model's"
         )

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-from benchmarks.report import table
 from evaluation import published
+from markdown_table import table
 
 RAW = "raw, nats and perplexity per token of the model, of the texts as they stand"
 GPT2 = (

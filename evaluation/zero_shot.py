@@ -11,212 +11,63 @@ local files where a task of your own, a YAML file in `include_path`, says so:
     doc_to_text: "{{question}}"
     doc_to_choice: "{{options}}"
     doc_to_target: answer
+
+The harness runs in a process of its own: see `harness`.
 """
 
-import difflib
-import importlib
-import os
-import random
+import json
+import signal
+import subprocess
 import sys
-from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from evaluation import EvaluationError, report
-from evaluation.models import Loaded
+from evaluation import EvaluationError
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTED = "0.4.13"
+# The harness imports a package `evaluate`: that must not be our script of this name. So our modules are
+# imported first, and then their folder leaves the path.
+START = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+root = sys.argv[1]
+elsewhere = [place for place in sys.path if os.path.realpath(place) != root]
+sys.path = [root, *elsewhere]
+from evaluation import harness
+sys.path = elsewhere
+harness.main()
+"""
 TASKS = [
     "openbookqa", "piqa", "arc_easy", "winogrande", "hellaswag", "lambada_openai", "boolq", "sciq", "mmlu",
     "arc_challenge",
 ]  # fmt: skip
-PACKAGES = ("lm_eval", "datasets", "evaluate", "scikit-learn", "sacrebleu")  # what may change a score
-RESAMPLES = 1000  # for standard errors of metrics that are no mean: the harness's 100,000 take minutes
-SEED = 1234  # the harness's
 
 
-@contextmanager
-def _hugging_faces_evaluate():
-    """`import evaluate` within the harness means Hugging Face's package and not the script of this name."""
-    ours, path = sys.modules.pop("evaluate", None), sys.path
-    sys.path = [place for place in path if Path(place or os.curdir).resolve() != ROOT]
-    try:
-        sys.modules["evaluate"] = _package_evaluate()
-    except ImportError:
-        pass  # a task that needs it says so
-    finally:
-        sys.path = path
-    try:
-        yield
-    finally:
-        sys.modules.pop("evaluate", None)
-        if ours is not None:
-            sys.modules["evaluate"] = ours
+def evaluate(models: dict[str, str], **settings) -> dict:
+    """Measure models, {name: path}, one after the other; progress bars go to standard error.
 
-
-@lru_cache
-def _package_evaluate():
-    return importlib.import_module("evaluate")
-
-
-@_hugging_faces_evaluate()
-def evaluate(
-    loaded: Loaded,
-    tasks: list[str] | None = None,
-    batch_size: int = 8,
-    limit: int | None = None,
-    include_path: str | None = None,
-) -> dict[str, dict]:
-    """Scores of tasks, groups and tags of the harness, {task: {metric: value}}; tasks None: TASKS.
-
-    A tag, or a group that has no score of its own, becomes its tasks. Metrics have the harness's names,
-    `acc_norm` and `acc_norm_stderr` say, followed by `,filter` where the task filters what was written.
-    Beside them stands `about`: {version, examples, num_fewshot, higher_is_better} of a task, {version,
-    parts} of a group, parts like this whole. limit: of each task, only so many examples, which is for
-    trying things out. Raises EvaluationError as `load_tasks` does, and where a task asks for what the
-    model cannot do.
+    settings: the keywords of `harness.answer`, which says what comes back. Raises EvaluationError where
+    the harness is not installed, a task is unknown or cannot be measured, or its process dies.
     """
-    chosen = load_tasks(tasks or TASKS, include_path)
-    from lm_eval.evaluator import evaluate as run
-
-    from evaluation.harness_model import HarnessModel
-
-    leaves = {task.task_name: task for got in chosen for task in got["tasks"].values()}
-    groups = {name: group for got in chosen for name, group in got["groups"].items()}
-    model = HarnessModel(loaded, batch_size)
-    for name, task in leaves.items():
-        if task.OUTPUT_TYPE == "generate_until":
-            model.settings(task.get_config("generation_kwargs") or {}, name)
-        if task.get_config("num_fewshot") is None:
-            task.set_config(key="num_fewshot", value=0)
-        task.set_fewshot_seed(seed=SEED)
-    # the resampling would fork processes, each with a copy of the model
-    os.environ.setdefault("DISABLE_MULTIPROC", "1")
-    random.seed(0)
-    np.random.seed(SEED)
-    torch.manual_seed(SEED)
-    found = run(
-        model,
-        {"tasks": leaves, "groups": groups},
-        limit=limit,
-        bootstrap_iters=RESAMPLES,
-        log_samples=False,
-    )
-    scores = {}
-    for got in chosen:
-        scores |= _scores(got["top"], found)
-    return scores
-
-
-@_hugging_faces_evaluate()
-def check_tasks(tasks: list[str], include_path: str | None = None):
-    """Quick, for the mistakes that should be found before any work starts; see `load_tasks`."""
-    _manager(tasks, include_path)
-
-
-@_hugging_faces_evaluate()
-def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
-    """The harness's objects, with their data: for each name {tasks, groups, top: those that it names}.
-
-    Raises EvaluationError where the harness is not installed, a task is unknown, its data cannot be had,
-    or it runs code that the model writes.
-    """
-    manager = _manager(tasks, include_path)
-    chosen = []
-    for name in dict.fromkeys(tasks):
+    command = [sys.executable, "-P", "-c", START, str(ROOT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            got = manager.load([name])
-        except Exception as error:  # of the network, the hub, the data set, the task's own code
-            reason = (str(error).splitlines() or ["it said nothing"])[0]
-            raise EvaluationError(
-                f"task {name} could not be loaded ({type(error).__name__}: {reason}). The harness's own "
-                "tasks take their data from the Hugging Face hub, or from its cache of earlier runs"
-            ) from error
-        for task in got["tasks"].values():
-            for mark, why in (
-                ("UNSAFE_CODE", "runs code that the model writes"),
-                ("MULTIMODAL", "has images"),
-            ):
-                if getattr(task, mark, False):
-                    raise EvaluationError(
-                        f"task {task.task_name} {why}, which is not supported: leave it out"
-                    )
-        top = [got["groups"][name]] if name in got["groups"] else list(got["tasks"].values())
-        chosen.append({**got, "top": top})
-    return chosen
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that may change a score, where they are installed."""
-    return report.versions(PACKAGES)
-
-
-def _manager(tasks: list[str], include_path: str | None):
-    """The harness's TaskManager that knows all of the tasks."""
-    try:
-        import lm_eval
-        import lm_eval.evaluator
-        import lm_eval.tasks
-    except ImportError as error:
-        raise EvaluationError(
-            f"zero-shot tasks need lm-evaluation-harness, and {error.name or error} is not installed: run "
-            f"`pip install lm_eval=={TESTED}`"
-        ) from None
-    if include_path is not None and not Path(include_path).is_dir():
-        raise EvaluationError(f"include_path={include_path} is not a folder")
-    if include_path is not None:
-        manager = _index(include_path, include_defaults=False)
-        # a group may name tasks of the harness, whose thousands of files take a while to read
-        if set(tasks) <= set(manager.all_subtasks):
-            return manager
-    manager = _index(include_path, include_defaults=True)
-    unknown = [name for name in tasks if name not in manager.all_tasks]
-    if unknown:
-        where = f"lm_eval {lm_eval.__version__}" + (f" or {include_path}" if include_path else "")
-        raise EvaluationError(
-            "; ".join(f"{name} is no task of {where}{_near(name, manager)}" for name in unknown)
-        )
-    return manager
-
-
-def _near(name: str, manager) -> str:
-    near = difflib.get_close_matches(name, manager.all_tasks, n=3, cutoff=0.6)
-    return f": did you mean {' or '.join(near)}?" if near else " (`lm-eval ls tasks` lists them)"
-
-
-@lru_cache
-def _index(include_path: str | None, include_defaults: bool):
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager(include_path=include_path, include_defaults=include_defaults)
-
-
-def _scores(objects: list, found: dict) -> dict[str, dict]:
-    """objects: Tasks and Groups of the harness, found: what it measured -> see `evaluate`"""
-    scores = {}
-    for item in objects:
-        if hasattr(item, "task_name"):
-            name = item.task_name
-            about = {
-                "version": found["versions"][name],
-                "examples": found["n-samples"][name]["effective"],
-                "num_fewshot": found["n-shot"][name],
-                "higher_is_better": found["higher_is_better"][name],
-            }
-        else:
-            name, parts = item.name, _scores(list(item), found)
-            if not item.has_aggregation:
-                scores |= parts
-                continue
-            about = {"version": item.version, "parts": parts}
-        metrics = {
-            key.removesuffix(",none"): float(value)
-            for key, value in found["results"][name].items()
-            if "," in key and not isinstance(value, str)
-        }
-        scores[name] = {**metrics, "about": about}
-    return scores
+            process.stdin.write(json.dumps({"models": models, **settings}) + "\n")
+            process.stdin.flush()
+            text = process.stdout.read()
+            process.wait()  # before standard input is closed, which would end it at once
+        except BrokenPipeError:
+            text = ""  # it ended at once; its status says why
+        except BaseException:  # Ctrl-C
+            process.kill()
+            raise
+    if process.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if process.returncode or not text:
+        killed = process.returncode < 0
+        status = signal.Signals(-process.returncode).name if killed else f"status {process.returncode}"
+        why = "out of memory, perhaps: take a smaller --batch_size" if killed else "see what it said above"
+        raise EvaluationError(f"the process of lm-evaluation-harness ended with {status}; {why}")
+    found = json.loads(text)
+    if "error" in found:
+        raise EvaluationError(found["error"])
+    return found

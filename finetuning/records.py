@@ -1,7 +1,7 @@
 """Finished results: a JSON file for each model, task, learning rate and seed, never overwritten.
 
 out_dir/results/<model>/<task>_lr<rate>_seed<seed>.json holds what finetuning.loop.finetune returned,
-`model`, `task`, `settings` (what the result depends on), `data` (sizes, majority) and the circumstances.
+`model`, `task`, `settings` (what the result depends on), `data` (sizes, majority) and the environment.
 """
 
 import json

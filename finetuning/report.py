@@ -2,8 +2,8 @@
 
 import statistics
 
-from benchmarks.report import table
 from finetuning.tasks import PUBLISHED, TASKS
+from markdown_table import table
 
 Group = tuple[str, str, float]  # model, task, learning rate
 

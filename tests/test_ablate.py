@@ -14,10 +14,10 @@ import ablate
 import configurator
 import train
 from ablation import execution
-from ablation.plan import Plan, PlanError, claimed
-from ablation.product import Choice, Planned, parse_axis
+from ablation.command import read
+from ablation.plan import Plan, claimed
 from training import checkpoint
-from training.config import TrainConfig, with_defaults
+from training.config import DEFAULTS, TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DENSE, LADDERS = "config/gpt2.py+config/size/tiny.py", "config/cofrgenet_f.py+config/size/tiny.py"
@@ -61,38 +61,16 @@ def table(text):
     return rows, [line.split(" (")[0] for line in lines if line.startswith(("failed: ", "under "))]
 
 
-def test_parse_axis():
-    assert parse_axis("cf-depth=1,3") == [Choice([], {"cf_depth": "1"}), Choice([], {"cf_depth": "3"})]
-    assert parse_axis("a=1,2 b=3,4") == [Choice([], {"a": "1", "b": "3"}), Choice([], {"a": "2", "b": "4"})]
-    assert parse_axis("dataset=x:1,y:2;z") == [
-        Choice([], {"dataset": "x:1,y:2"}),
-        Choice([], {"dataset": "z"}),
-    ]
-    assert parse_axis("none,a.py+b.py") == [Choice([], {}), Choice(["a.py", "b.py"], {})]
-    for text, complaint in {
-        "": "is empty",
-        "cf_depth": "neither KEY=VALUE",
-        "a=1,,2": "empty value",
-        "a=1,1": "stands there twice",
-        "a=1,1 b=2,2": "1 2 stands there twice",
-        "a.py,a.py": "stands there twice",
-        "a=1,2 b=3": "2 of a, 1 of b",
-        "a=1 b": "write KEY=VALUE",
-    }.items():
-        with pytest.raises(ValueError, match=complaint):
-            parse_axis(text)
-
-
 def test_the_product(command):
     vary = ["--vary=cf_depth=1,3", "--vary=learning_rate=1e-3,2e-3 weight_decay=0.1,0.2", "--seeds=5,6"]
-    _, runs, study, remarks = ablate.read(command(*vary, models=[DENSE, LADDERS]))
+    _, runs, study, remarks = read(command(*vary, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     rates = ["learning_rate=1e-3_weight_decay=0.1", "learning_rate=2e-3_weight_decay=0.2"]
     arms = [f"{dense}_{rate}" for rate in rates]
     arms += [f"{ladders}_cf_depth={depth}_{rate}" for depth in (1, 3) for rate in rates]
     assert [run.name for run in runs] == [f"{arm}_seed={seed}" for arm in arms for seed in (5, 6)]
     assert [run.arm for run in runs] == [arm for arm in arms for _ in (5, 6)]
-    assert remarks == [f"cf_depth is without effect in {dense}: not varied there"]
+    assert remarks == [f"cf_depth has no effect in {dense} and is not varied there"]
     assert {"cf_depth", "learning_rate", "weight_decay", "ffn"} <= set(study)
     assert not {"seed", "out_dir"} & set(study)
     last = runs[-1].config
@@ -103,7 +81,7 @@ def test_the_product(command):
 
 def test_how_ladders_train_is_not_varied_where_there_are_none(command):
     axes = ["--vary=ladder_lr=1.0,0.05 weight_decay=0.1,0.2", "--vary=dyadic=False,True", "--seeds=5"]
-    _, runs, _, remarks = ablate.read(command(*axes, models=[DENSE, LADDERS]))
+    _, runs, _, remarks = read(command(*axes, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     assert [run.arm for run in runs] == [
         *(f"{dense}_weight_decay={decay}" for decay in ("0.1", "0.2")),
@@ -114,13 +92,13 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
         ),
     ]
     assert remarks == [
-        f"{key} is without effect in {dense}: not varied there" for key in ("ladder_lr", "dyadic")
+        f"{key} has no effect in {dense} and is not varied there" for key in ("ladder_lr", "dyadic")
     ]
 
 
 def test_files_on_top(command):
     files = "--vary=none,config/ablate/iclr.py,config/ablate/ladder_form.py+config/ablate/muon.py"
-    _, runs, _, _ = ablate.read(command(files, models=[LADDERS]))
+    _, runs, _, _ = read(command(files, models=[LADDERS]))
     assert [run.name for run in runs] == [
         "cofrgenet_f+size-tiny_seed=1337",
         "cofrgenet_f+size-tiny_ablate-iclr_seed=1337",
@@ -132,9 +110,9 @@ def test_files_on_top(command):
 
 def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_path):
     """So that a config file that is edited while others train changes nothing."""
-    _, runs, _, _ = ablate.read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
+    _, runs, _, _ = read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
     for run in runs:
-        given = execution.command(run, tmp_path, ablate.DEFAULTS)[2:]
+        given = execution.command(run, tmp_path, DEFAULTS)[2:]
         again = configurator.resolve(TrainConfig, given)
         assert vars(again) == {**run.config, "out_dir": str(tmp_path / run.name), "resume": True}
 
@@ -143,9 +121,9 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     said = refused(command("--seed=3", "--vary=cf_depth=1,,3", "--parallel=0", "--seeds=1,x"), capsys)
     for complaint in (
         "--seed=3: give --seeds=1,2,3",
-        "holds an empty value",
+        "has an empty value",
         "parallel must be above 0, not 0",
-        "seeds: 'x' is no whole number of 0 or above",
+        "seeds: 'x' is not a whole number from 0 on",
     ):
         assert complaint in said
     said = refused(command("--vary=min_lr=1e-4,1e-3", "--vary=dyadic=True,False", "--vary=seed=1"), capsys)
@@ -171,13 +149,13 @@ def test_folders_that_are_refused(command, capsys, tmp_path):
     (tmp_path / "mine" / "text").write_text("mine")
     assert "holds files but no ablation.json" in refused(command(out_dir=tmp_path / "mine"), capsys)
     (tmp_path / "mine" / "ablation.json").write_text("{}")
-    assert "is no list of ablate.py's" in refused(command(out_dir=tmp_path / "mine"), capsys)
+    assert "is not a list of runs" in refused(command(out_dir=tmp_path / "mine"), capsys)
     (tmp_path / "file").touch()
-    assert "file is a file: an ablation needs a folder" in refused(
+    assert "file is a file, and an ablation needs a folder" in refused(
         command(out_dir=tmp_path / "file"), capsys
     )
     with claimed(tmp_path / "busy"):
-        assert "another ablate.py is at work" in refused(command(out_dir=tmp_path / "busy"), capsys)
+        assert "another ablate.py is running" in refused(command(out_dir=tmp_path / "busy"), capsys)
 
 
 def test_a_list_from_before_a_key_goes_on(command, capsys, tmp_path, here):
@@ -252,119 +230,17 @@ def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):
     assert (rows[1][rows[0].index("seeds")], lines) == ("3", [])
 
 
-class Counting:
-    """A process that ends at the third look, or at the next one after a signal."""
-
-    def __init__(self, active, slot):
-        self.looks, self.active, self.slot, self.signals = 3, active, slot, []
-        self.returncode = None
-        active.append(self)
-
-    def poll(self):
-        self.looks -= 1
-        if self.looks <= 0 and self.returncode is None:
-            self.returncode = 143 if self.signals else 0
-            self.active.remove(self)
-        return self.returncode
-
-    def send_signal(self, number):
-        self.signals.append(number)
-        self.looks = 1
-
-
-def planned(count):
-    keys = {"max_iters": 1, "batch_size": 1, "gradient_accumulation_steps": 1, "block_size": 8, "seed": 1}
-    return [Planned(f"run{n}", f"run{n}", keys) for n in range(count)]
-
-
-def test_several_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "SECONDS", 0)
-    active, most, slots = [], 0, set()
-
-    def start(run, slot):
-        nonlocal most
-        assert slot not in [process.slot for process in active]
-        process = Counting(active, slot)
-        most = max(most, len(active))
-        slots.add(slot)
-        return process
-
-    plan = Plan(tmp_path)
-    execution.execute(plan, planned(7), start, 3, False)
-    assert (most, slots, len(plan.done)) == (3, {0, 1, 2}, 7)
-
-
-def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(execution, "SECONDS", 0)
-    active, started, stop = [], [], []
-
-    def start(run, slot):
-        started.append(Counting(active, slot))
-        if len(started) == 2:
-            stop.append(signal.SIGINT)
-        return started[-1]
-
-    plan = Plan(tmp_path)
-    execution.execute(plan, planned(5), start, 2, stop)
-    assert [process.signals for process in started] == [[signal.SIGTERM]] * 2
-    assert "Ctrl-C again" in capsys.readouterr().err
-    assert (plan.done, plan.failed) == (set(), {})
-
-
-def test_what_a_process_gets(tmp_path, monkeypatch):
-    got = []
-    monkeypatch.setattr(subprocess, "Popen", lambda arguments, env, **options: got.append(env))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    (run,) = planned(1)
-    defaults = run.config
-    execution.train(run, 1, tmp_path, defaults, ["4", "7"], 2)
-    execution.train(run, 1, tmp_path, defaults, [], 2)
-    execution.train(run, 0, tmp_path, defaults, [], 1)
-    assert [env.get("CUDA_VISIBLE_DEVICES") for env in got] == [
-        "7",
-        *[os.environ.get("CUDA_VISIBLE_DEVICES")] * 2,
-    ]
-    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None]
-
-
-def test_why_an_attempt_failed(tmp_path):
-    output = tmp_path / "output.log"
-    output.write_text(
-        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: loss nan\n  more\n\n"
-    )
-    assert execution.reason(output, 1) == "loss nan"
-    output.write_text("$ train.py\ntrain.py: the first\n$ train.py\nTraceback\n10%\rKeyError: 'x'\n")
-    assert execution.reason(output, 1) == "KeyError: 'x'"
-    assert execution.reason(output, -9) == "killed by SIGKILL"
-    assert execution.reason(tmp_path / "none", 3) == "status 3"
-
-
 def test_a_process_that_fails(command, tmp_path):
-    _, (run,), _, _ = ablate.read(command("--dataset=nowhere"))
+    _, (run,), _, _ = read(command("--dataset=nowhere"))
     plan = Plan(tmp_path / "new")
     plan.folder.mkdir()
-    process = execution.train(run, 0, plan.folder, ablate.DEFAULTS, [], 1)
+    process = execution.train(run, 0, plan.folder, DEFAULTS, [], 1)
     line = execution.ended(plan, run, process.wait(), False)
     assert line.startswith(f"failed: {run.name}: nowhere")
     assert line in f"failed: {run.name}: {Plan(plan.folder).failed[run.name]}"
     written = (plan.folder / run.name / execution.OUTPUT).read_text()
     assert written.startswith("$ ")
     assert "--dataset=nowhere" in written
-
-
-def test_a_run_that_changed_name_for_name(tmp_path):
-    plan = Plan(tmp_path)
-    plan.extend(planned(2), ["seed"])
-    plan.save()
-    again = Plan(tmp_path)
-    for run in plan.runs.values():
-        run.config = with_defaults(run.config)
-    assert (again.runs, again.study) == (plan.runs, ["seed"])
-    other = planned(1)
-    other[0].config = {**again.runs["run0"].config, "seed": 2}
-    with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
-        again.extend(other, [])
 
 
 def wait_for(condition, process):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import bench
-from benchmarks import decoding, operators, report, training_step
-from benchmarks.worker import BenchError, Worker, quartiles
+from benchmarks import training_step
+from benchmarks.worker import quartiles
 
 CPU = torch.device("cpu")
 MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]
@@ -79,85 +79,6 @@ def test_a_disk_that_fills_up_costs_no_table(capsys, tmp_path, monkeypatch, opti
     assert "tokens/s" in capsys.readouterr().out
 
 
-def test_kernels(capsys, monkeypatch):
-    for name, value in {"WIDTH": 24, "LENGTH": 40, "VOCABULARY": 64, "COLUMNS": 60, "HEADS": 3}.items():
-        monkeypatch.setattr(operators, name, value)
-    for dtype in ("float32", "bfloat16"):
-        for name in operators.cases(CPU, 2):
-            made = operators.sections(name, 2, dtype, False, CPU)
-            case = operators.describe(name, 2)
-            assert len(made) == len(case.implementations) + len(case.others)
-            assert case.bytes or case.flops
-            for function in made.values():
-                function()
-
-
-def test_wrong_kernels_are_not_timed(monkeypatch):
-    monkeypatch.setattr(operators, "LENGTH", 8)
-    right = operators.continued_fraction
-    monkeypatch.setattr(operators, "continued_fraction", lambda a, **keys: 1.001 * right(a, **keys))
-    with pytest.raises(ValueError, match="continuants, eager: wrong output"):
-        operators.sections("continued fraction, d=3, positive", 1, "float32", False, CPU)
-    monkeypatch.setattr(
-        operators,
-        "continued_fraction",
-        lambda a, **keys: right(a, **keys) + 0.01 * (a.sum() - a.sum().detach()),
-    )
-    with pytest.raises(ValueError, match="continuants, eager: wrong gradient of input 1"):
-        operators.sections("continued fraction, d=3, positive", 1, "float32", False, CPU)
-
-
-def test_wrong_models_are_not_timed(tiny, monkeypatch):
-    step = training_step.StepOptions(2, "float32", True, False)
-    decode = decoding.DecodeOptions(2, "float32", False)
-    monkeypatch.setattr(torch, "compile", lambda model, **keys: model)
-    assert training_step.gate(tiny(), step, CPU) == decoding.gate(tiny(), decode, CPU) == {}
-    monkeypatch.setattr(torch, "compile", lambda model, **keys: lambda *given: 1.01 * model(*given))
-    with pytest.raises(ValueError, match=r"wrong loss: 0\.01 away"):
-        training_step.gate(tiny(), step, CPU)
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda model, **keys: lambda *given: (loss := model(*given)) + 0.1 * (loss - loss.detach()),
-    )
-    with pytest.raises(ValueError, match=r"wrong gradient: 0\.1 away"):
-        training_step.gate(tiny(), step, CPU)
-    right = decoding.functions
-
-    def forgetful(model, options):
-        step, prefill = right(model, options)
-        return lambda tokens, cache: step(tokens, model.new_cache(2)), prefill
-
-    monkeypatch.setattr(decoding, "functions", forgetful)
-    with pytest.raises(ValueError, match="wrong logits"):
-        decoding.gate(tiny(), decode, CPU)
-
-
-def fails(kind):
-    if kind == "raises":
-        raise ValueError("five")
-    if kind == "dies":
-        os._exit(3)
-    return {"one": lambda: None}
-
-
-def test_a_process_that_fails_is_named():
-    with (
-        Worker("a", CPU, 1, fails, "raises") as worker,
-        pytest.raises(BenchError, match="a: ValueError: five"),
-    ):
-        worker.ask("sections")
-    with (
-        Worker("b", CPU, 1, fails, "dies") as worker,
-        pytest.raises(BenchError, match=r"b: .* exit code 3"),
-    ):
-        worker.ask("sections")
-    with Worker("c", CPU, 1, fails, "nothing") as worker:
-        assert worker.ask("sections") == ["one"]
-        assert worker.ask("time", "one", 0.0) > 0
-    assert not worker.process.is_alive()
-
-
 def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     (tmp_path / "there.json").touch()
     (tmp_path / "traces").mkdir()
@@ -165,7 +86,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     (tmp_path / "locked").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
     for arguments, message in [
-        ([], "name one config file or more"),
+        ([], "name the models, such as config/gpt2.py"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be above 0, and finite"),
@@ -189,10 +110,3 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
             bench.main(arguments)
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_quartiles_and_tables():
-    assert quartiles([3.0]) == (3, 3, 3)
-    assert quartiles([5.0, 1.0, 2.0, 3.0, 4.0]) == (2, 3, 4)
-    lines = report.table([{"a": "x", "bb": "1"}, {"a": "yyy", "bb": "1,000"}]).splitlines()
-    assert lines == ["| a   |    bb |", "| --- | ----: |", "| x   |     1 |", "| yyy | 1,000 |"]

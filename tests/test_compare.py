@@ -57,9 +57,9 @@ def test_what_it_refuses(tmp_path, capsys):
             main([str(a) for a in arguments])
         return str(stop.value.code) + capsys.readouterr().err
 
-    assert "is no run folder" in said(tmp_path / "none")
+    assert "is not a run folder" in said(tmp_path / "none")
     assert "is required" in said()
     (tmp_path / "config.json").write_text(json.dumps({}))
-    assert "is no run folder" in said(tmp_path)
+    assert "is not a run folder" in said(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(TrainConfig())))
     assert "has no evaluation in its log yet" in said(tmp_path)

@@ -90,6 +90,18 @@ def test_later_files_win_and_overrides_win_over_files(tmp_path):
     assert resolve(Config, [b, a]).count == 1
 
 
+def test_a_plus_stacks_files_within_an_argument(tmp_path):
+    a = write(tmp_path, "a.py", "count = 1\nname = 'a'")
+    b = write(tmp_path, "b.py", "count = 2")
+    plus = write(tmp_path, "c+d.py", "count = 3")
+    assert resolve(Config, [f"{a}+{b}"]) == resolve(Config, [a, b]) != resolve(Config, [f"{b}+{a}"])
+    assert resolve(Config, [plus]).count == 3
+    for wrong in (f"{a}+", f"{a}++{b}", f"+{a}", f"{a}+ "):
+        (found,) = mistakes([wrong])
+        assert "a config file is missing beside a +; write config/gpt2.py+config/size/small.py" in found
+    assert f"{tmp_path / 'nothing.py'}: no such config file" in mistakes([f"{a}+{tmp_path}/nothing.py"])[0]
+
+
 @pytest.mark.parametrize(
     ("argument", "key", "value"),
     [

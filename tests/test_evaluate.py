@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import types
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 import evaluate
 from data.loader import Dataset
 from data.tokenizer import BpeTokenizer
-from evaluation import EvaluationError
+from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
 from training.distributed import Ranks
 from training.evaluation import evaluate as in_training
@@ -147,23 +146,22 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
     """What the adapter is asked for, and the table of what it answers."""
     asked = []
 
-    def answer(loaded, tasks, batch_size, limit, include_path):
-        asked.append((loaded.name, tasks, batch_size, limit, include_path))
-        acc, about = 0.25 + 0.1 * len(asked), {"higher_is_better": {"acc": True, "perplexity": False}}
-        return {
-            "piqa": {"acc": acc, "acc_stderr": 0.01, "about": about},
-            "lambada_openai": {"acc": acc, "perplexity": 9.0 + len(asked), "about": about},
-        }
-
-    def check_tasks(tasks, include_path):
-        if "none" in tasks:
+    def answer(models, **settings):
+        asked.append((models, settings))
+        if "none" in settings["tasks"]:
             raise EvaluationError("none is no task")
+        about = {"higher_is_better": {"acc": True, "perplexity": False}}
+        measured = []
+        for number, name in enumerate(models, 1):
+            acc = 0.25 + 0.1 * number
+            results = {
+                "piqa": {"acc": acc, "acc_stderr": 0.01, "about": about},
+                "lambada_openai": {"acc": acc, "perplexity": 9.0 + number, "about": about},
+            }
+            measured.append({"name": name, "results": results})
+        return {"models": measured, "versions": {"lm_eval": "0.4.13"}}
 
-    module = types.ModuleType("evaluation.zero_shot")
-    module.evaluate, module.versions = answer, lambda: {"lm_eval": "0.4.13"}
-    module.check_tasks = check_tasks
-    monkeypatch.setitem(sys.modules, "evaluation.zero_shot", module)
-    monkeypatch.setattr("evaluation.zero_shot", module, raising=False)
+    monkeypatch.setattr(zero_shot, "evaluate", answer)
     file = tmp_path / "numbers.json"
     keys = (
         "--task=zero_shot",
@@ -173,7 +171,10 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
         "--compare=True",
     )
     said = printed(capsys, *runs.values(), *keys, f"--json={file}")
-    assert asked == [(name, ["piqa", "lambada_openai"], 3, 5, None) for name in runs]
+    ((models, settings),) = asked
+    assert models == {name: str(folder) for name, folder in runs.items()}
+    wanted = {"tasks": ["piqa", "lambada_openai"], "batch_size": 3, "limit": 5, "include_path": None}
+    assert wanted.items() <= settings.items()
     row = next(line for line in said.splitlines() if line.startswith("| learned"))
     assert [cell.strip() for cell in row.split("|")[1:-1]] == ["learned", "0.350", "0.350", "**10.000**"]
     row = next(line for line in said.splitlines() if line.startswith("| rope"))

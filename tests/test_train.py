@@ -16,7 +16,7 @@ import torch
 from data.loader import Dataset
 from tests.training.records import losses
 from train import main
-from training import checkpoint, hardware, trainer
+from training import checkpoint, hardware, reporting, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
@@ -480,7 +480,7 @@ def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, t
     def fail(*arguments):
         raise RunFolderError("wandb did not start")
 
-    monkeypatch.setattr(trainer, "start_wandb", fail)
+    monkeypatch.setattr(reporting, "start_wandb", fail)
     with pytest.raises(SystemExit, match="wandb did not start"):
         run("a", "--wandb_log=True")
     run("a", "--max_iters=2")

@@ -5,12 +5,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
 from training.distributed import world_size
+from training.hardware import missing_gpu
 
 
 @dataclass
@@ -112,8 +111,8 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{key}={getattr(self, key)}, but {without}")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
-        if self.device == "cuda" and not torch.cuda.is_available() and not self.dry_run:
-            wrong.append("device=cuda, but torch sees no GPU; use --device=cpu")
+        if not self.dry_run:
+            wrong += missing_gpu(self.device)
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
         if ranks > 0 and self.gradient_accumulation_steps % ranks:
             steps = self.gradient_accumulation_steps

@@ -1,7 +1,7 @@
 """The processes of one run: ranks under torchrun, or a single process without it.
 
-Numbers on a CPU travel over gloo, tensors on a GPU over nccl. Every collective is bounded in time:
-a rank that died or hangs ends the run with a message that names it.
+Tensors on a CPU travel over gloo, tensors on a GPU over nccl. Every collective has a time limit: a rank
+that died or hangs ends the run with a message that names it.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-# A living rank notices that another is missing when its own collective ends, at the latest with its
-# timeout. No longer than this, though: torchrun kills what is left 30 s after a rank has failed.
+# How long a rank waits for the answers of the others once its own collective has failed. torchrun kills all
+# ranks that are left 30 s after one has failed.
 ANSWER_SECONDS = 20
 OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|broken pipe", re.IGNORECASE)
 
 
 class LostRankError(RuntimeError):
-    """Another rank did not answer; names those that do not answer. `speak`: whether this rank says so."""
+    """Some ranks do not answer; the message names them. `speak`: whether this rank prints it."""
 
     def __init__(self, message: str, speak: bool = True):
         super().__init__(message)
@@ -34,7 +34,7 @@ class LostRankError(RuntimeError):
 
 
 class OtherRankError(RuntimeError):
-    """Another rank reported what is wrong; this one has nothing to add."""
+    """Another rank prints what is wrong; this one exits without a message."""
 
 
 def world_size() -> int:
@@ -43,10 +43,10 @@ def world_size() -> int:
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Around a whole program: as one of several ranks, the process ends here, without Python's own end.
+    """Around a whole program: if it is one of several ranks, end the process without Python's shutdown.
 
-    A thread of gloo may hold the last tensor of a collective until then, and PyTorch aborts a process
-    in which such a tensor is freed while Python ends (pytorch/pytorch#190489, seen with 2.13).
+    A thread of gloo may hold the last tensor of a collective until then, and PyTorch aborts a process that
+    frees such a tensor during shutdown (pytorch/pytorch#190489, seen with 2.13).
     """
     status = 0
     try:
@@ -69,9 +69,9 @@ def ends_process() -> Iterator[None]:
 
 
 class Ranks:
-    """rank (0 .. world - 1), local_rank (on this machine) and world, as torchrun's environment says.
+    """rank (0 .. world - 1), local_rank (on this machine) and world, from torchrun's environment variables.
 
-    Alone, without torchrun, every collective returns at once.
+    Without torchrun there is one rank, and every collective returns at once.
     """
 
     meetings = 0
@@ -88,6 +88,11 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
+    def say(self, text: str):
+        """Print on rank 0 alone."""
+        if self.first:
+            print(text, flush=True)
+
     @contextlib.contextmanager
     def joined(self, device: torch.device, seconds: float) -> Iterator["Ranks"]:
         """Meet the other ranks; a collective that takes longer than `seconds` raises LostRankError."""
@@ -99,7 +104,7 @@ class Ranks:
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
             store.set_timeout(limit)
-            # what an earlier meeting of these processes left in the store must not be taken for this one's
+            # a prefix of its own, so that nothing is read that an earlier meeting left in the store
             Ranks.meetings += 1
             self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
             place = f"process {os.getpid()} on {socket.gethostname()}"
@@ -107,7 +112,7 @@ class Ranks:
             options = {"store": self.store, "rank": rank, "world_size": world}
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-                # nccl kills a process whose collective is late, without a message: gloo is to notice first
+                # nccl kills a process whose collective is late without a message, so let gloo notice first
                 dist.init_process_group("nccl", device_id=device, timeout=2 * limit, **options)
                 self.cpu_group = dist.new_group(backend="gloo", timeout=limit)
             else:
@@ -119,14 +124,14 @@ class Ranks:
                 f"rank {self.rank} did not meet all {self.world} ranks within {seconds:g} s ({reason})"
             ) from None
         yield self
-        # not after an error: with a rank missing this could wait for ever
+        # not after an error: if a rank is missing, this could wait for ever
         dist.destroy_process_group()
 
     def wrap(self, model):
-        """DistributedDataParallel; `model` itself where there is one rank.
+        """The model in DistributedDataParallel; with one rank, the model itself.
 
         A compiled model is split at DDP's buckets, so that gradients travel during the backward pass.
-        Buffers stay as they are on each rank: the ranges of the ladders are reduced by `extremes`.
+        Buffers are not synchronised: `extremes` reduces the ranges of the ladders.
         """
         if self.world == 1:
             return model
@@ -136,11 +141,11 @@ class Ranks:
             return DistributedDataParallel(model, gradient_as_bucket_view=True, **{buffers: False})
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """In place, over all ranks."""
+        """Sum over all ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; does not wait for a GPU."""
+        """Whether the flag is set on any rank. Does not wait for a GPU."""
         if self.world == 1:
             return flag
         return bool(self._reduce(torch.tensor(int(flag)), dist.ReduceOp.MAX))
@@ -152,7 +157,7 @@ class Ranks:
                 self._reduce(tensor, operation)
 
     def gather(self, value) -> list:
-        """The plain Python values of all ranks, on every rank."""
+        """The values of all ranks, plain Python, on every rank."""
         if self.world == 1:
             return [value]
         values = [None] * self.world
@@ -161,7 +166,7 @@ class Ranks:
         return values
 
     def agree(self, check: Callable, errors: tuple[type[Exception], ...]):
-        """Run `check()` on every rank -> its value; where it fails on any rank, no rank goes on.
+        """Run `check()` on every rank -> its value. If it fails on any rank, no rank goes on.
 
         The lowest failing rank raises its own error, the others OtherRankError.
         """
@@ -178,7 +183,7 @@ class Ranks:
         return value
 
     def on_first(self, action: Callable, errors: tuple[type[Exception], ...]):
-        """Run `action()` on rank 0 alone; where it fails there, no rank goes on."""
+        """Run `action()` on rank 0 alone. If it fails, no rank goes on."""
         return self.agree(action if self.first else lambda: None, errors)
 
     def fail(self, error: Exception):
@@ -186,21 +191,22 @@ class Ranks:
         raise error if self.first else OtherRankError("rank 0 says why")
 
     def let_another_speak(self, first: bool = False):
-        """Before a silent end: torchrun ends all ranks of a machine as soon as one has failed, and the
-        one that says why may be slower. When that one ends, this wait does too.
+        """Sleep before exiting without a message, so that the rank that has one exits first.
+
+        torchrun ends all ranks of a machine as soon as one has failed.
         """
         if self.world > 1 and not first:
             time.sleep(20)
 
     def same(self, what: str, value) -> str | None:
-        """None where all ranks hold the same value, else a sentence that says who does not."""
+        """None if all ranks hold the same value, else a sentence that names a rank that does not."""
         values = self.gather(value)
         others = [rank for rank, other in enumerate(values) if other != values[0]]
         return f"{what} of rank {others[0]} is not that of rank 0" if others else None
 
     @contextlib.contextmanager
     def waiting(self, what: str):
-        """Turn the errors of a collective into LostRankError."""
+        """Raise LostRankError for errors of a collective."""
         try:
             yield
         except RuntimeError as error:
@@ -212,7 +218,7 @@ class Ranks:
             raise LostRankError(message, speak) from None
 
     def _missing(self) -> tuple[str, bool]:
-        """Which ranks do not answer in the store; whether this one, the lowest that does, says so."""
+        """(which ranks do not answer in the store; whether this is the lowest rank that does)"""
         try:
             self.store.set(f"rank {self.rank} answers", socket.gethostname())
             end = time.monotonic() + self.answer_seconds
@@ -229,7 +235,7 @@ class Ranks:
         return f"{names} dead or hanging{self._places(silent)}", self.rank == first
 
     def _places(self, ranks: list[int]) -> str:
-        """Where those ranks run, as far as they have said at the start."""
+        """Where these ranks run, as far as the store knows from the start."""
         keys = [f"place of rank {rank}" for rank in ranks]
         places = [self.store.get(key).decode() for key in keys if self.store.check([key])]
         return f" ({'; '.join(places)})" if places else ""

@@ -1,14 +1,16 @@
-"""What a run would take: parameters, FLOPs, memory and hours, with nothing allocated."""
+"""What a run would need: parameters, FLOPs, memory and hours, without allocating anything."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from tqdm import tqdm
 
-from architecture import ModelConfig
-from model import GPT, flops_per_token, parameter_counts
+from architecture import ModelConfig, model_config
+from data import mixture
+from model import GPT, flops_per_token, parameter_counts, without_embeddings
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
 from training.schedule import Dyadic
@@ -21,10 +23,9 @@ def memory_estimate(
 ) -> dict[str, int]:
     """Bytes on one device at the fullest moment of a step, by kind.
 
-    weights, gradients, the two moments of AdamW and the one of Muon are float32. activations: everything
-    else that is alive at the worst moment of a forward and backward pass over batch_size sequences, as
-    eager PyTorch would keep it (torch.compile needs less), counted by running the model on tensors without
-    storage.
+    weights, gradients, AdamW's two moments and Muon's one are float32. activations: everything else that is
+    alive at the fullest moment of a forward and backward pass over batch_size sequences. It is counted by
+    running the model on tensors without storage, in eager PyTorch; torch.compile needs less.
     """
     weights = 4 * sum(parameter_counts(config).values())
     moments = 2 * weights
@@ -62,17 +63,39 @@ def _activations(config, batch_size, dtype, checkpointing) -> int:
     return int(peak["Total"]) - held
 
 
+def show(config):
+    """Print the plan of a run; its data set need not be prepared. config: a TrainConfig.
+
+    Sets config.vocab_size and config.dtype where they are open.
+    """
+    folders, _ = mixture.parse(config.dataset)
+    if all((Path(folder) / "meta.json").is_file() for folder in folders):
+        data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
+        config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+        vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
+    elif config.vocab_size:
+        vocabulary = f"{config.vocab_size:,} (vocab_size)"
+    else:
+        config.vocab_size = 50257
+        vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
+    if config.dtype == "auto":
+        known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
+        config.dtype = "float32" if known and not native else "bfloat16"
+    for line in lines(config, model_config(config), vocabulary):
+        print(line, flush=True)
+
+
 def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
-    """What --dry_run=True prints, the memory last, as counting it takes a while.
+    """The lines that --dry_run=True prints; the memory comes last, because counting it takes a while.
 
     config: a TrainConfig whose dtype is resolved.
     """
     counts = parameter_counts(model)
     total = sum(counts.values())
-    body = total - counts["embedding"] - counts["position"]
     forward = flops_per_token(model)
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
     all_tokens = tokens * config.max_iters
+    body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
     yield f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps"

@@ -1,4 +1,4 @@
-"""Evaluation on fixed windows, spread over the ranks, and what the ladders are doing."""
+"""Evaluation on fixed windows, spread over the ranks, and statistics of the ladders."""
 
 import contextlib
 import math
@@ -26,9 +26,9 @@ def evaluate(
     """Score every target token of `windows` [count, block_size + 1] once, whatever the number of ranks.
 
     Returns mean loss in nats per token, perplexity, and bits per byte; `text_bytes` is the size of the
-    text that the targets stand for. Where the ladders are clipped to their ranges in evaluation,
-    `val_loss_unclipped` is the loss without that. Where `parts` divides the windows, {name: indices},
-    `val_loss_<name>` is the loss of each.
+    targets' text. If the ladders are clipped to their ranges in evaluation, `val_loss_unclipped` is the
+    loss without clipping. If `parts` divides the windows, {name: indices}, `val_loss_<name>` is the loss
+    of each part.
     """
     model.eval()
     losses = {}
@@ -54,7 +54,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def unclipped(fractions: Iterable[Fraction]):
-    """Without the clip to the ranges of training; the ranges stay as they are."""
+    """Switch off clipping to the ranges of training; the ranges do not change."""
     for fraction in fractions:
         fraction.clip = False
     yield
@@ -63,7 +63,7 @@ def unclipped(fractions: Iterable[Fraction]):
 
 
 def _loss(model, windows, batch_size, dtype, ranks) -> float:
-    """Batches are the same for any number of ranks, so that only the order of the sum differs."""
+    """Mean loss. Any number of ranks has the same batches, so that only the order of the sum differs."""
     device = next(model.parameters()).device
     nats = torch.zeros((), dtype=torch.float64)
     for rows in torch.from_numpy(windows).split(batch_size)[ranks.rank :: ranks.world]:
@@ -74,15 +74,15 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
 
 
 def reduce_ranges(model, ranks: Ranks):
-    """Make the ranges of the ladders those of all ranks, before every evaluation and checkpoint."""
-    ranks.any(False)  # before the first wait for a GPU, so that a missing rank is noticed with a message
+    """Combine the ladders' ranges of all ranks; called before every evaluation and checkpoint."""
+    ranks.any(False)  # a missing rank is noticed here, with a message, before the host waits for a GPU
     fractions = [m for m in model.modules() if isinstance(m, Fraction) and m.has_range]
     ranks.extremes([f.z_min for f in fractions], [f.z_max for f in fractions])
 
 
 @torch.no_grad()
 def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
-    """How near to their poles the ladders of each layer run on `tokens` [B, T].
+    """How near the ladders of each layer come to their poles on `tokens` [B, T].
 
     {layer: {clamped: share of |K_d| < cf_eps, whether or not the pole clamps there, min_denominator: least
     |K_d|, z_99: 99th percentile of |z|}}. Empty for a model without ladders.
@@ -96,7 +96,7 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
             found[name.removesuffix(".fraction")] = {
                 "clamped": (size < fraction.eps).float().mean().item(),
                 "min_denominator": size.min().item(),
-                # not torch.quantile, which takes 16 million values at most
+                # torch.quantile takes at most 16 million values
                 "z_99": z.kthvalue(max(1, math.ceil(0.99 * z.numel()))).values.item(),
             }
 
@@ -114,9 +114,9 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
 
 
 def ladder_gradients(model) -> dict[str, torch.Tensor]:
-    """The norm of the gradient of each layer's ladder weights, scalars on the device.
+    """{layer: norm of the gradient of its ladder weights}, scalars on the device.
 
-    Depths without a gradient count nothing.
+    Depths without a gradient count as 0.
     """
     norms = {}
     for name, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""What a run stands on: the device, its precision, memory, compiler and peak FLOP rate, and the clock."""
+"""The hardware of a run: device, precision, memory, compiler, peak FLOP rate and clock."""
 
 import ctypes
 import re
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-# Dense peak of matrix products in TFLOP/s from NVIDIA's data sheets: (bfloat16, float16, float32), None
-# where the device has no units for it. float32 is without TensorFloat-32, which PyTorch leaves off.
-# The first of these that is found in the device's name counts.
+# Peak rate of dense matrix products in TFLOP/s, from NVIDIA's data sheets: (bfloat16, float16, float32).
+# None: the device has no units for this dtype. float32 is without TensorFloat-32, which PyTorch leaves off.
+# The first name that is part of the device's name counts.
 PEAK_TFLOPS = {
     "GB200": (2500, 2500, 80),
     "B200": (2250, 2250, 75),
@@ -34,7 +34,7 @@ PEAK_TFLOPS = {
     "RTX 4090": (165, 165, 82.6),
     "RTX 3090": (71, 71, 35.6),
 }
-OTHERS = r"\b(MIG|Laptop|Max-Q|Ti|D)\b"  # a part of a device, or another one of the same number
+OTHERS = r"\b(MIG|Laptop|Max-Q|Ti|D)\b"  # a part of a device, or another device with the same number
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
@@ -53,17 +53,24 @@ def device_name(device: torch.device) -> str:
 
 
 class DeviceError(ValueError):
-    """A device that cannot be had; says what to do."""
+    """A device that cannot be used; says what to do."""
+
+
+def missing_gpu(device: str) -> list[str]:
+    """The mistake of asking for a GPU on a machine without one, for a config's `check`."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return ["device=cuda, but PyTorch sees no GPU on this machine; use --device=cpu"]
+    return []
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """auto, cpu or cuda -> the device of a rank. Raises DeviceError for a rank without a GPU of its own."""
+    """auto, cpu or cuda -> the device of a rank. Raises DeviceError if the rank has no GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise DeviceError("device=cuda, but torch sees no GPU; use --device=cpu")
+    if wrong := missing_gpu(name):
+        raise DeviceError(wrong[0])
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
             f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "
@@ -73,20 +80,20 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> str:
-    """auto -> bfloat16 where the device has it natively: emulated, it only costs time."""
+    """auto -> bfloat16 where the hardware supports it: emulated, it is slower than float32."""
     if name != "auto":
         return name
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        # older releases of PyTorch do not say
+        # older releases of PyTorch lack this function
         abilities = getattr(torch.cpu, "get_capabilities", dict)()
         native = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
     return "bfloat16" if native else "float32"
 
 
 def autocast(device: torch.device, dtype: str):
-    """Matrix products in `dtype`, the weights stay float32."""
+    """Matrix products run in `dtype`; the weights stay float32."""
     return torch.autocast(device.type, getattr(torch, dtype), enabled=dtype != "float32")
 
 
@@ -94,9 +101,10 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # in glibc's malloc.h
 
 
 def keep_freed_memory(device: torch.device):
-    """On a CPU, glibc hands large tensors back to the system when they are freed, and their pages must be
-    cleared anew at the next step: 215,000 of them and a fifth of a step at GPT-2 small's width and four
-    layers. From here on the process keeps what it has freed. Nothing happens on a GPU or without glibc.
+    """Let this process keep freed memory. Does nothing on a GPU or without glibc.
+
+    On a CPU, glibc returns large freed tensors to the system, which must clear their pages again in the
+    next step: 215,000 pages and a fifth of a step's time at GPT-2 small's width and four layers.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" else None
     if mallopt:
@@ -105,14 +113,14 @@ def keep_freed_memory(device: torch.device):
 
 
 def give_back_freed_memory():
-    """Once, so that what the process holds is what it uses."""
+    """Return freed memory to the system once, so that the process holds only what it uses."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
 
 
 def missing_for_compile() -> list[str]:
-    """What torch.compile lacks on a CPU."""
+    """What torch.compile needs on a CPU and this machine lacks."""
     missing = []
     if not any(map(shutil.which, filter(None, (environ.get("CXX"), "g++", "clang++")))):
         missing.append("a C++ compiler (Debian: apt-get install g++)")
@@ -122,7 +130,7 @@ def missing_for_compile() -> list[str]:
 
 
 def compiled(model, wanted: bool, device: torch.device, say):
-    """The model for training: compiled where that is wanted and can be had."""
+    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
     if wanted and device.type == "cpu" and (missing := missing_for_compile()):
         say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
         return model
@@ -133,7 +141,7 @@ def compiled(model, wanted: bool, device: torch.device, say):
 
 
 class Clock:
-    """Seconds spent in training, evaluations and checkpoints left out."""
+    """Seconds of training, without evaluations and checkpoints."""
 
     def __init__(self, device: torch.device, seconds: float = 0.0):
         self.device, self.before, self.since = device, seconds, time.perf_counter()

@@ -1,4 +1,6 @@
-"""A loss or gradient that is not finite: when and where it began."""
+"""Find out when and where a loss or gradient stopped being finite."""
+
+from pathlib import Path
 
 import torch
 
@@ -6,10 +8,10 @@ from training.hardware import autocast
 
 
 class Watch:
-    """The figures of the last step, kept on the device, where they stay those of the first unsound one.
+    """The figures of the last step, kept on the device. After a step that is not sound, its figures stay.
 
-    `unsound`: float32 scalar, 1 from that step on, else 0: a reason to leave out updates that the host need
-    not know of. Nothing here makes the host wait but `read`.
+    `unsound`: float32 scalar, 1 from that step on, else 0. The optimizer skips updates by it, so that the
+    host need not look at every step. Only `read` makes the host wait for the device.
     """
 
     def __init__(self, device: torch.device):
@@ -17,9 +19,9 @@ class Watch:
         self.unsound = torch.zeros((), device=device)
 
     def note(self, step: int, loss: torch.Tensor, norm: torch.Tensor, scale: torch.Tensor):
-        """The loss, the gradients' norm and the loss scale (1: none) of a step before its update.
+        """Note loss, gradient norm and loss scale (1: none) of a step, before its update.
 
-        A norm that is not finite is no fault where a scale was too large, as it is lowered then.
+        A norm that is not finite is no fault while the loss scale is above 1: the scaler lowers it then.
         """
         sound = loss.isfinite() & (norm.isfinite() | (scale > 1))
         number = self.figures.new_full((), step)
@@ -28,13 +30,13 @@ class Watch:
         self.unsound = self.figures[-1].float()
 
     def read(self) -> tuple[int, float, float, float, bool]:
-        """(step, loss, norm, scale, whether they were sound); waits for the device."""
+        """(step, loss, norm, scale, whether the step was sound); waits for the device."""
         step, loss, norm, scale, unsound = self.figures.tolist()
         return int(step), loss, norm, scale, not unsound
 
 
 def steadier(config) -> list[str]:
-    """What may keep the training of this configuration finite that it does not have yet."""
+    """Settings that this configuration lacks and that may keep its training finite."""
     found = [f"a lower learning_rate than {config.learning_rate:g}"]
     if not config.grad_clip:
         found.append("grad_clip=1.0")
@@ -45,12 +47,38 @@ def steadier(config) -> list[str]:
     return found
 
 
-def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
-    """Replay micro-batches [(tokens, targets), ...] on weights that have not been updated since.
+def failure(
+    step: int,
+    loss: float,
+    norm: float,
+    scale: float | None,
+    later: int,
+    found: list[str],
+    saved: Path | None,
+    config,
+) -> str:
+    """The message of a run that ends because the figures of a step are not finite.
 
-    model: the plain module, not compiled, not wrapped; its gradients are lost. For each micro-batch whose
-    loss or gradients are not finite: its number, and a sentence with the first module that gave something
-    not finite or, where all outputs are finite, the parameters whose gradients are not.
+    scale: the loss scale of float16. later: how many steps after that one were not made either. found:
+    where it began, see `diagnose`. saved: the last checkpoint.
+    """
+    last = f"the last checkpoint is {saved}, from before" if saved else "there is no checkpoint yet"
+    scaled = "" if scale is None else f", loss scale {scale:g}"
+    nor = f" (nor the {later:,} after it)" if later else ""
+    return (
+        f"loss {loss:.4g} and gradient norm {norm:.4g}{scaled} at step {step:,}, "
+        f"which was not made{nor}.\n  "
+        + "\n  ".join(found[:8] or ["in a second pass over the same batches everything was finite"])
+        + f"\n{last}. Try {' or '.join(steadier(config))}"
+    )
+
+
+def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
+    """Run micro-batches [(tokens, targets), ...] again, with the weights that they had.
+
+    model: the plain module, not compiled, not wrapped; its gradients are overwritten. Returns, for each
+    micro-batch whose loss or gradients are not finite, its number and a sentence: the first module whose
+    output is not finite or, if all outputs are finite, the parameters whose gradients are not.
     """
     sentences = []
     model.train()

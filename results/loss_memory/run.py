@@ -17,9 +17,11 @@ import torch
 import architecture
 import configurator
 import model
-from benchmarks import report, training_step
+from benchmarks import training_step
 from benchmarks.worker import Worker
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
+from markdown_table import table
+from training.environment import environment
 from training.hardware import autocast
 
 FORMS = {"all logits": linear_cross_entropy_naive, "chunked": linear_cross_entropy}
@@ -62,7 +64,7 @@ def main():
         sys.exit(2)
     part = PARTS[sys.argv[1]]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(", ".join(f"{key} {value}" for key, value in report.circumstances(device).items()))
+    print(", ".join(f"{key} {value}" for key, value in environment(device).items()))
     rows = []
     for form in FORMS:
         with Worker(form, device, None, part, form, device) as worker:
@@ -70,7 +72,7 @@ def main():
             worker.ask("time", "whole", 0.0)  # compiles
             peak = worker.ask("memory", "whole")
         rows.append({sys.argv[1]: form, "peak MB": f"{peak / 1e6:,.0f}"})
-    print(report.table(rows))
+    print(table(rows))
 
 
 PARTS = {"head": head, "step": step}

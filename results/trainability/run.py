@@ -38,18 +38,19 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
-import ablate  # noqa: E402
 import configurator  # noqa: E402
+from ablation.command import mistakes_end, read  # noqa: E402
+from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
+from ablation.preparation import prepare  # noqa: E402
 from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
-from benchmarks.report import table  # noqa: E402
 from comparison import figure  # noqa: E402
 from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from comparison.table import body  # noqa: E402
-from model import parameter_counts  # noqa: E402
+from markdown_table import table  # noqa: E402
+from model import parameter_counts, without_embeddings  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     GONE,
     GONE_SINCE,
@@ -98,8 +99,8 @@ class StudyConfig:
 
 def main(config: StudyConfig):
     study, steps = config.study, config.max_iters or STEPS[config.study]
-    folder, how = Path(config.out) / study, ablate.AblateConfig(parallel=config.parallel)
-    with ablate.told_shortly("results/trainability/run.py"):
+    folder = Path(config.out) / study
+    with mistakes_end("results/trainability/run.py"):
         elsewhere = joined(config.joined, steps) if config.joined else []
         times = step_times(config.step_times, study) if config.step_times else {}
         os.chdir(ROOT)  # the studies name their config files relative to the root
@@ -115,12 +116,12 @@ def main(config: StudyConfig):
                 remarks.append(f"{len(runs) - len(left)} runs are in {config.joined}: not trained again")
             plan.extend(left, keys)
             refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
-            ablate.prepare(plan, left, how, remarks)
+            prepare(plan, left, config.parallel, remarks)
             if times:
                 shown = [*there, *(key_of(run, study) for run in plan.runs.values())]
                 refuse_missing(dict.fromkeys(arm for arm, _ in shown), times, study)
             if not config.dry_run:
-                ablate.carry_out(plan, left, how, "The same command goes on")
+                carry_out(plan, left, config.parallel, "The same command goes on")
             found = plan.arms()
             for arm in found:
                 arm.name = shortly(arm.name, study)
@@ -138,7 +139,7 @@ def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], 
         f"--eval_interval={steps if steps < 50 else min(300, steps // 5)}",
         f"--parallel={config.parallel}",
     ]
-    calls = [ablate.read([*arguments, *common]) for arguments in STUDIES[config.study]]
+    calls = [read([*arguments, *common]) for arguments in STUDIES[config.study]]
     runs = [run for _, found, _, _ in calls for run in found]
     keys = list(dict.fromkeys(key for _, _, varied, _ in calls for key in varied))
     remarks = list(dict.fromkeys(remark for *_, said in calls for remark in said))
@@ -221,7 +222,7 @@ def refuse_loss(path: Path, kept: list[tuple[str, int]]):
 
 def body_of(config: dict) -> int:
     """Parameters without embeddings of a run's configuration, whose vocabulary may be that of its data."""
-    return body(parameter_counts(model_config(config | {"vocab_size": 1})))
+    return without_embeddings(parameter_counts(model_config(config | {"vocab_size": 1})))
 
 
 def step_times(path: str, study: str) -> dict[str, float]:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks import report as tables
 from evaluation import published, report
 from finetuning.tasks import PUBLISHED, TASKS
+from markdown_table import table as markdown_table
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_they_stand_below_ours_and_are_never_the_best():
 
 
 def test_times():
-    assert "5898.72 ± 3.91" in tables.table(published.times("infer"))
-    said = tables.table(published.times("train"))
+    assert "5898.72 ± 3.91" in markdown_table(published.times("infer"))
+    said = markdown_table(published.times("train"))
     assert "CoFrGeNet_B, GW" in said
     assert "303B" in said
     assert "158" in said  # 6.6 days

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import socket
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import yaml
 
 from data.tokenizer import END_OF_TEXT, BpeTokenizer
 from evaluation import EvaluationError, models, zero_shot
+from evaluation import harness as harness_process
 from tests.conftest import documents
 from tests.training.transformers_models import drawn, gpt2, llama
 
@@ -234,10 +236,10 @@ def test_scores_of_tasks_are_those_of_hf(harness, folders, tasks, kind, monkeypa
         theirs(folders[kind]),
         tasks=NAMES,
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
-        bootstrap_iters=zero_shot.RESAMPLES,
+        bootstrap_iters=harness_process.RESAMPLES,
         log_samples=False,
     )["results"]
-    found = zero_shot.evaluate(models.load(str(folders[kind])), NAMES, 5, None, str(tasks))
+    found = harness_process.evaluate(models.load(str(folders[kind])), NAMES, 5, None, str(tasks))
     assert list(found) == NAMES
     compared = 0
     for name in NAMES:
@@ -257,7 +259,7 @@ def test_scores_of_tasks_are_those_of_hf(harness, folders, tasks, kind, monkeypa
 
 def test_groups_tags_and_limit(harness, folders, tasks):
     loaded = models.load(str(folders["gpt2"]))
-    found = zero_shot.evaluate(loaded, ["our_group", "our_tag", "our_whole"], 4, 3, str(tasks))
+    found = harness_process.evaluate(loaded, ["our_group", "our_tag", "our_whole"], 4, 3, str(tasks))
     assert list(found) == ["our_group", "our_choices", "our_last_word", "our_whole"]
     about = found["our_group"]["about"]
     assert about["version"] == "2.0"
@@ -265,7 +267,6 @@ def test_groups_tags_and_limit(harness, folders, tasks):
     both = [found[name]["acc"] for name in NAMES[:2]]
     assert found["our_group"]["acc"] == pytest.approx(sum(both) / 2)
     assert {found[name]["about"]["examples"] for name in NAMES[:3]} == {3}
-    assert {"lm_eval", "datasets"} <= zero_shot.versions().keys()
 
 
 # --- the same numbers as plain loops, for mixers that transformers does not have ---
@@ -387,21 +388,21 @@ def test_without_the_harness_a_message(monkeypatch):
     with pytest.raises(
         EvaluationError, match=r"lm_eval is not installed: run `pip install lm_eval==0\.4\.13`"
     ):
-        zero_shot.check_tasks(["piqa"])
+        harness_process._manager(["piqa"], None)
 
 
 def test_unknown_tasks_name_their_neighbours(harness, tasks):
-    zero_shot.check_tasks(zero_shot.TASKS, str(tasks))
+    harness_process._manager(zero_shot.TASKS, str(tasks))
     with pytest.raises(EvaluationError) as error:
         # no model: nothing is computed before
-        zero_shot.evaluate(None, ["hellaswg", "our_choice", "qqqqqqqq"], include_path=str(tasks))
+        harness_process.evaluate(None, ["hellaswg", "our_choice", "qqqqqqqq"], include_path=str(tasks))
     said = str(error.value)
     assert "hellaswg is no task of lm_eval" in said
     assert "did you mean hellaswag" in said
     assert "did you mean our_choices" in said
     assert "qqqqqqqq is no task" in said
     with pytest.raises(EvaluationError, match=r"include_path=nowhere is not a folder"):
-        zero_shot.check_tasks(["piqa"], "nowhere")
+        harness_process._manager(["piqa"], "nowhere")
 
 
 def test_a_task_without_its_data(harness, tasks, tmp_path):
@@ -409,7 +410,7 @@ def test_a_task_without_its_data(harness, tasks, tmp_path):
     content["dataset_kwargs"]["data_files"]["test"] = str(tmp_path / "nothing.jsonl")
     (tmp_path / "lost.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(EvaluationError, match=r"task our_whole could not be loaded .*nothing\.jsonl"):
-        zero_shot.load_tasks(["our_whole"], str(tmp_path))
+        harness_process.load_tasks(["our_whole"], str(tmp_path))
 
 
 def test_what_the_model_cannot_do(harness, folders):
@@ -428,21 +429,95 @@ def test_refuses_before_the_model_runs(harness, build, tokenizer, tasks):
     model = build(block_size=20, vocab_size=tokenizer.vocab_size)
     model.forward = model.logits_at = model.decode = model.token_losses = None
     with pytest.raises(EvaluationError, match="made up: our_writing asks for 20 new tokens"):
-        zero_shot.evaluate(loaded(model, tokenizer), NAMES, 4, None, str(tasks))
+        harness_process.evaluate(loaded(model, tokenizer), NAMES, 4, None, str(tasks))
 
 
-def test_the_harness_imports_hugging_faces_evaluate(harness, monkeypatch):
-    """Our script has the name of a package that metrics of the harness come from."""
-    import evaluate as script
+# --- the process of the harness ---
 
-    assert not hasattr(script, "load")
-    for _ in range(2):
-        with zero_shot._hugging_faces_evaluate():
-            import evaluate as package
+RIVERS = """
+import evaluate  # the harness's package, not the script of this repository
+import sys
 
-            assert callable(package.load)
-        assert sys.modules["evaluate"] is script
-    monkeypatch.delitem(sys.modules, "evaluate")
-    with zero_shot._hugging_faces_evaluate():
-        pass
-    assert "evaluate" not in sys.modules
+def measure(doc, results):
+    print("a task that prints")
+    assert callable(evaluate.load)
+    assert "pytest" not in sys.modules
+    return {"acc": float(results[0][1])}
+"""
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    pytest.importorskip("lm_eval")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+SETTINGS = {
+    "which": "best", "tokenizer": None, "device": "cpu", "dtype": "float32", "batch_size": 5, "limit": 4,
+}  # fmt: skip
+
+
+def test_the_process_of_the_harness(offline, folders, tasks, tmp_path, monkeypatch):
+    """Same scores as here; `evaluate` is Hugging Face's; what a task prints does no harm."""
+    for path in tasks.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "rivers.py").write_text(RIVERS)
+    content = yaml.safe_load((tasks / "last_word.yaml").read_text())
+    content |= {"task": "rivers", "metric_list": [content["metric_list"][1]]}
+    text = yaml.safe_dump(content) + "process_results: !function rivers.measure\n"
+    (tmp_path / "rivers.yaml").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(zero_shot.ROOT))
+    wanted = ["our_last_word", "rivers"]
+    given = {**SETTINGS, "tasks": wanted, "include_path": str(tmp_path)}
+    answer = zero_shot.evaluate({"mine": str(folders["gpt2"])}, **given)
+    (mine,) = answer["models"]
+    here = models.load(str(folders["gpt2"]))
+    assert {key: mine[key] for key in ("name", "dtype")} == {"name": "mine", "dtype": "float32"}
+    assert here.facts().items() <= mine.items()
+    found = harness_process.evaluate(here, wanted[:1], 5, 4, str(tasks))
+    assert mine["results"]["our_last_word"] == found["our_last_word"]
+    assert mine["results"]["rivers"]["acc"] == found["our_last_word"]["acc"]
+    assert {"lm_eval", "datasets"} <= answer["versions"].keys()
+
+
+def test_mistakes_come_back_from_the_process(offline):
+    """Tasks are looked up before any model is."""
+    with pytest.raises(EvaluationError, match=r"^include_path=nothing is not a folder$"):
+        zero_shot.evaluate({"a": "nowhere"}, **SETTINGS, tasks=["piqa"], include_path="nothing")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with SIGKILL; out of memory, perhaps"),
+        ("sys.exit(3)", "ended with status 3; see what it said above"),
+        ("sys.exit(0)", "ended with status 0; see what it said above"),
+    ],
+)
+def test_a_process_that_dies(monkeypatch, end, said):
+    monkeypatch.setattr(zero_shot, "START", f"import os, signal, sys; sys.stdin.readline(); {end}")
+    with pytest.raises(EvaluationError, match=said):
+        zero_shot.evaluate({"a": "nowhere"})
+
+
+def test_ctrl_c_in_the_process(monkeypatch):
+    start = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)"
+    monkeypatch.setattr(zero_shot, "START", start)
+    with pytest.raises(KeyboardInterrupt):
+        zero_shot.evaluate({"a": "nowhere"})
+
+
+def test_the_process_ends_with_whoever_started_it():
+    """When standard input closes, the harness does not go on alone."""
+    start = (
+        "import sys, threading; sys.path.insert(0, sys.argv[1])\n"
+        "from evaluation import harness\n"
+        "harness.answer = lambda **question: threading.Event().wait(60)\n"
+        "harness.main()"
+    )
+    command = [sys.executable, "-c", start, str(zero_shot.ROOT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"{}\n")
+        process.stdin.close()
+        assert process.wait(60) == 1

@@ -53,7 +53,7 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     with pytest.raises(DeviceError, match=r"this machine has 2 GPUs .* --nproc_per_node=2"):
         choose_device("cuda", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="torch sees no GPU; use --device=cpu"):
+    with pytest.raises(DeviceError, match="PyTorch sees no GPU on this machine; use --device=cpu"):
         choose_device("cuda")
 
 
@@ -61,12 +61,12 @@ def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
     """On a device of 1 GFLOP/s: three forward passes' FLOPs per token; nothing where it is not known."""
     from architecture import model_config
     from model import flops_per_token
-    from training import trainer
+    from training import reporting
     from training.config import TrainConfig
 
     _, records = run("unknown", "--max_iters=2")
     assert all("mfu" not in r for r in records)
-    monkeypatch.setattr(trainer, "peak_flops", lambda name, dtype: 1e9)
+    monkeypatch.setattr(reporting, "peak_flops", lambda name, dtype: 1e9)
     _, records = run("known", "--max_iters=3")
     keys = {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "vocab_size": 257}
     flops = 3 * flops_per_token(model_config(TrainConfig(**keys)))

@@ -1,7 +1,5 @@
 """The training loop: signals, full disks, float16, recomputation, the dyadic schedule, what is logged."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -169,15 +167,3 @@ def test_no_step_synchronises_a_gpu(run, monkeypatch, keys):
     ladders = ("--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True")
     run("a", *ladders, *keys, "--max_iters=12", "--log_interval=5", "--device=cuda")
     assert len(made) == 12
-
-
-def test_mfu_is_of_all_ranks(tiny):
-    """Four ranks at the rate at which one gets a share of the peak get a quarter of it each."""
-    shares = []
-    for world in (1, 4):
-        run = SimpleNamespace(config=tiny(), device=torch.device("cpu"), ranks=SimpleNamespace(world=world))
-        run.config.dtype = "bfloat16"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "peak_flops", lambda name, dtype: 1e9)
-            shares.append(trainer.Trainer.mfu(run, 100.0)["mfu"])
-    assert shares[0] == pytest.approx(4 * shares[1])

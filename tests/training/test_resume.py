@@ -13,7 +13,7 @@ import pytest
 
 from training import checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 60
 KEYS = [f"--max_iters={STEPS}", "--checkpoint_interval=3", "--dropout=0.1", "--dtype=bfloat16"]
 LADDERS = ["--attention=cattn_m", "--ffn=cffn_product", "--cf_eval_clip=True", "--dyadic=True"]

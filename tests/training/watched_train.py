@@ -1,6 +1,6 @@
 """Runs of train.py in the processes of one torchrun (or in one process); each rank writes what it holds.
 
-    torchrun --nproc_per_node=2 tests/watched_train.py RUNS.json
+    torchrun --nproc_per_node=2 tests/training/watched_train.py RUNS.json
 
 RUNS.json: a list of {"arguments": [...], "poison": step, "file_limit": bytes}, the last two optional.
 Rank r of a run with --out_dir=X appends to X.rank<r>.jsonl: digests of every batch, and of weights and
@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from train import main
 from training import trainer

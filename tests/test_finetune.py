@@ -24,7 +24,7 @@ from finetuning.tasks import TASKS
 from tests.conftest import documents
 from tests.finetuning.glue_files import write_task
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 QUICK = ("--device=cpu", "--dtype=float32", "--batch_size=8", "--epochs=1", "--max_length=32", "--seeds=2")
 
 
@@ -57,7 +57,7 @@ def test_all_eight_tasks(trained, glue, tmp_path, capsys):
     out = tmp_path / "out"
     main([trained, f"--data_dir={glue}", f"--out_dir={out}", *QUICK, "--seeds=1"])
     said = capsys.readouterr().out
-    assert "8 results to have, 0 of them already" in said
+    assert "8 results, 0 of them already" in said
     table = (out / "table.md").read_text()
     assert table in said
     header = table.splitlines()[0]
@@ -142,7 +142,7 @@ def test_killed_between_seeds(trained, glue, tmp_path, capsys):
     capsys.readouterr()
     main([*keys, f"--out_dir={killed}"])
     said = capsys.readouterr().out
-    assert "8 results to have, 3 of them already" in said
+    assert "8 results, 3 of them already" in said
     after, whole = results(killed), results(tmp_path / "whole")
     assert {name: after[name] for name in before} == before
     assert (killed / "table.md").read_text() == (tmp_path / "whole" / "table.md").read_text()
@@ -281,7 +281,7 @@ def test_all_mistakes_before_any_training(trained, glue, tmp_path, capsys):
     for mistake in (
         "tasks: 'stsb' is none of", "seeds must be at least 1", "max_length must be at least 8",
         "learning_rates must be of type list of float", "is a run folder of train.py",
-        "nowhere is no folder", "warmup_share must be in [0, 1)", "weight_decay must be 0 or above",
+        "nowhere is not a folder", "warmup_share must be in [0, 1)", "weight_decay must be 0 or above",
     ):  # fmt: skip
         assert mistake in said, mistake
     assert not out.exists()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from accounts import print_accounts
+import count
 from architecture import ModelConfig
 from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
@@ -85,11 +85,11 @@ def test_flops_in_closed_form(tiny, attention, ffn, options):
         assert counted == flops_per_token(config, context)
 
 
-def test_accounts_of_several_models(capsys, monkeypatch):
+def test_counts_of_several_models(capsys, monkeypatch):
     """One line each, with the paper's figure and what adds up to the parameters."""
     monkeypatch.chdir(ROOT)
     small = "config/gpt2_xl.py+config/size/small.py"
-    print_accounts("", ["config/cofrgenet_f.py", small, "config/llama_3b.py"])
+    count.main(["config/cofrgenet_f.py", small, "config/llama_3b.py"])
     head, f, middle, llama, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
     f, llama = (dict(zip(head, line, strict=True)) for line in (f, llama))
     assert (f["parameters"], f["published"], f["cache"]) == ("823,939,952", "985M", "307,200")
@@ -100,9 +100,9 @@ def test_accounts_of_several_models(capsys, monkeypatch):
     assert middle[1:3] == ["124,373,760", "84,953,856"]  # nothing is published under this name
     # nor of what is put on top of a model of the paper
     f = "config/cofrgenet_f.py"
-    print_accounts("", [f"{f}+config/size/small.py"])
-    print_accounts("", [f, "--cf_depth=1"])
-    print_accounts("", ["--n_layer=1"])
+    count.main([f"{f}+config/size/small.py"])
+    count.main([f, "--cf_depth=1"])
+    count.main(["--n_layer=1"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f)]
     assert [line.split()[1:3] for line in lines] == [
         ["82,432,332", "43,012,428"],

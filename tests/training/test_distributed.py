@@ -17,7 +17,7 @@ import pytest
 from data.loader import Dataset, Loader
 from training import checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LADDERS = ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True"]
 PLAIN = [*LADDERS, "--gradient_accumulation_steps=4", "--batch_size=2", "--grad_clip=0.5"]
 
@@ -43,7 +43,7 @@ def train_watched(ranks, folder, runs):
         )
     )
     done = subprocess.run(
-        command(ranks, ROOT / "tests" / "watched_train.py", path),
+        command(ranks, ROOT / "tests" / "training" / "watched_train.py", path),
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

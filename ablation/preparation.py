@@ -1,0 +1,67 @@
+"""Before the first run of an ablation starts: find every mistake, and show the plan."""
+
+from ablation.execution import gpus, tokens_so_far
+from ablation.plan import Plan
+from ablation.product import Planned
+from configurator import ConfigError
+from data import DataError
+from training.config import DEFAULTS, TrainConfig
+from training.inputs import open_data
+
+# the keys that `open_data` reads
+OF_THE_DATA = (
+    *("dataset", "block_size", "vocab_size", "eval_tokens"),
+    *("batch_size", "gradient_accumulation_steps"),
+)
+
+
+def prepare(plan: Plan, runs: list[Planned], parallel: int, remarks: list[str]):
+    """Find the finished runs, check the others, and print the plan. Raises ConfigError."""
+    plan.look()
+    check(plan, runs, parallel)
+    for line in [*remarks, *announcement(plan, runs, parallel)]:
+        print(line, flush=True)
+
+
+def check(plan: Plan, runs: list[Planned], parallel: int):
+    """Check the data sets of the unfinished runs, and the GPUs; raises ConfigError with all mistakes."""
+    mistakes: dict[str, None] = {}
+    seen = set()
+    for run in runs:
+        if unknown := run.config.keys() - DEFAULTS.keys():
+            told = f"{run.name} is on the list with keys that train.py does not know: {', '.join(unknown)}"
+            mistakes[told] = None
+            continue
+        if run.name in plan.done or (data := tuple(run.config[key] for key in OF_THE_DATA)) in seen:
+            continue
+        seen.add(data)
+        try:
+            open_data(TrainConfig(**run.config))
+        except (DataError, OSError) as error:
+            mistakes[str(error)] = None
+    count = len(gpus(runs))
+    if count and parallel > count:
+        mistakes[f"parallel={parallel}, but there are {count} GPUs: give at most --parallel={count}"] = None
+    if mistakes:
+        raise ConfigError(list(mistakes))
+
+
+def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
+    """The plan in words: all runs, the finished ones, and how much is left to train."""
+    todo = [run for run in runs if run.name not in plan.done]
+    lines = [f"  {run.name}{': done' if run.name in plan.done else ''}" for run in runs]
+    tokens = sum(run.tokens - tokens_so_far(plan.folder / run.name) for run in todo)
+    done = [run for arm in plan.arms() for run in arm.runs]
+    hours = sum(run.evaluations[run.last_step]["seconds"] for run in done) / 3600
+    arms = len({run.arm for run in runs})
+    how = "one after the other" if parallel == 1 else f"{parallel} at a time"
+    lines.append(
+        f"{len(runs)} runs of {arms} arms in {plan.folder}, {len(runs) - len(todo)} of them done"
+        + (f" (the finished runs on the list took {hours:.2f} hours)" if hours else "")
+        + f"; to train: {len(todo)} runs, {how}, {tokens:,} tokens"
+    )
+    if others := len(plan.runs.keys() - {run.name for run in runs}):
+        lines.append(
+            f"{others} more runs on the list come from earlier commands: finished ones are in the table"
+        )
+    return lines

@@ -1,0 +1,221 @@
+"""What runs in the process of lm-evaluation-harness, which `zero_shot` starts.
+
+Standard input has the question, one line of JSON with the keywords of `answer`; standard output gets the
+answer as JSON. All that the harness prints goes to standard error, its progress bars included.
+"""
+
+import difflib
+import json
+import os
+import random
+import sys
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data import DataError
+from evaluation import EvaluationError, report
+from evaluation.models import Loaded, open_model
+from training.checkpoint import CheckpointError
+from training.hardware import DeviceError
+
+TESTED = "0.4.13"
+PACKAGES = ("lm_eval", "datasets", "evaluate", "scikit-learn", "sacrebleu")  # what may change a score
+RESAMPLES = 1000  # for standard errors of metrics that are no mean: the harness's 100,000 take minutes
+SEED = 1234  # the harness's
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    question = json.loads(sys.stdin.readline())
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        found = answer(**question)
+    except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
+        found = {"error": str(error)}
+    except torch.OutOfMemoryError as error:
+        found = {"error": f"out of memory ({str(error).splitlines()[0]}): take a smaller batch_size"}
+    with answers:
+        json.dump(found, answers)
+
+
+def end_with_parent():
+    """The parent holds standard input open until it has the answer; it closes when the parent dies."""
+    while os.read(0, 1):  # not sys.stdin.read, which would hold a lock that Python's end needs
+        pass
+    os._exit(1)
+
+
+def answer(
+    models: dict[str, str],
+    which: str,
+    tokenizer: str | None,
+    device: str,
+    dtype: str,
+    tasks: list[str],
+    batch_size: int,
+    limit: int | None,
+    include_path: str | None,
+) -> dict:
+    """models: {name: path}, one at a time in memory -> {models: [{name, facts, dtype, results}], versions}.
+
+    which, tokenizer, device, dtype: see `models.load`; the others: see `evaluate`.
+    """
+    _manager(tasks, include_path)  # the quick mistakes first
+    measured = []
+    for name, path in models.items():
+        loaded = open_model(path, which, tokenizer).load(device, dtype)
+        loaded.name = name
+        results = evaluate(loaded, tasks, batch_size, limit, include_path)
+        measured.append({"name": name, **loaded.facts(), "dtype": loaded.dtype, "results": results})
+    return {"models": measured, "versions": report.versions(PACKAGES)}
+
+
+def evaluate(
+    loaded: Loaded,
+    tasks: list[str],
+    batch_size: int = 8,
+    limit: int | None = None,
+    include_path: str | None = None,
+) -> dict[str, dict]:
+    """Scores of tasks, groups and tags of the harness, {task: {metric: value}}.
+
+    A tag, or a group that has no score of its own, becomes its tasks. Metrics have the harness's names,
+    `acc_norm` and `acc_norm_stderr` say, followed by `,filter` where the task filters what was written.
+    Beside them stands `about`: {version, examples, num_fewshot, higher_is_better} of a task, {version,
+    parts} of a group, parts like this whole. limit: of each task, only so many examples, which is for
+    trying things out. Raises EvaluationError as `load_tasks` does, and where a task asks for what the
+    model cannot do.
+    """
+    chosen = load_tasks(tasks, include_path)
+    from lm_eval.evaluator import evaluate as run
+
+    from evaluation.harness_model import HarnessModel
+
+    leaves = {task.task_name: task for got in chosen for task in got["tasks"].values()}
+    groups = {name: group for got in chosen for name, group in got["groups"].items()}
+    model = HarnessModel(loaded, batch_size)
+    for name, task in leaves.items():
+        if task.OUTPUT_TYPE == "generate_until":
+            model.settings(task.get_config("generation_kwargs") or {}, name)
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=SEED)
+    # the resampling would fork processes, each with a copy of the model
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
+    random.seed(0)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+    found = run(
+        model,
+        {"tasks": leaves, "groups": groups},
+        limit=limit,
+        bootstrap_iters=RESAMPLES,
+        log_samples=False,
+    )
+    scores = {}
+    for got in chosen:
+        scores |= _scores(got["top"], found)
+    return scores
+
+
+def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
+    """The harness's objects, with their data: for each name {tasks, groups, top: those that it names}.
+
+    Raises EvaluationError where the harness is not installed, a task is unknown, its data cannot be had,
+    or it runs code that the model writes.
+    """
+    manager = _manager(tasks, include_path)
+    chosen = []
+    for name in dict.fromkeys(tasks):
+        try:
+            got = manager.load([name])
+        except Exception as error:  # of the network, the hub, the data set, the task's own code
+            reason = (str(error).splitlines() or ["it said nothing"])[0]
+            raise EvaluationError(
+                f"task {name} could not be loaded ({type(error).__name__}: {reason}). The harness's own "
+                "tasks take their data from the Hugging Face hub, or from its cache of earlier runs"
+            ) from error
+        for task in got["tasks"].values():
+            for mark, why in (
+                ("UNSAFE_CODE", "runs code that the model writes"),
+                ("MULTIMODAL", "has images"),
+            ):
+                if getattr(task, mark, False):
+                    raise EvaluationError(
+                        f"task {task.task_name} {why}, which is not supported: leave it out"
+                    )
+        top = [got["groups"][name]] if name in got["groups"] else list(got["tasks"].values())
+        chosen.append({**got, "top": top})
+    return chosen
+
+
+def _manager(tasks: list[str], include_path: str | None):
+    """The harness's TaskManager that knows all of the tasks."""
+    try:
+        import lm_eval
+        import lm_eval.evaluator
+        import lm_eval.tasks
+    except ImportError as error:
+        raise EvaluationError(
+            f"zero-shot tasks need lm-evaluation-harness, and {error.name or error} is not installed: run "
+            f"`pip install lm_eval=={TESTED}`"
+        ) from None
+    if include_path is not None and not Path(include_path).is_dir():
+        raise EvaluationError(f"include_path={include_path} is not a folder")
+    if include_path is not None:
+        manager = _index(include_path, include_defaults=False)
+        # a group may name tasks of the harness, whose thousands of files take a while to read
+        if set(tasks) <= set(manager.all_subtasks):
+            return manager
+    manager = _index(include_path, include_defaults=True)
+    unknown = [name for name in tasks if name not in manager.all_tasks]
+    if unknown:
+        where = f"lm_eval {lm_eval.__version__}" + (f" or {include_path}" if include_path else "")
+        raise EvaluationError(
+            "; ".join(f"{name} is no task of {where}{_near(name, manager)}" for name in unknown)
+        )
+    return manager
+
+
+def _near(name: str, manager) -> str:
+    near = difflib.get_close_matches(name, manager.all_tasks, n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(near)}?" if near else " (`lm-eval ls tasks` lists them)"
+
+
+@lru_cache
+def _index(include_path: str | None, include_defaults: bool):
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=include_path, include_defaults=include_defaults)
+
+
+def _scores(objects: list, found: dict) -> dict[str, dict]:
+    """objects: Tasks and Groups of the harness, found: what it measured -> see `evaluate`"""
+    scores = {}
+    for item in objects:
+        if hasattr(item, "task_name"):
+            name = item.task_name
+            about = {
+                "version": found["versions"][name],
+                "examples": found["n-samples"][name]["effective"],
+                "num_fewshot": found["n-shot"][name],
+                "higher_is_better": found["higher_is_better"][name],
+            }
+        else:
+            name, parts = item.name, _scores(list(item), found)
+            if not item.has_aggregation:
+                scores |= parts
+                continue
+            about = {"version": item.version, "parts": parts}
+        metrics = {
+            key.removesuffix(",none"): float(value)
+            for key, value in found["results"][name].items()
+            if "," in key and not isinstance(value, str)
+        }
+        scores[name] = {**metrics, "about": about}
+    return scores

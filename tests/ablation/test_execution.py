@@ -1,0 +1,92 @@
+"""How the runs of an ablation are started, stopped and told about."""
+
+import os
+import signal
+import subprocess
+
+from ablation import execution
+from ablation.plan import Plan
+from tests.ablation.planned_runs import planned
+
+
+class Counting:
+    """A process that ends at the third look, or at the next one after a signal."""
+
+    def __init__(self, active, slot):
+        self.looks, self.active, self.slot, self.signals = 3, active, slot, []
+        self.returncode = None
+        active.append(self)
+
+    def poll(self):
+        self.looks -= 1
+        if self.looks <= 0 and self.returncode is None:
+            self.returncode = 143 if self.signals else 0
+            self.active.remove(self)
+        return self.returncode
+
+    def send_signal(self, number):
+        self.signals.append(number)
+        self.looks = 1
+
+
+def test_several_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    active, most, slots = [], 0, set()
+
+    def start(run, slot):
+        nonlocal most
+        assert slot not in [process.slot for process in active]
+        process = Counting(active, slot)
+        most = max(most, len(active))
+        slots.add(slot)
+        return process
+
+    plan = Plan(tmp_path)
+    execution.execute(plan, planned(7), start, 3, False)
+    assert (most, slots, len(plan.done)) == (3, {0, 1, 2}, 7)
+
+
+def test_after_a_signal_nothing_is_started(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    active, started, stop = [], [], []
+
+    def start(run, slot):
+        started.append(Counting(active, slot))
+        if len(started) == 2:
+            stop.append(signal.SIGINT)
+        return started[-1]
+
+    plan = Plan(tmp_path)
+    execution.execute(plan, planned(5), start, 2, stop)
+    assert [process.signals for process in started] == [[signal.SIGTERM]] * 2
+    assert "Ctrl-C again" in capsys.readouterr().err
+    assert (plan.done, plan.failed) == (set(), {})
+
+
+def test_what_a_process_gets(tmp_path, monkeypatch):
+    got = []
+    monkeypatch.setattr(subprocess, "Popen", lambda arguments, env, **options: got.append(env))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    (run,) = planned(1)
+    defaults = run.config
+    execution.train(run, 1, tmp_path, defaults, ["4", "7"], 2)
+    execution.train(run, 1, tmp_path, defaults, [], 2)
+    execution.train(run, 0, tmp_path, defaults, [], 1)
+    assert [env.get("CUDA_VISIBLE_DEVICES") for env in got] == [
+        "7",
+        *[os.environ.get("CUDA_VISIBLE_DEVICES")] * 2,
+    ]
+    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None]
+
+
+def test_why_an_attempt_failed(tmp_path):
+    output = tmp_path / "output.log"
+    output.write_text(
+        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: loss nan\n  more\n\n"
+    )
+    assert execution.reason(output, 1) == "loss nan"
+    output.write_text("$ train.py\ntrain.py: the first\n$ train.py\nTraceback\n10%\rKeyError: 'x'\n")
+    assert execution.reason(output, 1) == "KeyError: 'x'"
+    assert execution.reason(output, -9) == "killed by SIGKILL"
+    assert execution.reason(tmp_path / "none", 3) == "status 3"

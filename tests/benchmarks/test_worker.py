@@ -1,0 +1,40 @@
+"""The process of each thing that is measured."""
+
+import os
+
+import pytest
+import torch
+
+from benchmarks.worker import BenchError, Worker, quartiles
+
+CPU = torch.device("cpu")
+
+
+def fails(kind):
+    if kind == "raises":
+        raise ValueError("five")
+    if kind == "dies":
+        os._exit(3)
+    return {"one": lambda: None}
+
+
+def test_a_process_that_fails_is_named():
+    with (
+        Worker("a", CPU, 1, fails, "raises") as worker,
+        pytest.raises(BenchError, match="a: ValueError: five"),
+    ):
+        worker.ask("sections")
+    with (
+        Worker("b", CPU, 1, fails, "dies") as worker,
+        pytest.raises(BenchError, match=r"b: .* exit code 3"),
+    ):
+        worker.ask("sections")
+    with Worker("c", CPU, 1, fails, "nothing") as worker:
+        assert worker.ask("sections") == ["one"]
+        assert worker.ask("time", "one", 0.0) > 0
+    assert not worker.process.is_alive()
+
+
+def test_quartiles():
+    assert quartiles([3.0]) == (3, 3, 3)
+    assert quartiles([5.0, 1.0, 2.0, 3.0, 4.0]) == (2, 3, 4)

@@ -1,0 +1,67 @@
+"""How train.py ends when it cannot go on: one message, from one rank, and a status that is not 0."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from data import DataError
+from training import checkpoint
+from training.checkpoint import CheckpointError
+from training.distributed import LostRankError, OtherRankError, Ranks
+from training.hardware import DeviceError
+from training.log import RunFolderError
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; says why and what to do."""
+
+
+# what a reader can mend; anything else is a bug and shows its traceback
+ERRORS = (DataError, CheckpointError, RunFolderError, DeviceError, TrainingError, OSError)
+
+
+@contextlib.contextmanager
+def endings(ranks: Ranks, out_dir: str) -> Iterator[None]:
+    """Turn what ends a run early into a message that says how to go on, and exit with status 1."""
+    try:
+        yield
+    except OtherRankError:
+        ranks.let_another_speak()
+        sys.exit(1)
+    except LostRankError as error:
+        if error.speak:
+            print(f"\ntrain.py: {error}. {how_to_go_on(out_dir)}", file=sys.stderr, flush=True)
+        os._exit(1)  # threads of the process group may wait for ever
+    except torch.OutOfMemoryError as error:
+        sys.exit(
+            f"train.py: rank {ranks.rank} is out of memory ({str(error).splitlines()[0]}). Take a smaller "
+            "batch_size and as many more gradient_accumulation_steps, or activation_checkpointing=True; "
+            f"--dry_run=True estimates what a step needs. {how_to_go_on(out_dir)}"
+        )
+    except ERRORS as error:
+        sys.exit(f"train.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"train.py: interrupted. {how_to_go_on(out_dir)}")
+
+
+@contextlib.contextmanager
+def one_speaks(ranks: Ranks) -> Iterator[None]:
+    """While the command line is read, only one rank on each machine says what is wrong with it."""
+    speaks = ranks.local_rank == 0
+    try:
+        with contextlib.redirect_stderr(sys.stderr if speaks else io.StringIO()):
+            yield
+    except SystemExit:
+        ranks.let_another_speak(first=speaks)
+        raise
+
+
+def how_to_go_on(out_dir: str) -> str:
+    saved = checkpoint.numbered(Path(out_dir) / "ckpt")
+    where = f"goes on from {saved[-1].name}" if saved else "starts again: there is no checkpoint yet"
+    return f"--resume=True --out_dir={out_dir} {where}"

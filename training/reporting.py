@@ -1,0 +1,145 @@
+"""What a run says on the screen and writes into its folder; of several ranks, the first one alone does."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+
+import configurator
+from architecture import model_config
+from data.loader import Dataset
+from data.mixture import Mixture
+from model import flops_per_token, parameter_counts, without_embeddings
+from training.distributed import Ranks
+from training.hardware import device_name, peak_flops
+from training.log import Log, start_wandb, write_whole
+from training.resume import Progress
+from training.schedule import Dyadic
+
+
+def announcement(
+    config, data: Dataset | Mixture, world: int, device: torch.device, dyadic: Dyadic | None
+) -> str:
+    """What a run says before its first step: keys, data, model, length. config: a TrainConfig."""
+    model = model_config(config)
+    counts = parameter_counts(model)
+    samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
+    tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
+    if isinstance(data, Mixture):
+        sources = "\n  ".join(data.describe(samples))
+        told, epochs = f"{len(data.sources)} data sets, by weight:\n  {sources}\n  ", ""
+    else:
+        told = f"{config.dataset}, {len(data.tokens):,} training tokens, "
+        epochs = f" ({config.max_iters * tokens / len(data.tokens):.2f} epochs)"
+    unused = ""
+    if more := config.vocab_size - data.meta["vocab_size"]:
+        unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
+    ranks = f" on {world} ranks" if world > 1 else ""
+    lines = [
+        configurator.format_config(config),
+        f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
+        f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
+        f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
+        f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
+        f"{epochs}{ranks}, on {device.type}",
+    ]
+    if idle := model.without_effect():
+        lines.append(f"without effect in this model: {', '.join(idle)}")
+    if dyadic:
+        lines.append(dyadic.table())
+    return "\n".join(lines)
+
+
+class Report:
+    """The run folder's config.json and log (and wandb), and what is printed while a run trains.
+
+    folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
+    `resume.restore` found changed. Every method is called on all ranks, and where the first one cannot
+    write, all of them end.
+    """
+
+    def __init__(
+        self,
+        config,
+        ranks: Ranks,
+        device: torch.device,
+        folder: Path,
+        progress: Progress,
+        changes: dict[str, str],
+    ):
+        self.config, self.ranks, self.device = config, ranks, device
+        self.folder, self.progress = folder, progress
+        self.log = self.on_first(lambda: self._open_log(changes))
+
+    @property
+    def tokens(self) -> int:
+        """Trained on so far."""
+        return self.progress.samples * self.config.block_size
+
+    def record(self, values: dict):
+        """Append a record to the log."""
+        record = {"step": self.progress.step, "tokens": self.tokens, **values}
+        self.on_first(lambda: self.log.add(record))
+
+    def training(self, values: dict, seconds: float, tokens_per_second: float):
+        """Record a training step. seconds: of training so far; values: loss, learning rate and so on."""
+        rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
+        self.record({"seconds": seconds, **values, **rate})
+
+    def evaluation(self, result: dict, parts: list[str], ladders: dict):
+        """Record, draw and print an evaluation. result: of `evaluation.evaluate`, parts: of the data."""
+        record = {"seconds": self.progress.seconds, **result}
+        self.record(record | {"ladders": ladders} if ladders else record)
+        self.on_first(lambda: self.log.draw())
+        self.ranks.say(
+            f"step {self.progress.step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
+            f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte"
+            + "".join(f", {name} {result[f'val_loss_{name}']:.4f}" for name in parts)
+        )
+
+    def evaluated(self) -> bool:
+        """Whether the log has an evaluation of this step."""
+        step = self.progress.step
+        seen = self.ranks.first and any(r["step"] == step and "val_loss" in r for r in self.log.records)
+        return self.ranks.any(seen)
+
+    def mfu(self, tokens_per_second: float) -> dict[str, float]:
+        """Model FLOPs utilisation; nothing on a device whose peak is not known."""
+        peak = peak_flops(device_name(self.device), self.config.dtype)
+        if peak is None:
+            return {}
+        flops = 3 * flops_per_token(model_config(self.config)) * tokens_per_second
+        return {"mfu": flops / (peak * self.ranks.world)}
+
+    def stopped(self):
+        """A signal ended the run early, after a checkpoint."""
+        self._close()
+        self.ranks.say(f"stopped at step {self.progress.step:,}; --resume=True goes on from there")
+
+    def done(self):
+        """The run came to its end."""
+        self._close()
+        self.ranks.say(
+            f"done: {self.progress.step:,} steps, {self.tokens:,} tokens; "
+            f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
+        )
+
+    def on_first(self, action):
+        return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
+
+    def _open_log(self, changes: dict[str, str]) -> Log:
+        config, progress, wandb_run = self.config, self.progress, None
+        settings = dataclasses.asdict(config)
+        if config.wandb_log:
+            name = config.wandb_run_name or self.folder.name
+            wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
+            progress.wandb_id = wandb_run.id
+        write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
+        log = Log(self.folder, progress.step, wandb_run)
+        if changes:
+            log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
+        return log
+
+    def _close(self):
+        self.on_first(lambda: self.log.close())
