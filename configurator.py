@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import re
 import runpy
 import sys
@@ -27,6 +28,8 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
+
+from disk import read_json
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
@@ -265,15 +268,10 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
 
 
 def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:
-    import json
-
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        mistakes.append(f"{path}: cannot be read as JSON ({error})")
-        return {}
-    if not isinstance(values, dict):
-        mistakes.append(f"{path}: holds no object")
+        values = read_json(path, ValueError)
+    except ValueError as error:
+        mistakes.append(str(error))
         return {}
     try:
         return getattr(config_class, "of_today", dict)(values)
@@ -296,16 +294,22 @@ def _convert(value, hint, from_text: bool):
         return value
     if from_text:
         value = _from_text(value, hint)
-    if hint is float and type(value) is int:
-        value = float(value)
-    if hint == list[float] and type(value) in (list, tuple):
-        value = [float(item) if type(item) is int else item for item in value]
+    try:
+        if hint is float and type(value) is int:
+            value = float(value)
+        if hint == list[float] and type(value) in (list, tuple):
+            value = [float(item) if type(item) is int else item for item in value]
+    except OverflowError:
+        raise ValueError("is too large for a float") from None
     if hint in LISTS:
         right = type(value) is list and all(type(item) is LISTS[hint] for item in value)
     else:
         right = type(value) is hint
     if not right:
         raise ValueError(f"must be of type {_type_name(hint)}, not {value!r} ({type(value).__name__})")
+    numbers = value if hint == list[float] else [value] if hint is float else []
+    if wrong := [number for number in numbers if not math.isfinite(number)]:
+        raise ValueError(f"must be finite, not {wrong[0]}")
     return value
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
+from disk import parse_json
 from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
@@ -160,7 +160,7 @@ def tokens_so_far(run: Path) -> int:
         log.seek(max(0, os.fstat(log.fileno()).st_size - 65_536))
         for line in reversed(log.read().splitlines()):
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                return json.loads(line)["tokens"]
+                return parse_json(line)["tokens"]
     return 0
 
 

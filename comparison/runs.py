@@ -2,13 +2,13 @@
 
 import functools
 import itertools
-import json
 import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 from architecture import model_config
+from disk import read_json
 from model import flops_per_token, parameter_counts
 from training.config import with_defaults
 from training.log import RunFolderError, read_log
@@ -106,7 +106,7 @@ class Arm:
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Raises RunFolderError where the folder is no run, or was not evaluated once."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = read_json(folder / "config.json", ValueError)
         model_config(config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is no run folder of train.py ({error})") from None

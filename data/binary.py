@@ -32,6 +32,7 @@ from tqdm import tqdm
 from data import DataError
 from data.encoding import Batch, Choice, encode_documents, token_dtype, training_documents, up_to_tokens
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
+from disk import read_json, why_not_written
 
 FORMAT = 1
 PROGRESS = "progress.json"
@@ -236,7 +237,7 @@ def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, .
     if not (folder / PROGRESS).exists():
         return nothing
     try:
-        saved = json.loads((folder / PROGRESS).read_text())
+        saved = read_json(folder / PROGRESS, ValueError)
         progress = _Progress(**saved.pop("progress"))
         if saved != identity:
             raise DataError(
@@ -290,7 +291,7 @@ def _finished(out: Path, recipe: dict) -> dict | None:
         return None
     elsewhere = "choose another --out or delete it"
     try:
-        meta = json.loads((out / "meta.json").read_text())
+        meta = read_json(out / "meta.json", ValueError)
         there = {**{key: meta[key] for key in recipe}, "tokenizer": meta["tokenizer"]["name"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{out} exists and is not a prepared data set: {elsewhere}") from None
@@ -445,4 +446,4 @@ def _blaming(path: Path):
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+        raise DataError(f"cannot write {path}: {why_not_written(error)}") from None

@@ -7,7 +7,6 @@ that looks like numbers stays text.
 import contextlib
 import csv
 import glob
-import json
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data import DataError
+from disk import parse_json
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
 FOREIGN = (".json", ".tsv", ".md", ".html", ".xml", ".arrow", ".gz", ".zst", ".zip", ".bin")
@@ -124,8 +124,8 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
                 continue
             where = f"{path}, line {number}"
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = parse_json(line)
+            except ValueError as error:
                 raise DataError(f"{where}: not JSON ({error})") from None
             if not isinstance(row, dict):
                 raise DataError(f"{where}: holds {type(row).__name__}, not an object")

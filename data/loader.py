@@ -8,7 +8,6 @@ is a pure function of (data set, seed, block size, i) and a resumed run is that 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -21,6 +20,7 @@ import torch
 from data import DataError
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
+from disk import read_json
 
 if TYPE_CHECKING:
     from data.mixture import Mixture
@@ -241,11 +241,8 @@ def _read_meta(folder: Path) -> dict:
         raise DataError(
             f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}{tokenizer}"
         )
-    try:
-        meta = json.loads(path.read_text())
-        version = meta["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read ({error!r}); prepare the data set again") from None
+    meta = read_json(path, DataError, "; prepare the data set again")
+    version = meta.get("format")
     if version != FORMAT:
         raise DataError(
             f"{path} is of format {version}, this code reads {FORMAT}; prepare the data set again"

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from disk import why_not_written
+
 FORMAT = "cofrgenet checkpoint 2"
 REQUIRED = {
     "step",
@@ -57,7 +59,7 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         temporary.unlink(missing_ok=True)
         raise OSError(
-            f"{path} could not be written ({error}); earlier checkpoints are untouched"
+            f"{path} could not be written ({why_not_written(error)}); earlier checkpoints are untouched"
         ) from error
     directory = os.open(folder, os.O_RDONLY)
     try:

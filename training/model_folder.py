@@ -11,22 +11,12 @@ from pathlib import Path
 
 import torch
 
+from disk import read_json
 from training.checkpoint import CheckpointError
 from training.log import write_whole
 
 TOKENIZER = "data_tokenizer.json"
 INDEX = "model.safetensors.index.json"
-
-
-def read_json(path: Path) -> dict:
-    """Raises CheckpointError where the file holds no JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds no object")
-    return content
 
 
 def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
@@ -37,7 +27,7 @@ def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
     index = file(INDEX)
     names = ["model.safetensors"]
     if index.is_file():
-        shards = read_json(index).get("weight_map")
+        shards = read_json(index, CheckpointError).get("weight_map")
         if not isinstance(shards, dict):
             raise CheckpointError(f"{index} has no weight_map")
         names = sorted(set(shards.values()))
@@ -64,7 +54,7 @@ def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
 def read_tokenizer(folder: Path) -> dict | None:
     """The tokenizer as Tokenizer.to_json gave it; raises CheckpointError where it cannot be read."""
     path = folder / TOKENIZER
-    return read_json(path) if path.is_file() else None
+    return read_json(path, CheckpointError) if path.is_file() else None
 
 
 def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: dict[str, str | bytes]):

@@ -16,6 +16,7 @@ import torch
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2
 from data.tokenizer import Tokenizer, build_tokenizer, from_json
+from disk import read_json
 from model import GPT
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
@@ -48,7 +49,7 @@ def open_source(name: str, which: str = "best") -> Source:
         return _from_hub(name)
     content = None
     if is_folder and not is_run:
-        content = model_folder.read_json(path / "config.json")
+        content = read_json(path / "config.json", CheckpointError)
     if content is None:
         if not path.exists():
             raise CheckpointError(
@@ -187,7 +188,7 @@ def _foreign_config(content: dict, path: Path) -> ModelConfig:
 
 def _from_hub(name: str) -> Source:
     path = Path(OWNER, name)
-    content = model_folder.read_json(_download(name, "config.json"))
+    content = read_json(_download(name, "config.json"), CheckpointError)
     config = _foreign_config(content, path / "config.json")
 
     def read():

@@ -9,6 +9,7 @@ from data.loader import Dataset
 from data.mixture import Mixture
 from training import checkpoint
 from training.checkpoint import CheckpointError
+from training.log import read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
 FREE = {
@@ -92,12 +93,14 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
     data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what
-    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this.
+    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this,
+    and RunFolderError where its log is damaged. Writes nothing.
     """
     # best.pt alone: the first checkpoint was cut off between its two names
     found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
     if not found:
         return None
+    read_log(folder)  # before anything is written, because the log goes on behind the checkpoint's step
     path = found[-1]
     try:
         content = checkpoint.load(path, mmap)
