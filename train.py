@@ -25,7 +25,7 @@ from training.checkpoint import CheckpointError
 from training.config import TrainConfig, saved_config
 from training.distributed import LostRankError, OtherRankError, Ranks, ends_process
 from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, peak_flops
-from training.inputs import open_data, open_source
+from training.inputs import open_data, open_source, verify_training_data
 from training.log import RunFolderError, open_run
 from training.resume import fingerprint, restore
 from training.stopping import Stop
@@ -121,6 +121,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))
+        verify_training_data(config, data, ranks, resumed=restored is not None)
         source = None
         if restored is None and config.init_from:
             source = ranks.agree(lambda: open_source(config, data), ERRORS)

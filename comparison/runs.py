@@ -17,7 +17,7 @@ from training.schedule import wake_step
 # keys that say where a run lives or how it is watched, not what it is
 INCIDENTAL = {
     *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
-    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout"),
+    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout", "verify_data"),
 }
 
 
