@@ -143,6 +143,7 @@ def export(source: Source, folder: Path) -> bool:
 
 def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True)
+    checkpoint.check_origin(path, content)
     try:
         config = model_config(content["config"])
     except (KeyError, TypeError, ValueError) as error:

@@ -109,6 +109,7 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
         away = "it" if len(rest) == len(found) - 1 else "it and best.pt, the same file,"
         before = f"goes on from {rest[-1].name}" if rest else "starts from scratch"
         raise CheckpointError(f"{error}; move {away} away, and the run {before}") from None
+    checkpoint.check_origin(path, content)
     try:
         content["config"] = type(config).of_today(content["config"])
     except ValueError as error:
