@@ -204,8 +204,8 @@ def _download(name: str, file: str) -> Path:
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    if file == model_folder.INDEX:
-        return Path(file)  # none of them has shards
+    if file in (model_folder.INDEX, model_folder.CHECKSUMS):
+        return Path(file)  # none of them has shards or such a file
     repository = f"{OWNER}/{name}"
     reason = None
     try:

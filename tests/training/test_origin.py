@@ -22,9 +22,7 @@ def test_the_best_checkpoint_of_another_run_is_refused(run, folder):
     other, _ = run("other", "--seed=2", "--max_iters=2", "--eval_interval=2")
     kept = own.rename(folder / "kept.pt")
     shutil.copy(other / "ckpt" / "best.pt", own)
-    with pytest.raises(
-        CheckpointError, match=r"best\.pt is not of this run: its validation loss"
-    ):
+    with pytest.raises(CheckpointError, match=r"best\.pt is not of this run: its validation loss"):
         pretrained.open_source(str(folder))
     with pytest.raises(SystemExit, match="is not of this run"):
         sample.main([str(folder), "--max_new_tokens=1"])
