@@ -54,7 +54,7 @@ def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
             if name in recorded and _sha256(path) != recorded[name]:
                 raise CheckpointError(
                     f"{path} is damaged, or not the file that was written here: its SHA-256 is not that of "
-                    f"{CHECKSUMS}. Put back the file, or write the folder again. If you changed the weights "
+                    f"{CHECKSUMS}. Put back the file, or write the folder again. If you changed weights "
                     f"on purpose, delete {path.with_name(CHECKSUMS)}"
                 )
             more = load_file(path)
