@@ -136,6 +136,9 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             # defaults in the place of what could not be had would be complained of
             checkable = error.instead is not None
             values |= error.instead or {}
+        except OSError as error:  # of a path that a key names
+            mistakes.append(_of_the_system(error))
+            others, checkable = None, False
         source = "the saved configuration" if isinstance(others, dict) else str(others)
         if isinstance(others, Path):
             others = _read_saved(others, mistakes, config_class)
@@ -155,11 +158,19 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     elif checkable:
         config = config_class(**values)
         # a complaint about a key that was refused already would be about its default
-        complaints = getattr(config, "check", list)()
+        try:
+            complaints = getattr(config, "check", list)()
+        except OSError as error:  # of a path that a key names
+            complaints = [_of_the_system(error)]
         mistakes += [c for c in complaints if not any(re.search(rf"\b{key}\b", c) for key in refused)]
     if mistakes:
         raise ConfigError(mistakes)
     return config
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the system says of a path that cannot be looked at: its name is too long, for one."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def format_config(config) -> str:
@@ -243,7 +254,12 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
     """(the names that a config file assigns, its function `derived`). `_private` names, modules and other
     functions do not count.
     """
-    if not Path(path).is_file():
+    try:
+        is_file = Path(path).is_file()
+    except OSError as error:
+        mistakes.append(_of_the_system(error))
+        return {}, None
+    if not is_file:
         folder = Path(path).parent
         names = [str(p) for p in folder.glob("*.py")] if folder.is_dir() else []
         near = difflib.get_close_matches(path, names, n=3)

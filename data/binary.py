@@ -289,7 +289,7 @@ def _identify(tokenizer: str) -> str:
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not os.path.exists(out) or (out.is_dir() and not any(out.iterdir())):
         return None
     elsewhere = "choose another --out or delete it"
     try:

@@ -41,12 +41,12 @@ def looks_local(name: str) -> bool:
     """Whether a name means a local path, there or not, rather than `name` or `owner/name` of the hub."""
     path = Path(name)
     if (
-        path.exists()
+        os.path.exists(path)  # Path.exists raises an error where a name is too long
         or path.suffix in SUFFIXES + FOREIGN
         or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
     ):
         return True
-    return path.parent != Path(".") and path.parent.exists()
+    return path.parent != Path(".") and os.path.exists(path.parent)
 
 
 def find(names: list[str]) -> list[Path]:
@@ -58,6 +58,12 @@ def find(names: list[str]) -> list[Path]:
     found = []
     for name in names:
         path = Path(name).expanduser()
+        try:
+            path.stat()
+        except FileNotFoundError:
+            pass  # it may be a pattern
+        except OSError as error:
+            raise DataError(f"{name}: {error.strerror}") from None
         if path.is_dir():
             wanted = [suffix for suffix in SUFFIXES if suffix != ".json"]
             paths = sorted(p for p in path.rglob("*") if format_of(p) in wanted and p.is_file())

@@ -181,7 +181,7 @@ def _wrong_texts(texts: tuple) -> str | None:
 
 
 def _lines(path: Path) -> tuple[list[tuple[int, str]], bool]:
-    """([(number from 1, line)] without empty lines at the end, whether the last one lacks its line break)."""
+    """([(number from 1, line)] without empty lines at the end, whether the last lacks its line break)."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:

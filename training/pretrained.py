@@ -44,7 +44,10 @@ def open_source(name: str, which: str = "best") -> Source:
     A run or model folder of that name comes before the hub. Raises CheckpointError.
     """
     path = Path(name)
-    is_run, is_folder = (path / "ckpt").is_dir(), (path / "config.json").is_file()
+    try:
+        is_run, is_folder = (path / "ckpt").is_dir(), (path / "config.json").is_file()
+    except OSError as error:
+        raise CheckpointError(f"{name} cannot be opened ({error.strerror}); give another path") from None
     if name in HUB and not (is_run or is_folder):
         return _from_hub(name)
     content = None
