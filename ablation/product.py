@@ -131,10 +131,8 @@ def product(
                 config = resolved(*arguments, f"--seed={seed}")
                 run = Planned(folder_name(f"{arm}_seed={seed}"), arm, dataclasses.asdict(config))
                 if (length := len(run.name.encode())) > LONGEST_NAME:
-                    mistake = (
-                        f"the name of its folder would have {length} bytes, and {LONGEST_NAME} is the "
-                    )
-                    mistake += "limit: put values into config files, and vary those"
+                    mistake = f"its folder's name would have {length} bytes, more than {LONGEST_NAME}: put "
+                    mistake += "the values into config files, and vary those"
                     mistakes.setdefault(mistake, []).append(arm)
                 if found.setdefault(run.name, run).config != run.config:
                     mistakes.setdefault(f"there would be two runs in a folder {run.name}", []).append(arm)
