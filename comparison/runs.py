@@ -113,6 +113,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     run = Run(name or str(folder), folder, with_defaults(config), read_log(folder))
     if not run.evaluations:
         raise RunFolderError(f"{folder} has no evaluation in its log yet")
+    for step, evaluation in run.evaluations.items():
+        for key in ("val_bits_per_byte", "seconds"):
+            if type(value := evaluation.get(key)) not in (int, float):
+                raise RunFolderError(
+                    f"{folder / 'log.jsonl'}: {key} of the evaluation at step {step:,} is {value!r}, no "
+                    "number; mend the line, or take it out"
+                )
     return run
 
 

@@ -113,8 +113,11 @@ def read_log(folder: Path) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             record = parse_json(line)
+            numbers = {key: record[key] for key in ("loss", "val_loss") if key in record}
             if type(record["step"]) is not int or type(record["tokens"]) is not int:
                 raise ValueError("no record")
+            if any(type(number) not in (int, float) for number in numbers.values()):
+                raise ValueError("no loss")
             records.append(record)
         except (ValueError, KeyError, TypeError, IndexError):
             if number < len(lines):

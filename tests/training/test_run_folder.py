@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from training import checkpoint, log
 from training.log import RunFolderError, open_run, read_log, write_whole
@@ -142,8 +144,36 @@ def test_a_full_disk_is_called_full(tmp_path, monkeypatch):
         opened.sync()
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder that is a disk of 300 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can make a disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk):
+    content = {**dict.fromkeys(checkpoint.REQUIRED), "step": 1}
+    path = checkpoint.save(small_disk / "ckpt", 1, {**content, "model": torch.ones(20_000)}, 9, True)
+    with pytest.raises(OSError, match=r"step_00000002\.pt could not be written \(the disk is full"):
+        checkpoint.save(small_disk / "ckpt", 2, {**content, "model": torch.ones(100_000)}, 9, True)
+    assert sorted((small_disk / "ckpt").iterdir()) == [small_disk / "ckpt" / "best.pt", path]
+    assert checkpoint.load(path)["step"] == 1
+
+
 def test_records_are_held_against_what_a_record_is(tmp_path):
-    for line in ("[]", '{"step": true, "tokens": 1}', '{"step": 1}', "7", '{"step": 1.5, "tokens": 1}'):
+    for line in (
+        "[]",
+        '{"step": true, "tokens": 1}',
+        '{"step": 1}',
+        "7",
+        '{"step": 1.5, "tokens": 1}',
+        '{"step": 1, "tokens": 1, "loss": "1"}',
+    ):
         (tmp_path / "log.jsonl").write_text(f"{line}\n" + json.dumps({"step": 1, "tokens": 8}) + "\n")
         with pytest.raises(RunFolderError, match="line 1: damaged"):
             read_log(tmp_path)
