@@ -72,7 +72,7 @@ class Dataset:
                 table = np.lib.format.read_array(file, allow_pickle=False)
         except DataError:
             raise
-        except (OSError, ValueError, MemoryError) as error:
+        except Exception as error:  # NumPy reads the header as Python, whose errors are of all kinds
             raise DataError(f"{path} cannot be read: {error}") from None
         if table.dtype.kind not in "iu":
             raise DataError(f"{path} holds {table.dtype}, not whole numbers; prepare the data set again")

@@ -107,6 +107,10 @@ def huge_header(path):
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
 
 
+def torn_header(path):
+    path.write_bytes(path.read_bytes().replace(b"{", b"q", 1))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -115,6 +119,7 @@ def huge_header(path):
         (torch_archive, "cannot be read"),
         (lambda path: np.savez(path.open("wb"), a=np.zeros(3)), "cannot be read"),
         (huge_header, "cannot be read"),
+        (torn_header, "cannot be read"),
         (lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
         (lambda path: np.save(path, np.zeros(257)), "holds float64, not whole numbers"),
         (lambda path: np.save(path, np.full(257, -1)), "holds -1, and no token has so many bytes"),
