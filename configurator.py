@@ -168,11 +168,6 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     return config
 
 
-def _of_the_system(error: OSError) -> str:
-    """What the system says of a path that cannot be looked at: its name is too long, for one."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-
-
 def format_config(config) -> str:
     """One `key = value` line per field, in order; `*` marks what differs from the default."""
     lines = []
@@ -281,6 +276,11 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
     }
     derived = namespace.get("derived")
     return assigned, derived if callable(derived) else None
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the system says of a path that cannot be looked at: its name is too long, for one."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:

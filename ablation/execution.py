@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,6 @@ from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
-from disk import parse_json
 from training.stopping import Stop
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
@@ -159,8 +159,8 @@ def tokens_so_far(run: Path) -> int:
     with contextlib.suppress(OSError, ValueError), open(run / "log.jsonl", "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - 65_536))
         for line in reversed(log.read().splitlines()):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                return parse_json(line)["tokens"]
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                return json.loads(line)["tokens"]
     return 0
 
 
