@@ -24,7 +24,7 @@ SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
 CHUNK = 1 << 20  # characters read at a time
 BLANK = re.compile(r"[ \t\n\r]*")  # what JSON allows between its parts
-# only the end of the text read so far can be the reason for a mistake this near to it
+# characters: an error in JSON this near to the end of what was read may mean that more must be read first
 NEAR_THE_END = 16
 
 
@@ -52,7 +52,7 @@ def looks_local(name: str) -> bool:
 def find(names: list[str]) -> list[Path]:
     """The files that the names stand for (files, folders searched in depth, globs), each once, in order.
 
-    In a folder, .json files are passed over: beside texts they hold something about them.
+    A folder's .json files are left out: beside texts they usually describe them.
     Raises DataError for a name without a file and for a file whose format is not known.
     """
     found = []
@@ -192,7 +192,7 @@ def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
         where = f"{path}, element {number}"
         try:
             row = characters.decode()
-        except (DataError, UnicodeDecodeError):  # of the file, not of what it says
+        except (DataError, UnicodeDecodeError):  # the file cannot be read: this is no mistake in JSON
             raise
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON ({error})") from None
@@ -207,7 +207,7 @@ def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
 
 
 class _Characters:
-    """The text of a file from `place` on, as much as has been read of it."""
+    """A file's text as far as it was read; `place` is the index of the next character in `text`."""
 
     def __init__(self, file: TextIO):
         self.file, self.text, self.place = file, "", 0
@@ -220,7 +220,7 @@ class _Characters:
         return bool(chunk)
 
     def next(self) -> str:
-        """The next character that is not blank, which `place` then is that of; "" at the end."""
+        """The next character that is not blank, "" at the end of the file; `place` moves there."""
         while (place := BLANK.match(self.text, self.place).end()) == len(self.text):
             self.place = place
             if not self.read_on():

@@ -157,8 +157,8 @@ def load(path: Path, mmap: bool = False) -> dict:
 def check_origin(path: Path, content: dict):
     """Raises CheckpointError where the best.pt of a run folder is no checkpoint of that run.
 
-    content: what `load` returned. The run's log tells: it has an evaluation at the step of best.pt, with
-    exactly its loss. A log that does not begin at step 0 may lack it: an earlier one was moved away.
+    content: what `load` returned. The run's log has an evaluation at the step of best.pt, with exactly its
+    loss. Only a log that does not begin at step 0 may lack that: an earlier log was moved away.
     """
     if (path.parent.name, path.name) != ("ckpt", "best.pt"):
         return

@@ -46,15 +46,17 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
 def verify_training_data(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks, resumed: bool):
     """Read the whole training split and compare it with what was prepared; raises DataError.
 
-    verify_data=None: at the start of a run that reads at least half as many tokens as the split has.
-    Reading and checking a token takes about 4 ns, training on it 200 ns or more, even on eight GPUs: at
-    most 4 % of such a run, and below 1 % on one GPU. One rank of each machine reads, the others wait.
+    verify_data=None: at the start of a run that reads at least half as many tokens as the split has, where
+    checksums are recorded. Reading and checking a token takes about 4 ns then, training on it 200 ns or more,
+    even on eight GPUs: at most 4 % of such a run, and below 1 % on one GPU. One rank of each machine reads,
+    the others wait.
     """
     wanted, sources = config.verify_data, data.sources if isinstance(data, Mixture) else [data]
     if wanted is None:
         samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
         tokens = sum(len(source.tokens) for source in sources)
-        wanted = not resumed and 2 * samples * config.block_size >= tokens
+        recorded = all("files" in source.meta for source in sources)
+        wanted = recorded and not resumed and 2 * samples * config.block_size >= tokens
     if not wanted:
         return
     portions = data.verified() if ranks.local_rank == 0 else iter(())

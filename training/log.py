@@ -19,7 +19,7 @@ from pathlib import Path
 from disk import parse_json, why_not_written
 
 FILES = ("config.json", "log.jsonl", "loss.png")
-# what a start that ended early can leave behind, and what ablate.py keeps of it: nothing of a run's
+# left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
 LEFT_OVERS = {".lock", "output.log", "wandb", *(f"{name}.tmp" for name in FILES)}
 
 

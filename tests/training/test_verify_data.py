@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.test_checksums import flip_a_bit
+from tests.data.test_checksums import flip_a_bit, forget_checksums, write_zeros
 from training import inputs
 
 
@@ -45,6 +45,17 @@ def test_training_data_are_read_whole_on_request_and_before_a_long_run(run, dama
     said = refused(run, *keys, "--max_iters=12", "--resume=True", "--verify_data=True")
     assert "train.bin is damaged" in said
     run("a", *keys, "--max_iters=12", "--resume=True")
+
+
+def test_data_without_checksums_are_counted_on_request_alone(run, dataset, tmp_path):
+    """Counting takes ten times as long as a checksum."""
+    folder = Path(shutil.copytree(dataset, tmp_path / "older"))
+    forget_checksums(folder)
+    write_zeros(folder / "train.bin")
+    keys = (f"--dataset={folder}", "--batch_size=32", "--n_layer=1")
+    said = refused(run, *keys, "--max_iters=2", "--verify_data=True")
+    assert "train.bin does not hold what meta.json counts" in said
+    run("a", *keys, "--max_iters=12", "--eval_interval=12")
 
 
 class TwoRanks:
