@@ -47,9 +47,9 @@ def verify_training_data(config: TrainConfig, data: Dataset | Mixture, ranks: Ra
     """Read the whole training split and compare it with what was prepared; raises DataError.
 
     verify_data=None: at the start of a run that reads at least half as many tokens as the split has, where
-    checksums are recorded. Reading and checking a token takes about 4 ns then, training on it 200 ns or more,
-    even on eight GPUs: at most 4 % of such a run, and below 1 % on one GPU. One rank of each machine reads,
-    the others wait.
+    checksums are recorded. Then reading and checking a token takes about 4 ns, training on it 200 ns or
+    more, even on eight GPUs: at most 4 % of such a run, and below 1 % on one GPU. One rank of each machine
+    reads, the others wait.
     """
     wanted, sources = config.verify_data, data.sources if isinstance(data, Mixture) else [data]
     if wanted is None:
