@@ -21,6 +21,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import re
 import runpy
 import sys
@@ -30,6 +31,8 @@ import typing
 from collections.abc import Callable
 from os.path import isfile
 from pathlib import Path
+
+from disk import read_json
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
@@ -142,6 +145,9 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             # defaults in the place of what could not be had would be complained of
             checkable = error.instead is not None
             values |= error.instead or {}
+        except OSError as error:  # of a path that a key names
+            mistakes.append(_of_the_system(error))
+            others, checkable = None, False
         source = "the saved configuration" if isinstance(others, dict) else str(others)
         if isinstance(others, Path):
             others = _read_saved(others, mistakes, config_class)
@@ -161,7 +167,10 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     elif checkable:
         config = config_class(**values)
         # a complaint about a key that was refused already would be about its default
-        complaints = getattr(config, "check", list)()
+        try:
+            complaints = getattr(config, "check", list)()
+        except OSError as error:  # of a path that a key names
+            complaints = [_of_the_system(error)]
         mistakes += [c for c in complaints if not any(re.search(rf"\b{key}\b", c) for key in refused)]
     if mistakes:
         raise ConfigError(mistakes)
@@ -264,7 +273,12 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
     """(the names that a config file assigns, its function `derived`). `_private` names, modules and other
     functions do not count.
     """
-    if not Path(path).is_file():
+    try:
+        is_file = Path(path).is_file()
+    except OSError as error:
+        mistakes.append(_of_the_system(error))
+        return {}, None
+    if not is_file:
         folder = Path(path).parent
         names = [str(p) for p in folder.glob("*.py")] if folder.is_dir() else []
         near = difflib.get_close_matches(path, names, n=3)
@@ -288,16 +302,16 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
     return assigned, derived if callable(derived) else None
 
 
-def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:
-    import json
+def _of_the_system(error: OSError) -> str:
+    """What the system says of a path that cannot be looked at: its name is too long, for one."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
+
+def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        mistakes.append(f"{path}: cannot be read as JSON ({error})")
-        return {}
-    if not isinstance(values, dict):
-        mistakes.append(f"{path}: holds no object")
+        values = read_json(path, ValueError)
+    except ValueError as error:
+        mistakes.append(str(error))
         return {}
     try:
         return getattr(config_class, "of_today", dict)(values)
@@ -320,16 +334,22 @@ def _convert(value, hint, from_text: bool):
         return value
     if from_text:
         value = _from_text(value, hint)
-    if hint is float and type(value) is int:
-        value = float(value)
-    if hint == list[float] and type(value) in (list, tuple):
-        value = [float(item) if type(item) is int else item for item in value]
+    try:
+        if hint is float and type(value) is int:
+            value = float(value)
+        if hint == list[float] and type(value) in (list, tuple):
+            value = [float(item) if type(item) is int else item for item in value]
+    except OverflowError:
+        raise ValueError("is too large for a float") from None
     if hint in LISTS:
         right = type(value) is list and all(type(item) is LISTS[hint] for item in value)
     else:
         right = type(value) is hint
     if not right:
         raise ValueError(f"must be of type {_type_name(hint)}, not {value!r} ({type(value).__name__})")
+    numbers = value if hint == list[float] else [value] if hint is float else []
+    if wrong := [number for number in numbers if not math.isfinite(number)]:
+        raise ValueError(f"must be finite, not {wrong[0]}")
     return value
 
 

@@ -60,7 +60,7 @@ def main(argv: list[str]):
         "per token at block_size, causal attention counted in full; cache: bytes per past token in bfloat16"
     )
     for name, config in zip(models, configs, strict=True):
-        if idle := config.without_effect():
+        if idle := config.unused_keys():
             print(f"without effect in {name or 'this model'}: {', '.join(idle)}")
 
 

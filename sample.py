@@ -80,6 +80,11 @@ def main(argv: list[str]):
             keep(Path(config.out_dir), source.path, config, text)
     except KeyboardInterrupt:
         sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
+    except RuntimeError as error:
+        if step is None or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        reason = (str(getattr(error, "inner_exception", error)).splitlines() or [type(error).__name__])[0]
+        sys.exit(f"sample.py: torch.compile failed ({reason}); mend the compiler, or leave out --compile")
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         sys.stderr.close()
         sys.exit(1)

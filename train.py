@@ -26,7 +26,7 @@ from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
 from training.endings import ERRORS, TrainingError, endings, one_speaks
 from training.hardware import choose_device, choose_dtype, keep_freed_memory
-from training.inputs import open_data, open_source, saved_config
+from training.inputs import open_data, open_source, saved_config, verify_training_data
 from training.log import open_run
 from training.optimizer import Optimizer, adamw, muon
 from training.reporting import Report, announcement
@@ -74,6 +74,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))
+        verify_training_data(config, data, ranks, resumed=restored is not None)
         source = None
         if restored is None and config.init_from:
             source = ranks.agree(lambda: open_source(config, data), ERRORS)

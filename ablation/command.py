@@ -13,7 +13,8 @@ from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
-from training.config import DEFAULTS, TrainConfig, saved_config
+from training.config import DEFAULTS, TrainConfig
+from training.inputs import saved_config
 from training.log import RunFolderError
 
 

@@ -194,7 +194,7 @@ def tokens_so_far(run: Path) -> int:
     with contextlib.suppress(OSError, ValueError), open(run / "log.jsonl", "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - 65_536))
         for line in reversed(log.read().splitlines()):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                 return json.loads(line)["tokens"]
     return 0
 

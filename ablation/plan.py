@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
+from disk import read_json
 from training import checkpoint
 from training.config import with_defaults
 from training.log import RunFolderError, read_log, write_whole
@@ -42,7 +43,7 @@ class Plan:
 
     def read(self, path: Path):
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path, ValueError)
             if content["format"] != FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
             self.runs = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from configurator import ConfigError, stacked
 from training.config import OF_LADDERS
 
+LONGEST_NAME = 240  # bytes; most file systems take 255
+
 
 @dataclass
 class Choice:
@@ -102,6 +104,14 @@ def product(
             known[arguments] = resolve(list(arguments))
         return known[arguments]
 
+    wrong = [
+        f"{model}: {file!r} is no config file; write a.py, or a.py+b.py for b.py on top of a.py"
+        for model in models
+        for file in model.split("+")
+        if not file.endswith(".py")
+    ]
+    if wrong:
+        raise ConfigError(wrong)
     for model, choices in itertools.product(models, itertools.product(*axes)):
         files = [f for stack in (stacks[model], *(c.files for c in choices)) for f in stack]
         overrides = {key: value for c in choices for key, value in c.overrides.items()}
@@ -124,6 +134,10 @@ def product(
             for seed in seeds or [resolved(*arguments).seed]:
                 config = resolved(*arguments, f"--seed={seed}")
                 run = Planned(folder_name(f"{arm}_seed={seed}"), arm, dataclasses.asdict(config))
+                if (length := len(run.name.encode())) > LONGEST_NAME:
+                    mistake = f"its folder's name would have {length} bytes, more than {LONGEST_NAME}: put "
+                    mistake += "the values into config files, and vary those"
+                    mistakes.setdefault(mistake, []).append(arm)
                 if found.setdefault(run.name, run).config != run.config:
                     mistakes.setdefault(f"there would be two runs in a folder {run.name}", []).append(arm)
         except ConfigError as error:

@@ -2,13 +2,13 @@
 
 import functools
 import itertools
-import json
 import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 from architecture import model_config
+from disk import read_json
 from model import flops_per_token, parameter_counts
 from training.config import with_defaults
 from training.log import RunFolderError, read_log
@@ -17,7 +17,7 @@ from training.schedule import wake_step
 # keys that say where a run lives or how it is watched, not what it is
 INCIDENTAL = {
     *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
-    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout"),
+    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout", "verify_data"),
 }
 
 
@@ -106,13 +106,20 @@ class Arm:
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Raises RunFolderError where the folder is no run, or was not evaluated once."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = read_json(folder / "config.json", ValueError)
         model_config(config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is not a run folder of train.py ({error})") from None
     run = Run(name or str(folder), folder, with_defaults(config), read_log(folder))
     if not run.evaluations:
         raise RunFolderError(f"{folder} has no evaluation in its log yet")
+    for step, evaluation in run.evaluations.items():
+        for key in ("val_bits_per_byte", "seconds"):
+            if type(value := evaluation.get(key)) not in (int, float):
+                raise RunFolderError(
+                    f"{folder / 'log.jsonl'}: {key} of the evaluation at step {step:,} is {value!r}, no "
+                    "number; mend the line, or take it out"
+                )
     return run
 
 

@@ -4,7 +4,7 @@
                          uint16 (uint32 for a vocabulary above 65,536); test.bin where one was asked for
     token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text
     tokenizer.json       only for a BPE
-    meta.json            counts, tokenizer, source, versions
+    meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
 
 A document belongs to a split by the hash of its text, so its duplicates follow it and the split does not
 depend on the order. The folder appears under its name only when it is complete: until then it is
@@ -29,9 +29,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data import DataError
+from data import DataError, checksums
 from data.encoding import Batch, Choice, encode_documents, token_dtype, training_documents, up_to_tokens
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
+from disk import read_json, why_not_written
 
 FORMAT = 1
 PROGRESS = "progress.json"
@@ -124,7 +125,7 @@ def prepare(
             meta["missing_documents"] = known_documents - done.read
         try:
             _check_counts(done, None if cut else before + reader.count)
-            _verify(partial, meta, token_bytes)
+            meta["files"] = checksums.of_splits(partial, meta, token_bytes)
         except DataError:
             (partial / PROGRESS).unlink(missing_ok=True)  # going on would only lead here again
             raise
@@ -133,6 +134,8 @@ def prepare(
         if tokenizer_json is not None:
             with _writing(partial / "tokenizer.json") as file:
                 file.write(tokenizer_json.encode())
+        for name in ("token_bytes.npy", *(["tokenizer.json"] if tokenizer_json is not None else [])):
+            meta["files"][name] = checksums.of_file(partial / name)
         with _writing(partial / "meta.json") as file:
             file.write(json.dumps(meta, indent=2).encode())
     return meta
@@ -236,7 +239,7 @@ def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, .
     if not (folder / PROGRESS).exists():
         return nothing
     try:
-        saved = json.loads((folder / PROGRESS).read_text())
+        saved = read_json(folder / PROGRESS, ValueError)
         progress = _Progress(**saved.pop("progress"))
         if saved != identity:
             raise DataError(
@@ -286,11 +289,11 @@ def _identify(tokenizer: str) -> str:
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not os.path.exists(out) or (out.is_dir() and not any(out.iterdir())):
         return None
     elsewhere = "choose another --out or delete it"
     try:
-        meta = json.loads((out / "meta.json").read_text())
+        meta = read_json(out / "meta.json", ValueError)
         there = {**{key: meta[key] for key in recipe}, "tokenizer": meta["tokenizer"]["name"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{out} exists and is not a prepared data set: {elsewhere}") from None
@@ -371,22 +374,6 @@ def _empty_split(split: str, done: _Progress) -> str:
     )
 
 
-def _verify(folder: Path, meta: dict, token_bytes: np.ndarray) -> None:
-    """Read the tokens back: their bytes must be those of the texts, their end-of-texts the documents."""
-    for split, count in meta["splits"].items():
-        tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
-        found = {"documents": 0, "tokens": len(tokens), "bytes": 0}
-        for start in range(0, len(tokens), 1 << 24):
-            part = tokens[start : start + (1 << 24)]
-            found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
-            found["documents"] += int((part == meta["end_of_text"]).sum())
-        if found != count:
-            raise DataError(
-                f"{split}.bin does not hold what was written: {found} instead of {count}. Either the disk "
-                "lost something or the tokenizer is not lossless; nothing was kept"
-            )
-
-
 @contextlib.contextmanager
 def _partial_folder(out: Path) -> Iterator[Path]:
     """`<out>.partial`, renamed to `out` at the end. It starts empty and is removed if anything goes wrong,
@@ -445,4 +432,4 @@ def _blaming(path: Path):
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+        raise DataError(f"cannot write {path}: {why_not_written(error)}") from None

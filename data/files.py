@@ -1,50 +1,77 @@
-"""Documents out of local files: .txt, .jsonl, .csv and .parquet, each read as a stream.
+"""Documents out of local files: .txt, .jsonl, .json, .csv and .parquet, each read as a stream.
 
-The standard library reads all but Parquet: its mistakes can be traced to a line, and a column of text
-that looks like numbers stays text.
+All but Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). The standard library reads all but
+Parquet: its mistakes can be traced to a line, and a column of text that looks like numbers stays text.
 """
 
 import contextlib
 import csv
 import glob
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
-from data import DataError
+from data import DataError, compressed
+from data.compressed import MAX_EXPANSION
+from disk import parse_json
 
-SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
-FOREIGN = (".json", ".tsv", ".md", ".html", ".xml", ".arrow", ".gz", ".zst", ".zip", ".bin")
+SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
+FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
 CHUNK = 1 << 20  # characters read at a time
+BLANK = re.compile(r"[ \t\n\r]*")  # what JSON allows between its parts
+# characters: an error in JSON this near to the end of what was read may mean that more must be read first
+NEAR_THE_END = 16
+
+
+def format_of(path: Path) -> str | None:
+    """One of SUFFIXES: rows.jsonl and rows.jsonl.gz are both ".jsonl". None for any other file."""
+    suffix = path.suffix
+    if suffix in compressed.ENDINGS:
+        suffix = Path(path.stem).suffix
+        return suffix if suffix in SUFFIXES and suffix != ".parquet" else None
+    return suffix if suffix in SUFFIXES else None
 
 
 def looks_local(name: str) -> bool:
     """Whether a name means a local path, there or not, rather than `name` or `owner/name` of the hub."""
     path = Path(name)
     if (
-        path.exists()
+        os.path.exists(path)  # Path.exists raises an error where a name is too long
         or path.suffix in SUFFIXES + FOREIGN
         or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
     ):
         return True
-    return path.parent != Path(".") and path.parent.exists()
+    return path.parent != Path(".") and os.path.exists(path.parent)
 
 
 def find(names: list[str]) -> list[Path]:
     """The files that the names stand for (files, folders searched in depth, globs), each once, in order.
 
+    A folder's .json files are left out: beside texts they usually describe them.
     Raises DataError for a name without a file and for a file whose format is not known.
     """
     found = []
     for name in names:
         path = Path(name).expanduser()
+        try:
+            path.stat()
+        except FileNotFoundError:
+            pass  # it may be a pattern
+        except OSError as error:
+            raise DataError(f"{name}: {error.strerror}") from None
         if path.is_dir():
-            paths = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+            wanted = [suffix for suffix in SUFFIXES if suffix != ".json"]
+            paths = sorted(p for p in path.rglob("*") if format_of(p) in wanted and p.is_file())
             if not paths:
-                raise DataError(f"{name}: the folder holds no {', '.join(SUFFIXES)} file")
+                raise DataError(
+                    f"{name}: the folder holds no {', '.join(wanted)} file; .json files must be named, as "
+                    f"in '{name}/*.json'"
+                )
         elif path.exists():
             paths = [path]
         else:
@@ -52,23 +79,39 @@ def find(names: list[str]) -> list[Path]:
             if not paths:
                 raise DataError(f"{name}: no such file or folder")
         for path in paths:
-            if path.suffix not in SUFFIXES:
-                raise DataError(f"{path}: unknown format; the ending must be one of {', '.join(SUFFIXES)}")
+            if format_of(path) is None:
+                raise DataError(
+                    f"{path}: unknown format; the ending must be one of {', '.join(SUFFIXES)}, all but the "
+                    f"last also with one of {', '.join(compressed.ENDINGS)} behind it"
+                )
         found += paths
     return list(dict.fromkeys(found))
 
 
-def documents(paths: list[Path], field: str, separator: str | None) -> Iterator[str]:
-    """The documents of the files, in order. Raises DataError that names the file and the line."""
+def documents(
+    paths: list[Path], field: str, separator: str | None, max_expansion: int = MAX_EXPANSION
+) -> Iterator[str]:
+    """The documents of the files, in order. Raises DataError that names the file and the line.
+
+    max_expansion: see data/compressed.py.
+    """
     for path in paths:
-        if path.suffix == ".txt":
-            yield from _text(path, separator)
-        elif path.suffix == ".jsonl":
-            yield from _json_lines(path, field)
-        elif path.suffix == ".csv":
-            yield from _csv(path, field)
-        else:
+        if format_of(path) == ".parquet":
             yield from _parquet(path, field)
+            continue
+        with readable(path, max_expansion), compressed.opened(path, max_expansion) as file:
+            form = format_of(path)
+            if form == ".json":  # much that goes by this name is JSON lines
+                begins_with = file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+                form = ".jsonl" if begins_with == b"{" else form
+            # CSV has line ends within its texts, JSON none but \n
+            newline = {".txt": None, ".csv": ""}.get(form, "\n")
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+            if form == ".txt":
+                yield from _text(text, separator)
+            else:
+                read = {".csv": _csv, ".json": _json_list, ".jsonl": _json_lines}[form]
+                yield from read(text, path, field)
 
 
 def text_of(row: dict, field: str, where: str) -> str:
@@ -84,18 +127,19 @@ def text_of(row: dict, field: str, where: str) -> str:
 
 
 @contextlib.contextmanager
-def readable(path: Path):
+def readable(path: Path, max_expansion: int = MAX_EXPANSION):
     """Turn the errors of opening, reading and decoding a file into a DataError."""
     try:
         yield
     except UnicodeDecodeError:
-        raise DataError(f"{path}{_undecodable_line(path)}: not UTF-8; convert it first") from None
+        line = _undecodable_line(path, max_expansion)
+        raise DataError(f"{path}{line}: not UTF-8; convert it first") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
 
-def _undecodable_line(path: Path) -> str:
-    with path.open("rb") as file:
+def _undecodable_line(path: Path, max_expansion: int) -> str:
+    with compressed.opened(path, max_expansion) as file:
         for number, line in enumerate(file, 1):
             try:
                 line.decode()
@@ -104,46 +148,111 @@ def _undecodable_line(path: Path) -> str:
     return ""
 
 
-def _text(path: Path, separator: str | None) -> Iterator[str]:
-    with readable(path), path.open(encoding="utf-8-sig") as file:
-        if separator is None:
-            yield file.read()
-            return
-        rest = ""
-        # As much again as is left over: a file without the separator costs no more than two readings.
-        while chunk := file.read(max(CHUNK, len(rest))):
-            *complete, rest = (rest + chunk).split(separator)
-            yield from complete
-        yield rest
+def _text(file: TextIO, separator: str | None) -> Iterator[str]:
+    if separator is None:
+        yield file.read()
+        return
+    rest = ""
+    # As much again as is left over: a file without the separator costs no more than two readings.
+    while chunk := file.read(max(CHUNK, len(rest))):
+        *complete, rest = (rest + chunk).split(separator)
+        yield from complete
+    yield rest
 
 
-def _json_lines(path: Path, field: str) -> Iterator[str]:
-    with readable(path), path.open(encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+def _json_lines(file: TextIO, path: Path, field: str) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
             where = f"{path}, line {number}"
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = parse_json(line)
+            except ValueError as error:
                 raise DataError(f"{where}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{where}: holds {type(row).__name__}, not an object")
-            yield text_of(row, field, where)
+            yield _text_of_element(row, field, where)
 
 
-def _csv(path: Path, field: str) -> Iterator[str]:
-    csv.field_size_limit(sys.maxsize)  # a document may be longer than the 128 KiB that csv allows
-    with readable(path), path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, strict=True)
+def _text_of_element(row, field: str, where: str) -> str:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: holds {type(row).__name__}, not an object")
+    return text_of(row, field, where)
+
+
+def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
+    """The elements of the list are decoded one at a time, so that memory holds one of them."""
+    characters = _Characters(file)
+    if (mark := characters.next()) != "[":
+        raise DataError(
+            f"{path}: begins with {mark!r}: a .json file must hold a list of objects, or an object a line"
+        )
+    characters.place += 1
+    number, mark = 0, "," if characters.next() != "]" else "]"
+    while mark == ",":
+        characters.place += number > 0  # the comma
+        number += 1
+        where = f"{path}, element {number}"
         try:
-            for row in rows:
-                where = f"{path}, line {rows.line_num}"
-                if None in row or None in row.values():
-                    raise DataError(f"{where}: not as many columns as in the first line")
-                yield text_of(row, field, where)
-        except csv.Error as error:
-            raise DataError(f"{path}, line {rows.reader.line_num}: not CSV ({error})") from None
+            row = characters.decode()
+        except (DataError, UnicodeDecodeError):  # the file cannot be read: this is no mistake in JSON
+            raise
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not JSON ({error})") from None
+        yield _text_of_element(row, field, where)
+        mark = characters.next()
+    if mark != "]":
+        found = repr(mark) if mark else "the end of the file"
+        raise DataError(f"{path}: {found} follows element {number}, not a comma or the end of the list")
+    characters.place += 1
+    if mark := characters.next():
+        raise DataError(f"{path}: {mark!r} follows the end of the list; nothing may")
+
+
+class _Characters:
+    """A file's text as far as it was read; `place` is the index of the next character in `text`."""
+
+    def __init__(self, file: TextIO):
+        self.file, self.text, self.place = file, "", 0
+        self.decoder = json.JSONDecoder()
+
+    def read_on(self) -> bool:
+        # as much again as is left over: a long value costs no more than two readings
+        chunk = self.file.read(max(CHUNK, len(self.text) - self.place))
+        self.text, self.place = self.text[self.place :] + chunk, 0
+        return bool(chunk)
+
+    def next(self) -> str:
+        """The next character that is not blank, "" at the end of the file; `place` moves there."""
+        while (place := BLANK.match(self.text, self.place).end()) == len(self.text):
+            self.place = place
+            if not self.read_on():
+                return ""
+        self.place = place
+        return self.text[place]
+
+    def decode(self):
+        """The next value. Raises ValueError or RecursionError."""
+        self.next()
+        while True:
+            try:
+                value, self.place = self.decoder.raw_decode(self.text, self.place)
+                return value
+            except json.JSONDecodeError as error:
+                string_goes_on = error.msg.startswith("Unterminated string")
+                near_the_end = error.pos > len(self.text) - NEAR_THE_END
+                if not (string_goes_on or near_the_end) or not self.read_on():
+                    raise
+
+
+def _csv(file: TextIO, path: Path, field: str) -> Iterator[str]:
+    csv.field_size_limit(sys.maxsize)  # a document may be longer than the 128 KiB that csv allows
+    rows = csv.DictReader(file, strict=True)
+    try:
+        for row in rows:
+            where = f"{path}, line {rows.line_num}"
+            if None in row or None in row.values():
+                raise DataError(f"{where}: not as many columns as in the first line")
+            yield text_of(row, field, where)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.reader.line_num}: not CSV ({error})") from None
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:

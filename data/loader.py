@@ -8,7 +8,6 @@ is a pure function of (data set, seed, block size, i) and a resumed run is that 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -18,9 +17,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from data import DataError
+from data import DataError, checksums
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
+from disk import read_json
 
 ROUNDS = 8  # of the Feistel network; four make a permutation that looks random, the rest is margin
 
@@ -64,13 +64,21 @@ class Dataset:
     def token_bytes(self) -> np.ndarray:
         path = self.folder / "token_bytes.npy"
         try:
-            table = np.load(path)
-        except (OSError, ValueError) as error:
+            checksums.check_content(path, self.meta.get("files", {}))
+            with path.open("rb") as file:
+                table = np.lib.format.read_array(file, allow_pickle=False)
+        except DataError:
+            raise
+        except Exception as error:  # NumPy reads the header as Python, whose errors are of all kinds
             raise DataError(f"{path} cannot be read: {error}") from None
+        if table.dtype.kind not in "iu":
+            raise DataError(f"{path} holds {table.dtype}, not whole numbers; prepare the data set again")
         if table.shape != (self.meta["vocab_size"],):
             raise DataError(
                 f"{path} has shape {table.shape}, the vocabulary {self.meta['vocab_size']} tokens"
             )
+        if table.min() < 0:
+            raise DataError(f"{path} holds {table.min()}, and no token has so many bytes")
         return table
 
     def tokenizer(self) -> Tokenizer:
@@ -83,6 +91,14 @@ class Dataset:
             except (OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from None
         return from_json(saved)
+
+    def verified(self) -> Iterator[int]:
+        """Read the whole split and compare it with meta.json, see data/checksums.py; yields the bytes of
+        each portion that was read. Raises DataError.
+        """
+        path = self.folder / f"{self.split}.bin"
+        counts = self.meta["splits"][self.split]
+        return checksums.verified(path, self.tokens, counts, self.meta, self.token_bytes)
 
     def sample_hash(self) -> str:
         """Of up to 1,000 pieces of 64 tokens, evenly spaced: enough to tell an order from another."""
@@ -245,11 +261,8 @@ def _read_meta(folder: Path) -> dict:
         raise DataError(
             f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}{tokenizer}"
         )
-    try:
-        meta = json.loads(path.read_text())
-        version = meta["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read ({error!r}); prepare the data set again") from None
+    meta = read_json(path, DataError, "; prepare the data set again")
+    version = meta.get("format")
     if version != FORMAT:
         raise DataError(
             f"{path} is of format {version}, this code reads {FORMAT}; prepare the data set again"
@@ -270,6 +283,8 @@ def _sound(meta: dict) -> bool:
         and {"kind", "hash"} <= tokenizer.keys()
         and isinstance(splits, dict)
         and all(isinstance(s, dict) and isinstance(s.get("tokens"), int) for s in splits.values())
+        and isinstance(files := meta.get("files", {}), dict)
+        and all(isinstance(f, dict) and {"bytes", "sha256"} <= f.keys() for f in files.values())
     )
 
 
@@ -285,5 +300,7 @@ def _map_tokens(path: Path, count: int, dtype: str) -> np.ndarray:
             f"{path} has {size:,} bytes where meta.json says {expected:,}: it was cut short or belongs to "
             "another data set; delete the folder and prepare it again"
         )
+    if not count:
+        raise DataError(f"{path} is empty; delete the folder and prepare the data set again")
     # A plain view: slices of np.memmap itself cost several times as much.
     return np.asarray(np.memmap(path, dtype=kind, mode="r"))

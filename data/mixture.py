@@ -19,6 +19,7 @@ each source came before it, are read off a table of one period, and sample i rem
 import itertools
 import math
 import os
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -154,6 +155,10 @@ class Mixture:
 
     def target_bytes(self, windows: np.ndarray) -> int:
         return self.sources[0].target_bytes(windows)
+
+    def verified(self) -> Iterator[int]:
+        """See `Dataset.verified`; of all data sets."""
+        return itertools.chain.from_iterable(source.verified() for source in self.sources)
 
     def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
         """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""

@@ -9,6 +9,7 @@ tokenizer from elsewhere may lack rare bytes, control characters say: it refuses
 import base64
 import hashlib
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -225,7 +226,7 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
             raise DataError(f"{name}: the vocabulary holds 256 bytes and end-of-text, so at least 257")
         return "bpe", int(found[1])
     if name.endswith(".json"):
-        if not Path(name).is_file():
+        if not os.path.isfile(name):
             raise DataError(f"tokenizer {name}: no such file")
         return "bpe", Path(name)
     raise DataError(f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json")

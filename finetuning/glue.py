@@ -19,6 +19,7 @@ from finetuning.tasks import Task
 HUB = "nyu-mll/glue"
 MSR, MSR_DEV = "msr_paraphrase_train.txt", "dev_ids.tsv"
 MSR_IDS = ("#1 ID", "#2 ID")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")  # all but tab and line ends
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _read_msr(task: Task, place: Path, max_bad_rows: int) -> TaskData:
             "put it there, or give train.tsv and dev.tsv"
         )
     listed = set()
-    for number, line in _lines(ids):
+    for number, line in _lines(ids)[0]:
         if len(pair := tuple(line.split("\t"))) != 2:
             raise DataError(f"{ids}, line {number}: {len(pair)} fields, not 2 ids")
         listed.add(pair)
@@ -127,7 +128,7 @@ def _read(task: Task, path: Path, max_bad_rows: int) -> tuple[list[tuple[Example
 
     Tabs alone separate: a quotation mark is a character of the text, as GLUE's own readers have it.
     """
-    lines = _lines(path)
+    lines, cut_off = _lines(path)
     if not lines:
         raise DataError(f"{path}: is empty")
     header = task.headerless
@@ -152,6 +153,9 @@ def _read(task: Task, path: Path, max_bad_rows: int) -> tuple[list[tuple[Example
             wrong = f"{task.label} {row[task.label]!r} is none of {', '.join(task.labels)}"
         else:
             wrong = _wrong_texts(texts)
+        if cut_off and number == lines[-1][0] and header[-1] in task.columns:
+            # where the label stands last, what is left of it has been looked at
+            wrong = wrong or "the file ends within this row, without a line break: it was cut off"
         if not wrong:
             pair = tuple(row.get(column, "") for column in MSR_IDS)
             rows.append((Example(texts, task.labels.index(row[task.label])), pair))
@@ -170,12 +174,14 @@ def _read(task: Task, path: Path, max_bad_rows: int) -> tuple[list[tuple[Example
 def _wrong_texts(texts: tuple) -> str | None:
     if any(type(text) is not str for text in texts):
         return "a text is missing"
+    if found := CONTROL.search("".join(texts)):
+        return f"a text holds the control character {ord(found[0]):#04x}: the file is damaged"
     # one empty question of two occurs in QQP
     return None if any(text.strip() for text in texts) else "there is no text"
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """(number from 1, line) of all lines but empty ones at the end."""
+def _lines(path: Path) -> tuple[list[tuple[int, str]], bool]:
+    """([(number from 1, line)] without empty lines at the end, whether the last lacks its line break)."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -185,6 +191,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         raise DataError(f"{path}, line {line}: is not UTF-8 ({error.reason})") from None
     # not splitlines, which also cuts at characters that a text may hold
     lines = [line.removesuffix("\r") for line in text.split("\n")]
+    cut_off = bool(lines[-1].strip())
     while lines and not lines[-1].strip():
         lines.pop()
-    return list(enumerate(lines, 1))
+    return list(enumerate(lines, 1)), cut_off

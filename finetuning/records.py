@@ -7,6 +7,7 @@ out_dir/results/<model>/<task>_lr<rate>_seed<seed>.json holds what finetuning.lo
 import json
 from pathlib import Path
 
+from disk import read_json
 from training.log import RunFolderError, write_whole
 
 
@@ -22,7 +23,7 @@ def read(path: Path, settings: dict) -> dict | None:
     if not path.exists():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path, ValueError)
         before = record["settings"]
         differing = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -251,3 +251,24 @@ def test_parse_prints_mistakes_and_exits_with_2(capsys):
         configurator.parse(TrainConfig, ["--n_layers=3", "--batch_size=-1"])
     assert stop.value.code == 2
     assert "unknown key 'n_layers'; did you mean n_layer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("key", ["rate", "rates"])
+def test_no_float_key_takes_what_is_not_finite(tmp_path, key, value):
+    found = "-inf" if value == "-inf" else "nan" if value == "nan" else "inf"
+    assert mistakes([f"--{key}={value}"]) == [f"--{key}={value}: {key} must be finite, not {found}"]
+    written = f"[1.0, float('{value}')]" if key == "rates" else f"float('{value}')"
+    path = write(tmp_path, "a.py", f"{key} = {written}\n")
+    assert mistakes([path]) == [f"{path}: {key} must be finite, not {found}"]
+
+
+@pytest.mark.parametrize("key", ["expe_start", "norm_eps", "learning_rate"])
+def test_the_float_keys_of_a_model_are_held_to_that(key):
+    with pytest.raises(ConfigError, match=f"{key} must be finite, not nan"):
+        resolve(TrainConfig, [f"--{key}=nan"])
+
+
+def test_an_integer_beyond_every_float(tmp_path):
+    path = write(tmp_path, "a.py", "rate = 10**400\nrates = [10**400]\n")
+    assert mistakes([path]) == [f"{path}: {key} is too large for a float" for key in ("rate", "rates")]

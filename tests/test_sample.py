@@ -159,3 +159,24 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     del content["config"]["n_layer"]
     torch.save(content, foreign)
     assert "has no model configuration that this version knows" in refused(capsys, foreign)
+
+
+def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, tmp_path):
+    """The real torch.compile, and a compiler that builds nothing but the empty program of the check."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert "torch.compile lacks a C++ compiler that works" in refused(capsys, trained, "--compile=True")
+
+    def failing(step, **keys):
+        def first(*arguments):
+            raise torch._inductor.exc.InductorError(RuntimeError("no working compiler\nand more"), None)
+
+        return first
+
+    monkeypatch.setattr("sample.missing_for_compile", lambda: [])
+    monkeypatch.setattr(torch, "compile", failing)
+    said = refused(capsys, trained, "--compile=True")
+    assert "torch.compile failed (no working compiler)" in said
+    assert "mend the compiler, or leave out --compile" in said

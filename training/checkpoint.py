@@ -15,7 +15,9 @@ from pathlib import Path
 
 import torch
 
+from disk import why_not_written
 from history import weights_of_today
+from training.log import RunFolderError, read_log
 
 FORMAT = "cofrgenet checkpoint 2"
 REQUIRED = {
@@ -59,7 +61,7 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         temporary.unlink(missing_ok=True)
         raise OSError(
-            f"{path} could not be written ({error}); earlier checkpoints are untouched"
+            f"{path} could not be written ({why_not_written(error)}); earlier checkpoints are untouched"
         ) from error
     directory = os.open(folder, os.O_RDONLY)
     try:
@@ -152,6 +154,29 @@ def load(path: Path, mmap: bool = False) -> dict:
         raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
     content["model"] = weights_of_today(content["model"])
     return content
+
+
+def check_origin(path: Path, content: dict):
+    """Raises CheckpointError where the best.pt of a run folder is no checkpoint of that run.
+
+    content: what `load` returned. The run's log has an evaluation at the step of best.pt, with exactly its
+    loss. Only a log that does not begin at step 0 may lack that: an earlier log was moved away.
+    """
+    if (path.parent.name, path.name) != ("ckpt", "best.pt"):
+        return
+    run = path.parents[1]
+    try:
+        losses = {r["step"]: r["val_loss"] for r in read_log(run) if "val_loss" in r}
+    except RunFolderError:
+        return  # then nothing is known
+    step, loss = content["step"], content["best_val_loss"]
+    if losses.get(step, None if 0 in losses else loss) != loss:
+        logged = f"{losses[step]:.6g}" if step in losses else "no evaluation"
+        raise CheckpointError(
+            f"{path} is not of this run: its validation loss is {loss:.6g} at step {step:,}, where "
+            f"{run / 'log.jsonl'} has {logged}. Put back the run's own file, or move this one away: then "
+            "the newest checkpoint of the run is used"
+        )
 
 
 def load_weights(model, content: dict, path: Path):

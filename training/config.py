@@ -28,6 +28,7 @@ class TrainConfig(ModelConfig):
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or several: folder:weight,folder:weight
+    verify_data: bool | None = None  # read and check all training data first; None: where that is cheap
     batch_size: int = 12  # sequences in a micro-batch
     gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
     # optimisation

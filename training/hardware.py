@@ -3,7 +3,9 @@
 import ctypes
 import re
 import shutil
+import subprocess
 import sysconfig
+import tempfile
 import time
 from contextlib import contextmanager
 from os import environ
@@ -120,10 +122,18 @@ def give_back_freed_memory():
 
 
 def missing_for_compile() -> list[str]:
-    """What torch.compile needs on a CPU and this machine lacks."""
+    """What torch.compile lacks on a CPU. Builds an empty program, as a compiler may lack its assembler."""
     missing = []
-    if not any(map(shutil.which, filter(None, (environ.get("CXX"), "g++", "clang++")))):
-        missing.append("a C++ compiler (Debian: apt-get install g++)")
+    compiler = environ.get("CXX") or "g++"  # what PyTorch takes
+    if shutil.which(compiler) is None:
+        missing.append(f"a C++ compiler: there is no {compiler} (Debian: apt-get install g++)")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [compiler, "-x", "c++", "-", "-o", str(Path(folder) / "program")]
+            built = subprocess.run(command, input="int main() {}", capture_output=True, text=True)
+        if built.returncode:
+            said = (built.stderr.strip().splitlines() or [f"status {built.returncode}"])[0]
+            missing.append(f"a C++ compiler that works: {compiler} says {said!r}")
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         missing.append("Python's headers (Debian: apt-get install python3-dev)")
     return missing

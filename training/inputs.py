@@ -2,17 +2,23 @@
 another model's weights.
 """
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from configurator import ConfigError
-from data import mixture
+from data import DataError, mixture
 from data.loader import Dataset
 from data.mixture import Mixture
 from training import pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
+from training.distributed import Ranks
+
+VERIFY_SECONDS = 5  # between two signs of life
 
 
 def saved_config(given: dict) -> Path | dict | None:
@@ -54,4 +60,42 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     # what an evaluation and a checkpoint will need must not be found missing hours later
     data.target_bytes(windows)
     data.tokenizer()
+    for _ in validation.verified():  # small, and every loss that the run reports rests on it
+        pass
     return data, windows
+
+
+def verify_training_data(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks, resumed: bool):
+    """Read the whole training split and compare it with what was prepared; raises DataError.
+
+    verify_data=None: at the start of a run that reads at least half as many tokens as the split has, where
+    checksums are recorded. Then reading and checking a token takes about 4 ns, training on it 200 ns or
+    more, even on eight GPUs: at most 4 % of such a run, and below 1 % on one GPU. One rank of each machine
+    reads, the others wait.
+    """
+    wanted, sources = config.verify_data, data.sources if isinstance(data, Mixture) else [data]
+    if wanted is None:
+        samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
+        tokens = sum(len(source.tokens) for source in sources)
+        recorded = all("files" in source.meta for source in sources)
+        wanted = recorded and not resumed and 2 * samples * config.block_size >= tokens
+    if not wanted:
+        return
+    portions = data.verified() if ranks.local_rank == 0 else iter(())
+    total = sum(source.tokens.nbytes for source in sources)
+    # the bar appears after two seconds: most data sets are read by then
+    keys = {"total": total, "unit": "B", "unit_scale": True, "delay": 2, "disable": not ranks.first}
+    with tqdm(desc="verifying the training data", **keys) as bar:
+        # in turns, because a rank that waits for another one gives up after distributed_timeout
+        while ranks.any((read := ranks.agree(lambda: _read_on(portions), (DataError,))) > 0):
+            bar.update(read)
+
+
+def _read_on(portions: Iterator[int]) -> int:
+    """The bytes that were read in about VERIFY_SECONDS; 0 at the end."""
+    start, read = time.monotonic(), 0
+    for size in portions:
+        read += size
+        if time.monotonic() - start > VERIFY_SECONDS:
+            break
+    return read

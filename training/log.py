@@ -7,6 +7,7 @@ out/<run>/config.json   the resolved config
 """
 
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from disk import parse_json, why_not_written
+
+FILES = ("config.json", "log.jsonl", "loss.png")
+# left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
+LEFT_OVERS = {".lock", "output.log", "wandb", *(f"{name}.tmp" for name in FILES)}
 
 
 class RunFolderError(ValueError):
@@ -29,29 +36,53 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
     """
     folder = Path(out_dir)
     try:
-        # a start that failed early leaves its lock behind, and what ablate.py keeps of it, and nothing else
         content = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        content -= {".lock", "output.log"}
+        content -= LEFT_OVERS
+        is_run = (folder / "config.json").is_file() or (folder / "ckpt").is_dir()
+        if not content or (is_run and resume):
+            _check_places(folder)
     except OSError as error:
-        raise RunFolderError(f"{folder} cannot be read ({error}); choose another --out_dir") from None
+        reason = error.strerror or error
+        raise RunFolderError(f"{folder} cannot be read ({reason}); choose another --out_dir") from None
     if content and not resume:
         raise RunFolderError(
             f"{folder} is not empty, and a run is never overwritten: continue it with --resume=True, or "
             "choose another --out_dir"
         )
-    if content and not (folder / "config.json").is_file() and not (folder / "ckpt").is_dir():
+    if content and not is_run:
         raise RunFolderError(f"{folder} holds files but no run (no config.json); choose another --out_dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "w")  # noqa: SIM115 (a with statement would blame the training's errors)
     except OSError as error:
-        raise RunFolderError(f"{folder} cannot be written ({error}); choose another --out_dir") from None
+        reason = why_not_written(error)
+        raise RunFolderError(f"{folder} cannot be written ({reason}); choose another --out_dir") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunFolderError(f"another process is training in {folder}") from None
         yield folder
+
+
+def _check_places(folder: Path):
+    """Raises RunFolderError where something lies in the place of what a run writes, which would end the run
+    at its first evaluation or checkpoint.
+    """
+    checkpoints = folder / "ckpt"
+    files = [folder / f"{name}{ending}" for name in FILES for ending in ("", ".tmp")]
+    for path in [*files, *checkpoints.glob("*.pt*")]:
+        if path.is_dir():
+            raise RunFolderError(
+                f"{path} is a folder, and a run writes a file there: move the folder away, or choose "
+                "another --out_dir"
+            )
+    if checkpoints.exists() and not (checkpoints.is_dir() and os.access(checkpoints, os.W_OK | os.X_OK)):
+        what = "cannot be written" if checkpoints.is_dir() else "is a file"
+        raise RunFolderError(
+            f"{checkpoints} {what}, and a run keeps its checkpoints in that folder: mend that, or choose "
+            "another --out_dir"
+        )
 
 
 def write_whole(path: Path, data: str | bytes):
@@ -65,24 +96,30 @@ def write_whole(path: Path, data: str | bytes):
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written ({error.strerror})") from error
+        raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
 
 
 def read_log(folder: Path) -> list[dict]:
     """The records of log.jsonl in order; a last line that was cut off by a kill is left out.
 
-    Raises RunFolderError where any other line is no record.
+    Raises RunFolderError where the file cannot be read, or where any other line is no record.
     """
     records = []
     path = folder / "log.jsonl"
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read ({error.strerror or error}); move it away") from None
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not {"step", "tokens"} <= record.keys():
+            record = parse_json(line)
+            numbers = {key: record[key] for key in ("loss", "val_loss") if key in record}
+            if type(record["step"]) is not int or type(record["tokens"]) is not int:
                 raise ValueError("no record")
+            if any(type(number) not in (int, float) for number in numbers.values()):
+                raise ValueError("no loss")
             records.append(record)
-        except ValueError:
+        except (ValueError, KeyError, TypeError, IndexError):
             if number < len(lines):
                 raise RunFolderError(
                     f"{path}, line {number}: damaged; mend the line, or move the file away"
@@ -101,8 +138,8 @@ class Log:
         self.folder, self.wandb_run = folder, wandb_run
         self.records = [r for r in read_log(folder) if r["step"] <= step] if step else []
         if not self.records and (folder / "log.jsonl").is_file():
-            number = 1 + sum(1 for _ in folder.glob("log.*.jsonl"))
-            os.replace(folder / "log.jsonl", folder / f"log.{number}.jsonl")
+            names = (folder / f"log.{number}.jsonl" for number in itertools.count(1))
+            os.replace(folder / "log.jsonl", next(name for name in names if not name.exists()))
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
         self.file = open(folder / "log.jsonl", "a")  # noqa: SIM115 (closed by close)
         self.drawn_at, self.drawn = time.perf_counter(), 0  # when, and with how many records
@@ -113,13 +150,16 @@ class Log:
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
         except OSError as error:
-            raise OSError(f"{self.file.name} could not be written ({error.strerror})") from error
+            raise OSError(f"{self.file.name} could not be written ({why_not_written(error)})") from error
         if self.wandb_run is not None:
             self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
     def sync(self):
         """On disk, so that no checkpoint is ahead of its log."""
-        os.fsync(self.file.fileno())
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise OSError(f"{self.file.name} could not be written ({why_not_written(error)})") from error
 
     def draw(self, interval: float = 10.0):
         """loss.png, unless it was drawn, or the log opened, less than `interval` seconds ago: drawing takes

@@ -1,57 +1,62 @@
 """Folders of config.json and model.safetensors (or several files and their index).
 
-data_tokenizer.json, if there is one, is the tokenizer in our form.
+data_tokenizer.json, if there is one, is the tokenizer in our form. SHA256SUMS, if there is one, holds the
+checksum of the weights as `sha256sum -c` reads it.
 """
 
+import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from disk import read_json, why_not_written
 from training.checkpoint import CheckpointError
 from training.log import write_whole
 
 TOKENIZER = "data_tokenizer.json"
 INDEX = "model.safetensors.index.json"
-
-
-def read_json(path: Path) -> dict:
-    """Raises CheckpointError where the file holds no JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds no object")
-    return content
+CHECKSUMS = "SHA256SUMS"
 
 
 def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
-    """All tensors of model.safetensors, or of the files that its index names."""
+    """All tensors of model.safetensors, or of the files that its index names.
+
+    Where CHECKSUMS lists a file, its SHA-256 is compared first, which reads the file once more: 0.5 to 1.5
+    seconds a gigabyte. Raises CheckpointError where a file is missing, damaged or not the one of that sum.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     index = file(INDEX)
     names = ["model.safetensors"]
     if index.is_file():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict):
-            raise CheckpointError(f"{index} has no weight_map")
+        shards = read_json(index, CheckpointError).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+            raise CheckpointError(f"{index} has no weight_map of names of files")
         names = sorted(set(shards.values()))
         single = file("model.safetensors")
         if single.is_file() and single.name not in names:
             raise CheckpointError(
                 f"{single} and {index} lie in one folder, and may be of two models: remove one of them"
             )
+    recorded = _checksums(file(CHECKSUMS))
     tensors = {}
     for name in names:
         path = file(name)
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist (weights are read from safetensors files only)")
         try:
+            if name in recorded and _sha256(path) != recorded[name]:
+                raise CheckpointError(
+                    f"{path} is damaged, or not the file that was written here: its SHA-256 is not that of "
+                    f"{CHECKSUMS}. Put back the file, or write the folder again. If you changed weights "
+                    f"on purpose, delete {path.with_name(CHECKSUMS)}"
+                )
             more = load_file(path)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or no safetensors file ({error})") from None
@@ -61,10 +66,31 @@ def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """{file: SHA-256} of lines as sha256sum writes them; empty where there is no such file."""
+    try:
+        lines = path.read_text().splitlines() if path.is_file() else []
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); delete it, or write the folder again"
+        ) from None
+    found = {}
+    for line in lines:
+        if not (parts := re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line)):
+            raise CheckpointError(f"{path} holds {line[:80]!r}, no checksum; write the folder again")
+        found[parts[2]] = parts[1]
+    return found
+
+
 def read_tokenizer(folder: Path) -> dict | None:
     """The tokenizer as Tokenizer.to_json gave it; raises CheckpointError where it cannot be read."""
     path = folder / TOKENIZER
-    return read_json(path) if path.is_file() else None
+    return read_json(path, CheckpointError) if path.is_file() else None
 
 
 def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: dict[str, str | bytes]):
@@ -72,6 +98,7 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
 
     Raises CheckpointError where something is there already, OSError where the disk does not take it.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = folder.resolve()  # a folder can be renamed to an empty folder, not to a link to one
@@ -87,9 +114,14 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
             write_whole(beside / name, data)
         # safetensors refuses tensors that share memory
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        save_file(tensors, beside / "model.safetensors", {"format": "pt"})
-        with open(beside / "model.safetensors", "rb") as file:
-            os.fsync(file.fileno())
+        weights = beside / "model.safetensors"
+        try:
+            save_file(tensors, weights, {"format": "pt"})
+            with open(weights, "rb") as file:
+                os.fsync(file.fileno())
+        except (SafetensorError, OSError) as error:
+            raise OSError(f"{folder} could not be written ({why_not_written(error)})") from error
+        write_whole(beside / CHECKSUMS, f"{_sha256(weights)}  {weights.name}\n")
         os.rename(beside, folder)  # fails where something has come into the folder since
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)

@@ -16,6 +16,7 @@ import torch
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2
 from data.tokenizer import Tokenizer, build_tokenizer, from_json
+from disk import read_json
 from history import weights_of_today
 from model import GPT
 from training import checkpoint, hugging_face, model_folder
@@ -45,12 +46,15 @@ def open_source(name: str, which: str = "best") -> Source:
     A run or model folder of that name comes before the hub. Raises CheckpointError.
     """
     path = Path(name)
-    is_run, is_folder = (path / "ckpt").is_dir(), (path / "config.json").is_file()
+    try:
+        is_run, is_folder = (path / "ckpt").is_dir(), (path / "config.json").is_file()
+    except OSError as error:
+        raise CheckpointError(f"{name} cannot be opened ({error.strerror}); give another path") from None
     if name in HUB and not (is_run or is_folder):
         return _from_hub(name)
     content = None
     if is_folder and not is_run:
-        content = model_folder.read_json(path / "config.json")
+        content = read_json(path / "config.json", CheckpointError)
     if content is None:
         if not path.exists():
             raise CheckpointError(
@@ -144,6 +148,7 @@ def export(source: Source, folder: Path) -> bool:
 
 def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True)
+    checkpoint.check_origin(path, content)
     try:
         config = model_config(TrainConfig.of_today(content["config"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -187,7 +192,7 @@ def _foreign_config(content: dict, path: Path) -> ModelConfig:
 
 def _from_hub(name: str) -> Source:
     path = Path(OWNER, name)
-    content = model_folder.read_json(_download(name, "config.json"))
+    content = read_json(_download(name, "config.json"), CheckpointError)
     config = _foreign_config(content, path / "config.json")
 
     def read():
@@ -202,8 +207,8 @@ def _download(name: str, file: str) -> Path:
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    if file == model_folder.INDEX:
-        return Path(file)  # none of them has shards
+    if file in (model_folder.INDEX, model_folder.CHECKSUMS):
+        return Path(file)  # none of them has shards or such a file
     repository = f"{OWNER}/{name}"
     reason = None
     try:

@@ -44,7 +44,7 @@ def announcement(
         f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
         f"{epochs}{ranks}, on {device.type}",
     ]
-    if idle := model.without_effect():
+    if idle := model.unused_keys():
         lines.append(f"without effect in this model: {', '.join(idle)}")
     if dyadic:
         lines.append(dyadic.table())

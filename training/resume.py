@@ -9,13 +9,14 @@ from data.loader import Dataset
 from data.mixture import Mixture
 from training import checkpoint
 from training.checkpoint import CheckpointError
+from training.log import read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
 FREE = {
     *("out_dir", "resume", "device", "compile", "activation_checkpointing", "dataset", "log_interval"),
     *("eval_interval", "checkpoint_interval", "keep_checkpoints", "distributed_timeout", "dry_run"),
     *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
-    *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name"),
+    *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
 }
 # what later steps do otherwise, from the next one on; written into the log
 CHANGEABLE = {
@@ -89,12 +90,14 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
     data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what
-    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this.
+    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this,
+    and RunFolderError where its log is damaged. Writes nothing.
     """
     # best.pt alone: the first checkpoint was cut off between its two names
     found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
     if not found:
         return None
+    read_log(folder)  # before anything is written, because the log goes on behind the checkpoint's step
     path = found[-1]
     try:
         content = checkpoint.load(path, mmap)
@@ -103,6 +106,7 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
         away = "it" if len(rest) == len(found) - 1 else "it and best.pt, the same file,"
         before = f"goes on from {rest[-1].name}" if rest else "starts from scratch"
         raise CheckpointError(f"{error}; move {away} away, and the run {before}") from None
+    checkpoint.check_origin(path, content)
     try:
         content["config"] = type(config).of_today(content["config"])
     except ValueError as error:

@@ -1,11 +1,12 @@
-"""Any text: local .txt, .jsonl, .csv and .parquet files, or a data set of the Hugging Face hub by name.
+"""Any text: local files, or a data set of the Hugging Face hub by name.
 
     python data/text/prepare.py --input=books/*.txt,more.jsonl --out=data/text/books
     python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
 
-One .txt file is one document unless --separator cuts it; line endings are read as \\n. In the other
-formats each row is a document, and --field names the column that holds its text. Files are read as a
-stream: memory holds a few documents per worker, never a whole data set.
+Files are .txt, .jsonl, .json (a list of objects, or an object a line), .csv and .parquet; all but Parquet
+may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator cuts it;
+line endings are read as \\n. In the other formats each row is a document, and --field names the column that
+holds its text. Files are read as a stream: memory holds a few documents per worker, never a whole data set.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from data import DataError, binary, files, hub  # noqa: E402
+from data.compressed import MAX_EXPANSION  # noqa: E402
 
 
 @dataclass
@@ -29,8 +31,9 @@ class PrepareConfig:
 
     input: str  # files, folders or globs, separated by commas; or the name of one data set of the hub
     out: str  # folder to write
-    field: str = "text"  # the column that holds the text in .jsonl, .csv, .parquet and on the hub
+    field: str = "text"  # the column that holds the text, in all formats but .txt
     separator: str | None = None  # cuts each .txt file into documents; \n and \t are understood
+    max_expansion: int = MAX_EXPANSION  # refuse a compressed file that gives so many times its size in text
     max_docs: int | None = None  # stop after so many documents
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
     val_fraction: float = 0.01  # share of the documents kept for validation
@@ -44,6 +47,8 @@ class PrepareConfig:
             complaints.append("--input names nothing")
         if self.max_docs is not None and self.max_docs < 1:
             complaints.append(f"--max_docs must be at least 1, not {self.max_docs}")
+        if self.max_expansion < 1:
+            complaints.append(f"--max_expansion must be at least 1, not {self.max_expansion}")
         if self.separator == "":
             complaints.append("--separator is empty")
         return complaints
@@ -81,7 +86,7 @@ def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], di
         "field": config.field,
         "separator": separator,
     }
-    return lambda: files.documents(paths, config.field, separator), source
+    return lambda: files.documents(paths, config.field, separator, config.max_expansion), source
 
 
 def hub_documents(name: str, config: PrepareConfig, state: dict | None = None) -> hub.Stream:

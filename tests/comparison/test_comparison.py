@@ -346,6 +346,18 @@ def test_a_folder_without_an_evaluation(write):
         read_run(write("f", []))
 
 
+@pytest.mark.parametrize("key", ["val_bits_per_byte", "seconds"])
+def test_an_evaluation_that_lacks_a_number(write, key):
+    folder = write("a", [3.0, 2.0])
+    log = folder / "log.jsonl"
+    *lines, last = log.read_text().splitlines()
+    log.write_text("\n".join([*lines, json.dumps({**json.loads(last), key: None})]) + "\n")
+    with pytest.raises(
+        RunFolderError, match=rf"log\.jsonl: {key} of the evaluation at step 10 is None, no num"
+    ):
+        read_run(folder)
+
+
 def test_a_reader_that_has_had_enough(write, tmp_path):
     """compare.py ... | head -1"""
     folder = write("f", [5.0, 2.0])

@@ -192,7 +192,7 @@ def test_missing_folder_names_the_command(tmp_path):
         (lambda f: (f / "train.bin").unlink(), "train.bin is missing"),
         (lambda f: (f / "train.bin").write_bytes(b"\0" * 201), "has 201 bytes where meta.json says 202"),
         (lambda f: (f / "meta.json").write_text("{"), "cannot be read"),
-        (lambda f: (f / "meta.json").write_text("[]"), "cannot be read"),
+        (lambda f: (f / "meta.json").write_text("[]"), "holds a JSON list, not an object"),
         (lambda f: change_meta(f, format=2), "format 2, this code reads 1"),
         (lambda f: change_meta(f, dtype="int64"), "must be uint16 or uint32"),
         (lambda f: (f / "meta.json").write_text('{"format": 1}'), "lacks dtype"),

@@ -127,7 +127,12 @@ def test_missing_field(tmp_path, suffix):
         ("a.csv", b"id,text\n1,x,y\n", "a.csv, line 2: not as many columns"),
         ("a.parquet", b"PAR1 nonsense", "a.parquet: not Parquet"),
         ("a.docx", b"", "a.docx: unknown format"),
-        ("a.json", b"{}", "a.json: unknown format"),
+        (
+            "a.md.gz",
+            b"",
+            "a.md.gz: unknown format; the ending must be one of .txt, .jsonl, .json",
+        ),
+        ("a.parquet.gz", b"", "a.parquet.gz: unknown format"),
     ],
 )
 def test_bad_files(tmp_path, name, content, message):

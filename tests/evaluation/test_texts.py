@@ -126,3 +126,13 @@ def test_another_tokenizer_is_refused(tmp_path):
         EvaluationError, match=r"encoded with another tokenizer.*prepare the text with the model's"
     ):
         open_text(str(tmp_path / "bpe")).streams(tokenizer)
+
+
+def test_a_prepared_text_that_is_damaged(tmp_path):
+    out = tmp_path / "set"
+    binary.prepare(lambda: (f"document {i}" for i in range(40)), {}, "bytes", out, 0.3, workers=1)
+    content = bytearray((out / "val.bin").read_bytes())
+    content[6] ^= 1
+    (out / "val.bin").write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"val\.bin is damaged or of another data set"):
+        open_text(str(out))

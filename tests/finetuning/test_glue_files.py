@@ -198,3 +198,38 @@ def test_refuses_what_the_hub_gives(served, rows, said):
     served["sst2", "train"] = rows
     with pytest.raises(DataError, match=said):
         read_hub(SST2)
+
+
+@pytest.mark.parametrize("character", ["\0", "\x01", "\x1b"])
+def test_control_characters_are_damage(tmp_path, character):
+    write_task(tmp_path, "QQP")
+    path = tmp_path / "QQP" / "dev.tsv"
+    rows = [["1", "2", "3", "why", "how", "0"], ["2", "3", "4", "fine", f"bro{character}ken", "1"]]
+    write_tsv(path, HEADERS["QQP"], rows)
+    with pytest.raises(DataError, match=r"dev\.tsv, line 3: a text holds the control character 0x"):
+        read_folder(TASKS["qqp"], tmp_path)
+    data = read_folder(TASKS["qqp"], tmp_path, max_bad_rows=1)
+    assert plain(data.validation["dev"]) == [(("why", "how"), 0)]
+    assert data.left_out == 1
+
+
+@pytest.mark.parametrize(("title", "task"), [("CoLA", COLA), ("MRPC", MRPC)])
+def test_a_text_that_the_end_of_the_file_cuts_off(tmp_path, title, task):
+    """Where the text stands last in its row, what is left of it looks like any text."""
+    held = write_task(tmp_path, title)["train.tsv"]
+    path = tmp_path / title / "train.tsv"
+    lines = path.read_text().splitlines()
+    path.write_text(path.read_text()[:-2])
+    with pytest.raises(DataError, match=rf"train\.tsv, line {len(lines)}: the file ends within this row"):
+        read_folder(task, tmp_path)
+    assert plain(read_folder(task, tmp_path, max_bad_rows=1).train) == held[:-1]
+
+
+def test_a_label_that_the_end_of_the_file_cuts_off(tmp_path):
+    held = write_task(tmp_path, "RTE")["train.tsv"]
+    path = tmp_path / "RTE" / "train.tsv"
+    path.write_text(path.read_text()[:-1])
+    assert plain(read_folder(TASKS["rte"], tmp_path).train) == held
+    path.write_text(path.read_text()[:-1])
+    with pytest.raises(DataError, match=r"label 'not_entailmen' is none of entailment, not_entailment"):
+        read_folder(TASKS["rte"], tmp_path)

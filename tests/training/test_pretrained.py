@@ -282,7 +282,7 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     export.main([str(folder), str(tmp_path / "out")])
     assert ("for transformers, train.py" in capsys.readouterr().out) == (not keys)
     kept = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kept == {"config.json", "model.safetensors", "data_tokenizer.json"}
+    assert kept == {"config.json", "model.safetensors", "SHA256SUMS", "data_tokenizer.json"}
     if not keys:
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 

@@ -1,0 +1,102 @@
+"""Whether the files of a data set still hold what was prepared.
+
+meta.json records under `files` the size in bytes and the SHA-256 of every file beside it. Sizes are
+compared whenever a file is opened. The SHA-256 of token_bytes.npy is compared then too, that of a split
+when `verified` reads it whole: one processor core reads 0.7 to 2 GB/s. Data sets that were prepared without
+`files` are compared with the counts of their splits instead, which takes about ten times as long.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from data import DataError
+
+PORTION = 1 << 24  # bytes read at a time
+MEND = "put back a sound copy, or delete the folder and prepare the data set again"
+
+
+def of_file(path: Path) -> dict:
+    """What meta.json records of a file."""
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def check_content(path: Path, files: dict):
+    """Raises DataError where a file's SHA-256 is not the recorded one; for files that are small."""
+    if path.name in files:
+        _compare(path, hashlib.sha256(path.read_bytes()).hexdigest(), files[path.name]["sha256"])
+
+
+def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
+    """What meta.json records of the .bin files that were just written.
+
+    Reads the tokens back: their bytes must be those of the texts, their end-of-texts the documents. Raises
+    DataError where they are not.
+    """
+    files = {}
+    for split, count in meta["splits"].items():
+        tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
+        found, digest = {"documents": 0, "tokens": len(tokens), "bytes": 0}, hashlib.sha256()
+        for part in _portions(tokens):
+            digest.update(part.data)
+            _count(part, meta, token_bytes, found)
+        if found != count:
+            raise DataError(
+                f"{split}.bin does not hold what was written: {found} instead of {count}. Either the disk "
+                "lost something or the tokenizer is not lossless; nothing was kept"
+            )
+        files[f"{split}.bin"] = {"bytes": tokens.nbytes, "sha256": digest.hexdigest()}
+    return files
+
+
+def verified(
+    path: Path, tokens: np.ndarray, counts: dict, meta: dict, token_bytes: np.ndarray
+) -> Iterator[int]:
+    """Read a whole split; yields the bytes of each portion that was read.
+
+    path, tokens, counts: of the split, tokens uint16 or uint32 [n_tokens]. token_bytes: int32 [vocab_size],
+    used where no SHA-256 is recorded. Raises DataError where the split is not what meta.json says.
+    """
+    recorded = meta.get("files", {}).get(path.name)
+    found, digest = {"documents": 0, "bytes": 0}, hashlib.sha256()
+    for part in _portions(tokens):
+        if recorded:
+            digest.update(part.data)
+        elif part.max() >= meta["vocab_size"]:
+            raise DataError(
+                f"{path} holds token {part.max():,}, and the vocabulary of meta.json has "
+                f"{meta['vocab_size']:,}: it is damaged or of another data set; {MEND}"
+            )
+        else:
+            _count(part, meta, token_bytes, found)
+        yield part.nbytes
+    if recorded:
+        _compare(path, digest.hexdigest(), recorded["sha256"])
+    elif wrong := [key for key in found if found[key] != counts.get(key)]:
+        told = ", ".join(f"{key} {found[key]:,}, not {counts.get(key, 0):,}" for key in wrong)
+        raise DataError(
+            f"{path} does not hold what meta.json counts ({told}): it is damaged or of another data set; "
+            f"{MEND}"
+        )
+
+
+def _portions(tokens: np.ndarray) -> Iterator[np.ndarray]:
+    step = PORTION // tokens.itemsize
+    for start in range(0, len(tokens), step):
+        yield np.asarray(tokens[start : start + step])
+
+
+def _count(part: np.ndarray, meta: dict, token_bytes: np.ndarray, found: dict):
+    found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
+    found["documents"] += int((part == meta["end_of_text"]).sum())
+
+
+def _compare(path: Path, found: str, recorded: str):
+    if found != recorded:
+        raise DataError(
+            f"{path} is damaged or of another data set: its SHA-256 begins with {found[:12]}, that in "
+            f"meta.json with {recorded[:12]}; {MEND}"
+        )

@@ -1,0 +1,79 @@
+"""Files as bytes, decompressed where their ending is .gz, .xz or .zst, and never without a limit.
+
+A few kilobytes can decompress to gigabytes. Text shrinks to a third or a tenth, very repetitive text to a
+fiftieth: a file that grows by more than MAX_EXPANSION is taken for such a bomb.
+"""
+
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from data import DataError
+
+ENDINGS = (".gz", ".xz", ".zst")
+MAX_EXPANSION = 100
+ALWAYS = 64 << 20  # so many bytes harm nobody, however small the file
+
+
+@contextlib.contextmanager
+def opened(path: Path, max_expansion: int = MAX_EXPANSION) -> Iterator[BinaryIO]:
+    """A file open for reading; a compressed one gives the bytes that it stands for.
+
+    Raises DataError, also while the bytes are read: where the file is damaged or cut off, and where it
+    gives more than `max_expansion` times its size. Errors of opening it are OSErrors.
+    """
+    with path.open("rb") as file:
+        if path.suffix not in ENDINGS:
+            yield file
+            return
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            raise DataError(f"{path}: is empty, and no {path.suffix} file is; it was cut off")
+        with _Limited(_decompressor(path, file), path, max(ALWAYS, max_expansion * size)) as stream:
+            yield io.BufferedReader(stream, 1 << 16)
+
+
+def _decompressor(path: Path, file: BinaryIO):
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=file)
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(file)
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(f"{path}: reading .zst needs the package pyarrow: pip install pyarrow") from None
+    # of the readers of Zstandard this one tells a file that was cut off from a whole one
+    return pyarrow.input_stream(file, compression="zstd")
+
+
+class _Limited(io.RawIOBase):
+    """Reads `stream` up to `limit` bytes; its errors become DataErrors that name the file."""
+
+    def __init__(self, stream, path: Path, limit: int):
+        self.stream, self.path, self.limit, self.count = stream, path, limit, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        try:
+            data = self.stream.read(len(buffer))
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            raise DataError(
+                f"{self.path}: cannot be decompressed ({error}): it was cut off or damaged, or is no "
+                f"{self.path.suffix} file; get it again"
+            ) from None
+        self.count += len(data)
+        if self.count > self.limit:
+            raise DataError(
+                f"{self.path}: decompresses to more than {self.limit:,} bytes, as no ordinary text does. "
+                "If you trust the file, raise --max_expansion, or decompress it first"
+            )
+        buffer[: len(data)] = data
+        return len(data)

@@ -1,0 +1,46 @@
+"""JSON read as data, and why the disk did not take a file. Every script and package may import this."""
+
+import errno
+import json
+import re
+from pathlib import Path
+
+
+def parse_json(text: str | bytes):
+    """The value that JSON text holds. Raises ValueError where it is not JSON, however deep it is nested."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path, error: type[Exception], advice: str = "") -> dict:
+    """The object in a JSON file. Raises `error`, with `advice` at the end of its message, where the file
+    cannot be read or holds anything else.
+    """
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError) as reason:
+        raise error(f"{path} cannot be read as JSON ({reason}){advice}") from None
+    if not isinstance(content, dict):
+        raise error(f"{path} holds a JSON {type(content).__name__}, not an object{advice}")
+    return content
+
+
+def why_not_written(error: Exception) -> str:
+    """Why a file could not be written, for a message.
+
+    PyTorch and safetensors raise errors of their own for a full disk: the number of the system's error is
+    in the exception behind theirs, or in their text.
+    """
+    behind, seen = error, []
+    while behind is not None and behind not in seen:
+        seen.append(behind)
+        behind = behind.__cause__ or behind.__context__
+    numbers = [one.errno for one in seen if isinstance(one, OSError)]
+    numbers += [int(number) for number in re.findall(r"os error (\d+)", str(error))]
+    if errno.ENOSPC in numbers:
+        return "the disk is full: free some space on it"
+    if errno.EDQUOT in numbers:
+        return "the quota of disk space is used up: delete files of yours, or have it raised"
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,82 @@
+"""JSON files of every kind of damage, and the words for a full disk."""
+
+import errno
+
+import pytest
+
+from ablation.plan import Plan, PlanError
+from architecture import ModelConfig
+from comparison.runs import read_run
+from configurator import ConfigError, resolve
+from data import DataError
+from data.loader import Dataset
+from disk import parse_json, read_json, why_not_written
+from finetuning import records
+from training import pretrained
+from training.checkpoint import CheckpointError
+from training.log import RunFolderError, read_log
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (DEEP.encode(), "cannot be read as JSON (it is nested too deeply); mend it"),
+        (b"{", "cannot be read as JSON ("),
+        (b"\xff\xfe\xff", "cannot be read as JSON ("),
+        (b"[1]", "holds a JSON list, not an object; mend it"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_object_raises_the_error_that_was_asked_for(tmp_path, content, said):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(KeyError) as caught:
+        read_json(path, KeyError, "; mend it")
+    assert said in caught.value.args[0]
+    assert str(path) in caught.value.args[0]
+
+
+def test_deeply_nested_lines():
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json('{"a": ' * 100_000)
+
+
+def resume(folder):
+    resolve(ModelConfig, [], saved=lambda values: folder / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("file", "read", "error"),
+    [
+        ("config.json", resume, ConfigError),
+        ("config.json", lambda folder: pretrained.open_source(str(folder)), CheckpointError),
+        ("config.json", read_run, RunFolderError),
+        ("meta.json", lambda folder: Dataset(folder, "train", 8), DataError),
+        ("ablation.json", Plan, PlanError),
+        ("result.json", lambda folder: records.read(folder / "result.json", {}), RunFolderError),
+        ("log.jsonl", read_log, RunFolderError),
+    ],
+)
+def test_deeply_nested_files_are_refused_by_every_reader(tmp_path, file, read, error):
+    (tmp_path / file).write_text(DEEP + "\n{}\n")
+    with pytest.raises(error, match=file.replace(".", r"\.")):
+        read(tmp_path)
+
+
+def test_words_for_errors_of_writing():
+    full = OSError(errno.ENOSPC, "No space left on device")
+    torch_error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1024 vs 918")
+    torch_error.__context__ = full
+    other = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+    for error in (full, torch_error, other):
+        assert why_not_written(error) == "the disk is full: free some space on it"
+    assert "quota" in why_not_written(OSError(errno.EDQUOT, "Disk quota exceeded"))
+    assert why_not_written(OSError(errno.EACCES, "Permission denied")) == "Permission denied"
+    assert why_not_written(ValueError("odd")) == "odd"
+    loop = ValueError("loop")
+    loop.__context__ = RuntimeError("back")
+    loop.__context__.__context__ = loop
+    assert why_not_written(loop) == "loop"
