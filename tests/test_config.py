@@ -275,8 +275,6 @@ def model_of(ablation):
 
 def test_ablations_are_what_their_names_say():
     values = {
-        **{f"depth_{n}": ("cf_depth", n) for n in (1, 3, 5, 7)},
-        **{f"ladders_{n}": ("cf_ladders", n) for n in (1, 3, 5, 7)},
         "no_dyadic": ("dyadic", False),
         "as_printed": ("cf_pole", "clamp"),
         "iclr": ("ffn", "cffn_product"),
