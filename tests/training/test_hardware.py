@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluate import EvaluateConfig
+from finetune import FinetuneConfig
+from sample import SampleConfig
 from training import hardware
+from training.config import TrainConfig
 from training.hardware import DeviceError, choose_device, peak_flops
 
 
@@ -55,6 +59,21 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="PyTorch sees no GPU on this machine; use --device=cpu"):
         choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("script", "keys"),
+    [
+        (TrainConfig, {}),
+        (SampleConfig, {"out_dir": "a"}),
+        (EvaluateConfig, {"models": ["a"]}),
+        (FinetuneConfig, {"models": ["a"]}),
+    ],
+)
+def test_every_script_says_that_there_is_no_gpu(monkeypatch, script, keys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = [wrong for wrong in script(**keys, device="cuda").check() if "GPU" in wrong]
+    assert said == ["device=cuda, but PyTorch sees no GPU on this machine; use --device=cpu"]
 
 
 def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
