@@ -45,7 +45,7 @@ class BenchConfig:
     repetitions: int = 7  # measurements of each model; the models take turns
     seconds: float = 1.0  # shortest time of a measurement; iterations are repeated until then
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
     parts: bool = True  # train: also time the parts of a step

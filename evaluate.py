@@ -51,12 +51,12 @@ class EvaluateConfig:
     batch_size: int = 8  # sequences in a batch; extrapolation: windows of the training length
     tokenizer: str | None = None  # for a model without one: gpt2, bytes or the path of a tokenizer.json
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # of matrix products
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
     # perplexity, extrapolation and recall
     texts: list[str] | None = None  # named sets, local files or prepared .bin; None: the six of table 3
     split: str | None = None  # None: test for a named set, val for a prepared folder
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
-    join: str | None = None  # documents: blank_line, space, end_of_text, separate; None: as published
+    join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
     max_tokens: int | None = None  # score only so many tokens, from the beginning of each text
     # perplexity and recall
     window: int | None = None  # tokens that the model sees at once; None: its block_size
@@ -68,8 +68,8 @@ class EvaluateConfig:
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
     plot: str | None = None  # new .png file: losses by length and by position
     # zero-shot
-    tasks: list[str] | None = None  # of lm-evaluation-harness; None: table 6's, mmlu and arc_challenge
-    include_path: str | None = None  # folder with further tasks as YAML files
+    tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
+    include_path: str | None = None  # folder with tasks of your own as YAML files
     limit: int | None = None  # use only so many examples of each task
 
     def check(self) -> list[str]:

@@ -35,7 +35,7 @@ from training.log import RunFolderError, write_whole
 
 @dataclass
 class FinetuneConfig:
-    """Fine-tune models on GLUE's tasks. Defaults are CoFrGeNet's; what it leaves open is marked (ours)."""
+    """Fine-tune models on GLUE's tasks. Defaults are the paper's; (ours) marks what it leaves open."""
 
     models: list[str]  # run folders or .pt files of train.py, model folders, or gpt2 from the hub
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
@@ -44,21 +44,21 @@ class FinetuneConfig:
     max_bad_rows: int = 0  # malformed rows of a TSV file that may be skipped; QQP's public file has some
     out_dir: str = "out/glue"  # gets results/ with one file for each finished seed, and table.md
     learning_rates: list[float] | None = None  # each is tried; None: 1.25e-5 with ladders, 2.5e-5 without
-    seeds: int = 5  # runs for each model, task and learning rate
+    seeds: int = 5  # seeds per model, task and learning rate
     seed: int = 1  # first seed; the others count up from it
     epochs: int | None = None  # None (ours): 10 for RTE, MRPC, WNLI and CoLA, 3 for the others
-    batch_size: int = 64  # examples in a step
+    batch_size: int = 64  # examples per step
     micro_batch_size: int | None = None  # examples in memory at once; None: batch_size
     max_length: int | None = None  # longer examples are cut to so many tokens; None: the model's block_size
     lr_schedule: Literal["linear", "cosine"] = "linear"  # shape of the decay to 0 (ours)
     warmup_share: float = 0.06  # linear warmup, as a share of all steps (ours)
     weight_decay: float = 0.01  # on matrices and embeddings; never on norms, biases and ladders (ours)
-    beta1: float = 0.9  # AdamW
-    beta2: float = 0.999  # AdamW (ours)
-    grad_clip: float = 1.0  # largest gradient norm; 0: no clipping (ours)
+    beta1: float = 0.9  # AdamW: decay rate of the first moment
+    beta2: float = 0.999  # AdamW: decay rate of the second moment (ours)
+    grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping (ours)
     dropout: float = 0.0  # probability of dropping an activation in training
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # dtype of matrix products
 
     def check(self) -> list[str]:
         wrong = []

@@ -32,9 +32,9 @@ class SampleConfig:
     temperature: float = 0.8  # 0: always the likeliest token; 1: the model's own probabilities
     top_k: int | None = 200  # draw from the k likeliest tokens only; None: from all
     top_p: float | None = None  # draw from the likeliest tokens that together reach this probability
-    window: int | None = None  # tokens of the past that the model sees; None: its block_size
+    window: int | None = None  # past tokens that the model sees; None: its block_size
     compile: bool = False  # torch.compile the decoding step: pays off for very long texts only
-    seed: int = 1337  # same seed, same texts
+    seed: int = 1337  # seed of the sampling: same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
     def check(self) -> list[str]:

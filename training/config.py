@@ -18,50 +18,50 @@ class TrainConfig(ModelConfig):
 
     # run
     out_dir: str = "out/gpt2"  # run folder: config.json, log.jsonl, loss.png, ckpt/
-    resume: bool = False  # go on from out_dir's last checkpoint; from scratch where there is none
-    init_from: str | None = None  # weights of a run or model folder, or gpt2, gpt2-medium, -large, -xl
-    seed: int = 1337  # of the weights, the order of the data and dropout
+    resume: bool = False  # continue from the last checkpoint in out_dir; start anew if there is none
+    init_from: str | None = None  # start from a run, a model folder, gpt2, gpt2-medium, -large or -xl
+    seed: int = 1337  # seed of the weights, the order of the data and dropout
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of matrix products
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
-    distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it gives up
+    distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it exits
     # data
-    dataset: str = "data/openwebtext/gpt2"  # prepared folder, or several: folder:weight,folder:weight
-    verify_data: bool | None = None  # read and check all training data first; None: where that is cheap
+    dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
+    verify_data: bool | None = None  # read and check all training data first; None: if half of it is read
     batch_size: int = 12  # sequences in a micro-batch
-    gradient_accumulation_steps: int = 40  # micro-batches in a step, over all ranks together
+    gradient_accumulation_steps: int = 40  # micro-batches per step, over all ranks together
     # optimisation
-    max_iters: int = 600_000  # steps in all
-    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for matrices of the blocks, AdamW for the rest
-    learning_rate: float = 6e-4  # peak, after the warmup
-    muon_learning_rate: float | None = None  # Muon: peak, of the same schedule; None: learning_rate
-    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # way down; wsd: warmup, stable, decay
-    min_lr: float = 6e-5  # where the schedule ends, at max_iters
+    max_iters: int = 600_000  # number of steps
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for linear maps of the blocks, else AdamW
+    learning_rate: float = 6e-4  # peak learning rate, after the warmup
+    muon_learning_rate: float | None = None  # muon: peak learning rate of Muon; None: learning_rate
+    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # wsd: warmup, stable, decay
+    min_lr: float = 6e-5  # learning rate at the end of the schedule
     warmup_iters: int = 2000  # steps of linear warmup
-    wsd_decay_iters: int | None = None  # wsd: steps of its last part; None: a fifth of max_iters
-    weight_decay: float = 0.1  # of matrices and embeddings; never of norms and biases
-    decay_ladders: bool = False  # weight decay on the matrices of ladders too
-    ladder_lr: float = 1.0  # learning rate of the ladder weights, times that of all others
-    beta1: float = 0.9  # AdamW
-    beta2: float = 0.95  # AdamW
-    grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
-    dyadic: bool = False  # ladder weights of depth i train for the last max_iters / 2^i steps only
-    dyadic_iters: int | None = None  # the steps that this divides; None: max_iters
+    wsd_decay_iters: int | None = None  # wsd: steps of the decay; None: a fifth of max_iters
+    weight_decay: float = 0.1  # weight decay of matrices and embeddings; norms and biases have none
+    decay_ladders: bool = False  # apply weight decay to the matrices of ladders too
+    ladder_lr: float = 1.0  # factor on the learning rate of the ladder weights
+    beta1: float = 0.9  # AdamW: decay rate of the first moment
+    beta2: float = 0.95  # AdamW: decay rate of the second moment
+    grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping
+    dyadic: bool = False  # train ladder weights of depth i only in the last max_iters / 2^i steps
+    dyadic_iters: int | None = None  # dyadic: steps that are divided by 2^i; None: max_iters
     # watching
     log_interval: int = 10  # steps between training records
     eval_interval: int = 2000  # steps between evaluations
-    eval_tokens: int = 1_048_576  # validation tokens scored, the same ones each time
-    checkpoint_interval: int = 2000  # steps between checkpoints; a new best is saved besides
-    keep_checkpoints: int = 2  # newest checkpoints kept, next to the best
+    eval_tokens: int = 1_048_576  # validation tokens per evaluation, the same ones each time
+    checkpoint_interval: int = 2000  # steps between checkpoints; a new best model is saved as well
+    keep_checkpoints: int = 2  # number of newest checkpoints to keep, besides the best one
     wandb_log: bool = False  # also log to Weights & Biases
-    wandb_project: str = "cofrgenet"  # wandb project
-    wandb_run_name: str | None = None  # wandb run; None: the run folder's name
+    wandb_project: str = "cofrgenet"  # Weights & Biases: project
+    wandb_run_name: str | None = None  # Weights & Biases: run name; None: name of the run folder
     # planning
     dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
-    dry_run_gpu: str = "H100"  # dry run: which GPU
-    dry_run_gpus: int = 1  # dry run: how many of them
-    dry_run_mfu: float = 0.4  # dry run: share of their peak FLOP rate that the model gets
+    dry_run_gpu: str = "H100"  # dry run: name of the GPU
+    dry_run_gpus: int = 1  # dry run: number of GPUs
+    dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
 
     def check(self) -> list[str]:
         wrong = super().check()
