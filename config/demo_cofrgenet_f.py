@@ -1,6 +1,5 @@
-# The papers' CoFrGeNet-F (config/cofrgenet_f.py, small) on presidents' speeches, with the dyadic
-# schedule:
-# the same steps on the same batches as demo_dense.py.
+# The papers' CoFrGeNet-F (the model keys of config/cofrgenet_f.py, four layers of width 256) on
+# presidents' speeches: the same steps on the same batches as demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet_f.py
 # What to expect: a minute longer than the dense model's three minutes on two cores, at its learning rate.

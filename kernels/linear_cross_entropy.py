@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from kernels.autocast import product_dtype
+
 IGNORED = -100  # the target of a token that is not scored, as in F.cross_entropy
 CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measure no faster, much smaller ones slower
 
@@ -30,10 +32,7 @@ def linear_cross_entropy(
     Products are in autocast's type where it is on, else in h's; sums over a row and over chunks are
     float32. Memory grows with `chunk_bytes`, not with tokens times V. Differentiable once.
     """
-    kind, dtype = h.device.type, h.dtype
-    # autocast knows no meta device, which counts FLOPs
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
+    dtype = product_dtype(h)
     columns = weight.shape[0] if columns is None else columns
     rows = targets.numel()
     count = max(1, -(-4 * rows * weight.shape[0] // chunk_bytes))

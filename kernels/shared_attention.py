@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from kernels import backend as backends
+from kernels.autocast import without_autocast
 
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
@@ -89,7 +90,7 @@ def _strips(
 ) -> torch.Tensor:
     batch, heads, length, width = v.shape
     out = v.new_zeros((batch * heads, length, width))
-    with _no_autocast(v):
+    with without_autocast(v):
         sequences = _sequences(y, F, v, keys, out, strict, relative)
         for y, F, v, keys, rows in _pieces(*sequences):
             for start, end in _bounds(y, v):
@@ -123,7 +124,7 @@ def _strips_backward(
     # without keys an empty tensor, as an operator cannot give none
     shape = (0,) if keys is None else (batch * heads, keys.shape[3], length)
     grad_keys = y.new_zeros(shape, dtype=dtype)
-    with _no_autocast(v):
+    with without_autocast(v):
         of_F = grad_F[..., : length - strict] if relative else grad_F  # as F: the farthest first
         sequences = _sequences(y, F, v, keys, grad_y, strict, relative)
         gradients = of_F, grad_v, grad_keys, grad.flatten(0, 1)[:, strict:]
@@ -168,10 +169,6 @@ def _backward(ctx, grad):
 
 
 _strips.register_autograd(_backward, setup_context=_setup_context)
-
-
-def _no_autocast(x):
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def _sequences(y, F, v, keys, out, strict, relative):

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from kernels.autocast import product_dtype
+
 
 def packed_size(n: int) -> int:
     """Entries of a lower triangle [n, n], the diagonal included."""
@@ -71,16 +73,13 @@ def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     of it, and outputs from s on become NaN. This looks at y as the product sees it, after autocast has
     rounded it: a large float32 may be infinite there.
     """
-    kind = y.device.type
-    # autocast knows no meta device, which counts FLOPs
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        y = y.to(torch.get_autocast_dtype(kind))
+    y = y.to(product_dtype(y))
     position = torch.arange(y.shape[-1], dtype=torch.int32, device=y.device)
     first = position.masked_fill(y.isfinite(), y.shape[-1]).amin(-1, keepdim=True)
     poison = torch.where(position >= first, float("nan"), 0.0).to(y.dtype)
     # added, not filled in: a NaN in the gradient must reach M and y
     y = _ZeroUnlessFinite.apply(y)
-    if y.shape[-1] < _LONG.get(kind, float("inf")):
+    if y.shape[-1] < _LONG.get(y.device.type, float("inf")):
         return F.linear(y, matrix) + poison
     return _Strips.apply(y, matrix.to(y.dtype)) + poison
 

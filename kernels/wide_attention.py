@@ -14,6 +14,7 @@ GPU rows of up to 256 (several heads) go through PyTorch's fused attention, wide
 
 import torch
 
+from kernels.autocast import without_autocast
 from kernels.shared_attention import attention_by_rank
 
 # scores of a strip, over all heads and sequences: on a CPU 1 MB in float32 is the fastest, a GPU needs more
@@ -66,7 +67,7 @@ def fused(y, F, v, strict=False, bias=None):
 def _strips(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, strict: bool
 ) -> torch.Tensor:
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
         out = torch.zeros_like(v.transpose(0, 1), memory_format=torch.contiguous_format)
         for start, end in _bounds(rows):
@@ -89,7 +90,7 @@ def _strips_backward(
     grad: torch.Tensor,
     strict: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
         upstream = grad.transpose(0, 1)[:, :, strict:]
         of_y, of_v = (

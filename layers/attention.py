@@ -1,11 +1,10 @@
 """Multi-head causal softmax attention (Vaswani et al. 2017), grouped-query too (Ainslie et al. 2023)."""
 
-from contextlib import nullcontext
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kernels.autocast import without_autocast
 from layers.cache import causal_mask, of_token_before, products, update_cache, weighted_sum
 from layers.protocol import TokenMixer
 
@@ -161,7 +160,5 @@ def _linear(h, weight, bias, exact):
     """
     rest = F.linear(h[..., exact:].to(weight.dtype), weight[:, exact:], bias)
     columns = h[0, :, :exact]
-    # autocast knows no meta device, which counts FLOPs
-    autocast = torch.amp.is_autocast_available(h.device.type)
-    with torch.autocast(h.device.type, enabled=False) if autocast else nullcontext():
+    with without_autocast(h):
         return rest + F.linear(columns, weight[:, :exact].to(columns.dtype))

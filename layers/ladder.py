@@ -10,11 +10,10 @@ default they start at 1 beside small weights: at a = 0 every odd depth sits on a
 part a_0 is affine too; cf_linear_intercept gives it its intercept: y = U x + c + V z.
 """
 
-from contextlib import nullcontext
-
 import torch
 from torch import nn
 
+from kernels.autocast import product_dtype, without_autocast
 from kernels.continued_fraction import (
     continued_fraction,
     continued_fraction_and_range,
@@ -195,7 +194,7 @@ class LadderEnsemble(Ladders):
             linear = None if self.U is None else self.U(x)
             if self.constant is None:
                 return 0.0 if linear is None else linear
-            constant = self.constant.to(self._output_type(x)) if self.projects else self.constant
+            constant = self.constant.to(product_dtype(x)) if self.projects else self.constant
             return constant if linear is None else linear + constant
         z = self.fractions(x)
         if self.elementwise:
@@ -203,15 +202,6 @@ class LadderEnsemble(Ladders):
         elif self.V is not None:
             z = self.V(z.to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
-
-    @staticmethod
-    def _output_type(x):
-        """What a linear map gives for x."""
-        kind = x.device.type
-        # autocast knows no meta device, which counts FLOPs
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
-        return x.dtype
 
     def fractions(self, x):
         """x: [..., n_in] -> z: [..., L] (elementwise: [..., L, n_in]), float32 (float64 for float64)."""
@@ -231,9 +221,7 @@ class LadderEnsemble(Ladders):
             shape = (self.depth, self.ladders, *[1] * (x.dim() - 1), self.n_in)
             a = x.to(dtype) * weight.view(shape)
             return (a if bias is None else a + bias[..., None]).movedim((0, 1), (-3, -2))
-        # autocast knows no meta device, which counts FLOPs
-        autocast = torch.amp.is_autocast_available(x.device.type)
-        with torch.autocast(x.device.type, enabled=False) if autocast else nullcontext():
+        with without_autocast(x):
             a = weight.flatten(0, 1) @ x.reshape(-1, self.n_in).to(dtype).T
         a = a.view(self.depth, self.ladders, *x.shape[:-1])
         # a sum beside the product is fused with the fraction; in it, it costs more than the product
