@@ -1,8 +1,8 @@
 """The language model: embedding -> blocks -> norm -> head, and exact counts of its parameters and FLOPs.
 
 A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `attention`, `ffn` and
-`position` is looked up by name in the registries of `layers`.
-`python count.py config/gpt2.py` prints them for any config.
+`position` is looked up by name in the registries of `layers`. `python count.py config/gpt2.py` prints the
+counts of any config.
 """
 
 from dataclasses import dataclass

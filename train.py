@@ -80,7 +80,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             source = ranks.agree(lambda: open_source(config, data), ERRORS)
 
         torch.manual_seed(config.seed)
-        model = build_model(config, device)
+        model = ranks.agree(lambda: build_model(config, device), (TrainingError,))
         optimizer = build_optimizer(config, model)
         scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
         dyadic = Dyadic(model, config.dyadic_iters) if config.dyadic else None
@@ -117,10 +117,16 @@ def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
 
 
 def build_model(config: TrainConfig, device: torch.device) -> GPT:
-    """Built on the meta device, so that weights are drawn once, and where they are to be."""
+    """Built on the meta device, so that weights are drawn once, and where they are to be.
+
+    Raises TrainingError, naming the parameter, where a module leaves one without a value.
+    """
     with torch.device("meta"):
         model = GPT(model_config(config))
-    model = model.to_empty(device=device).init_weights()
+    try:
+        model = model.to_empty(device=device).init_weights()
+    except ValueError as error:
+        raise TrainingError(f"the model cannot start: {error}") from None
     model.activation_checkpointing = config.activation_checkpointing
     return model
 

@@ -107,7 +107,7 @@ def product(
     wrong = [
         f"{model}: {file!r} is no config file; write a.py, or a.py+b.py for b.py on top of a.py"
         for model in models
-        for file in model.split("+")
+        for file in stacks[model]
         if not file.endswith(".py")
     ]
     if wrong:

@@ -88,6 +88,11 @@ def test_a_parameter_that_nobody_draws_stops_the_start_by_its_name(tiny):
             model.init_weights()
 
 
+def test_a_run_with_such_a_parameter_ends_with_one_message(run):
+    with pytest.raises(SystemExit, match=r"train\.py: the model cannot start: .* blocks\.0\.ffn\.scale"):
+        run("a", "--ffn=forgotten")
+
+
 def test_a_partial_init_weights_leaves_the_rest_to_the_constructor(mine, monkeypatch):
     monkeypatch.setattr(
         Decaying, "init_weights", lambda self: nn.init.zeros_(self.map.weight), raising=False
