@@ -253,14 +253,7 @@ def _keys(purpose: str, seed: int, epoch: int) -> np.ndarray:
 def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
-        own = folder.parent / "prepare.py"
-        command, tokenizer = "python data/text/prepare.py --input=...", ""
-        if own.is_file():
-            command = f"python {own}"
-            tokenizer = ", with the --tokenizer that the config file's first lines name, if they do"
-        raise DataError(
-            f"{folder} is not a prepared data set (no meta.json); run: {command} --out={folder}{tokenizer}"
-        )
+        raise DataError(f"{folder} is not a prepared data set (no meta.json); {_how_to_prepare(folder)}")
     meta = read_json(path, DataError, "; prepare the data set again")
     version = meta.get("format")
     if version != FORMAT:
@@ -273,6 +266,19 @@ def _read_meta(folder: Path) -> dict:
     if not _sound(meta):
         raise DataError(f"{path} was edited into something else; prepare the data set again")
     return meta
+
+
+def _how_to_prepare(folder: Path) -> str:
+    """The command that makes this folder: data/NAME/prepare.py for data/NAME/X, or data/NAME/SOURCE/X of a
+    script that prepares several sources.
+    """
+    own, of_several = folder.parent / "prepare.py", folder.parent.parent / "prepare.py"
+    named = "with the options that the config file's first lines name, if they do"
+    if own.is_file():
+        return f"run: python {own} --out={folder}, {named}"
+    if of_several.is_file():
+        return f"run: python {of_several}, {named}"
+    return f"run: python data/text/prepare.py --input=FILES --out={folder}"
 
 
 def _sound(meta: dict) -> bool:

@@ -179,11 +179,13 @@ def test_wide_vocabulary(tmp_path):
 
 
 def test_missing_folder_names_the_command(tmp_path):
-    with pytest.raises(DataError, match=r"run: python data/text/prepare.py --input=... --out="):
+    with pytest.raises(DataError, match=r"run: python data/text/prepare.py --input=FILES --out="):
         Dataset(tmp_path / "nothing", "train", BLOCK)
     (tmp_path / "prepare.py").touch()
     with pytest.raises(DataError, match=f"run: python {tmp_path}/prepare.py --out="):
         Dataset(tmp_path / "nothing", "train", BLOCK)
+    with pytest.raises(DataError, match=f"run: python {tmp_path}/prepare.py, with the options"):
+        Dataset(tmp_path / "source" / "nothing", "train", BLOCK)
 
 
 @pytest.mark.parametrize(
