@@ -241,7 +241,10 @@ def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments,
         ("--muon_learning_rate=0.01", "muon_learning_rate acts with optimizer=muon only, not with adamw"),
         ("--muon_learning_rate=0", "muon_learning_rate must be above 0, not 0"),
         ("--warmup_iters=20", "warmup_iters=20 leaves nothing of max_iters=20"),
-        ("--dyadic=True", "dyadic=True, but attention=softmax and ffn=mlp have no ladders\n"),
+        (
+            "--dyadic=True",
+            "dyadic=True, but attention=softmax and ffn=mlp have no ladders: take --dyadic=False",
+        ),
         ("--beta2=1.0", "beta2 must be in [0, 1), not 1.0"),
         ("--dtype=float8", "dtype must be one of 'auto', 'float32', 'bfloat16', 'float16', not 'float8'"),
         (

@@ -109,7 +109,8 @@ class TrainConfig(ModelConfig):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
                 without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
                 without += f" with cf_control={self.cf_control}" if self.cf_control != "none" else ""
-                wrong.append(f"{key}={getattr(self, key)}, but {without}")
+                instead = f"take --{key}={DEFAULTS[key]}, or a model with ladders (cattn_*, cffn_*)"
+                wrong.append(f"{key}={getattr(self, key)}, but {without}: {instead}")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
         if not self.dry_run:
