@@ -1,13 +1,17 @@
 # make demo   train a dense GPT and the papers' CoFrGeNet on presidents' speeches, compare them, read samples
 # make test   everything the project promises, checked
+# make check  the daily check: style, and the tests of layers, kernels, models, configs and documentation
 # make lint   style only
 # make clean  remove the virtual environment, the caches and the demo's runs and data; nothing else
 
 PYTHON ?= python3
 PY = .venv/bin/python
 DATA = data/sotu/bpe4096
+CHECKED = tests/layers tests/kernels tests/test_config.py tests/test_configurator.py \
+  tests/test_count.py tests/test_docs.py tests/test_golden.py tests/test_imports.py tests/test_model.py \
+  tests/test_saved.py
 
-.PHONY: demo test lint clean setup
+.PHONY: demo test check lint clean setup
 
 demo: setup $(DATA)/meta.json
 	@echo "== 1/4 a dense GPT"
@@ -24,6 +28,11 @@ test: setup .venv/tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m pytest
+
+check: setup .venv/tools
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pytest -m "not slow" $(CHECKED)
 
 lint: .venv/tools
 	$(PY) -m ruff check .

@@ -17,6 +17,13 @@ settings.register_profile("any machine", deadline=None)  # a busy one is not a f
 settings.load_profile("any machine")
 
 
+def pytest_collection_modifyitems(items):
+    """What calls a compiler takes seconds."""
+    for item in items:
+        if "compile" in item.name or "one_graph" in item.name:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Tiny tensors: threads cost more than they bring, and one thread repeats itself to the bit."""

@@ -13,7 +13,8 @@ from data.binary import prepare
 from data.tokenizer import parse_tokenizer_name
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.config import TrainConfig, saved_config
+from training.config import TrainConfig
+from training.inputs import saved_config
 from training.log import RunFolderError, open_run
 
 LONG = "a" * 300

@@ -149,7 +149,8 @@ def load(path: Path, mmap: bool = False) -> dict:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT or not content.keys() >= REQUIRED:
+    whole = isinstance(content, dict) and content.keys() >= REQUIRED and isinstance(content["model"], dict)
+    if found != FORMAT or not whole:
         what = f"its format is {found!r}, not {FORMAT!r}" if found != FORMAT else "it lacks parts"
         raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
     content["model"] = weights_of_today(content["model"])

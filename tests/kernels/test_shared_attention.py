@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import shared_attention as module
 from kernels.shared_attention import shared_attention, shared_attention_naive, shared_attention_sdpa
-from layers.cattn_m import CAttnM
+from layers import ATTENTION
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 # batch, heads, tokens, rank, width
@@ -248,7 +248,11 @@ def test_refuses_what_does_not_fit():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cattn_strict": True}, {"cattn_relative": True, "cattn_content": True, "cattn_proj": True}],
+    [
+        {"attention": "cattn_m"},
+        {"attention": "cattn_m", "cattn_strict": True},
+        {"attention": "cattn_relative", "cattn_content": True, "cattn_proj": True},
+    ],
     ids=str,
 )
 def test_a_layer(triton_device, tiny, options):
@@ -256,7 +260,8 @@ def test_a_layer(triton_device, tiny, options):
     x = torch.randn(2, 17, 24, device=triton_device)
     for backend in ("torch", "triton"):
         torch.manual_seed(0)
-        layer = CAttnM(tiny(cf_backend=backend, cattn_heads=3, **options)).to(triton_device)
+        config = tiny(cf_backend=backend, cattn_heads=3, **options)
+        layer = ATTENTION[config.attention](config).to(triton_device)
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.copy_(torch.randn(parameter.shape) * 0.2)

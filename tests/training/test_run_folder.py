@@ -158,9 +158,9 @@ def small_disk(tmp_path):
 
 def test_a_disk_that_is_really_full(small_disk):
     content = {**dict.fromkeys(checkpoint.REQUIRED), "step": 1}
-    path = checkpoint.save(small_disk / "ckpt", 1, {**content, "model": torch.ones(20_000)}, 9, True)
+    path = checkpoint.save(small_disk / "ckpt", 1, {**content, "model": {"a": torch.ones(20_000)}}, 9, True)
     with pytest.raises(OSError, match=r"step_00000002\.pt could not be written \(the disk is full"):
-        checkpoint.save(small_disk / "ckpt", 2, {**content, "model": torch.ones(100_000)}, 9, True)
+        checkpoint.save(small_disk / "ckpt", 2, {**content, "model": {"a": torch.ones(100_000)}}, 9, True)
     assert sorted((small_disk / "ckpt").iterdir()) == [small_disk / "ckpt" / "best.pt", path]
     assert checkpoint.load(path)["step"] == 1
 
