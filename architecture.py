@@ -67,7 +67,7 @@ class ModelConfig:
     cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_control: Literal["none", "zero", "constant"] = "none"  # replace fractions by 0 or constants
-    cffn_gate: Literal["self", "glu", "glu_collapsed"] = "self"  # cffn_gated: what h is
+    cffn_gate: Literal["self", "glu_collapsed"] = "self"  # cffn_gated: what h is
     cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z
     cattn_heads: int | None = 1  # cattn_m, cattn_relative: heads, each with its ladders; None: n_head
     cattn_value_heads: int | None = None  # cattn_*: columns of W^v, in n_embd / n_head; None: n_head

@@ -28,6 +28,8 @@ def config_of_today(saved: dict, known: set[str] | None = None) -> dict:
     for key, value in GONE.items():
         if (found := values.pop(key, value)) != value:
             raise _refused(f"{key}={found}", "has left")
+    if values.get("ffn") == "cffn_gated" and values.get("cffn_gate") == "glu":
+        raise _refused("cffn_gate=glu", "has left")
     if values.get("attention") == "cattn_c":
         raise _refused("attention=cattn_c", "has left")
     if values.get("cf_pole") in ("absolute", "smooth", "soft_clamp"):

@@ -18,14 +18,11 @@ from layers import ladder
 from layers.ladder import LadderEnsemble
 from layers.protocol import ChannelMixer
 
-GLUS = ("glu", "glu_collapsed")
-
 
 class CffnGated(ChannelMixer):
     """y = U h + V z(h), equation 8 with the ensemble's own input h, which is gated as cffn_gate says:
 
     - self:           h = sigmoid(G x) * x: the reading closest to print, and Table 1's 2 p^2 + L p (d + 1)
-    - glu:            h = silu(G x) * (P x),     y = V (W_0 h + z(h)): all of y through L numbers
     - glu_collapsed:  h = silu(G x) * (P x)
 
     h of a GLU is `ffn_hidden` wide, None: as wide as x.
@@ -37,79 +34,64 @@ class CffnGated(ChannelMixer):
     def __init__(self, config):
         super().__init__(config)
         width, ladders, hidden = config.n_embd, config.cf_ladders, self.hidden(config)
-        self.kind = config.cffn_gate
+        self.is_glu = is_glu(config)
         self.gate = nn.Linear(width, hidden, bias=False)
-        self.up = nn.Linear(width, hidden, bias=False) if self.kind in GLUS else None
+        self.up = nn.Linear(width, hidden, bias=False) if self.is_glu else None
         self.ladders = LadderEnsemble(
             config,
             hidden,
-            n_out=ladders if self.kind == "glu" else width,
+            n_out=width,
             ladders=ladders,
             depth=config.cf_depth,
-            project=self.kind != "glu",
         )
-        self.V = nn.Linear(ladders, width, bias=False) if self.kind == "glu" else None
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
     def keys_read(cls, config):
-        glu = config.cffn_gate in GLUS
-        ranks = config.cf_control == "none" or config.cffn_gate == "glu"
+        glu, ladders = is_glu(config), config.cf_control == "none"
         keys = ("cffn_gate", "cf_linear_intercept", *ladder.keys_read(config))
-        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ranks, *_shape_key(config))
+        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ladders, *_shape_key(config))
 
     def residual_outputs(self):
-        return [self.V] if self.kind == "glu" else list(filter(None, (self.ladders.V, self.ladders.U)))
+        return list(filter(None, (self.ladders.V, self.ladders.U)))
 
     def forward(self, x):
         gate = self.gate(x)
-        y = self.ladders(F.silu(gate) * self.up(x) if self.kind in GLUS else torch.sigmoid(gate) * x)
-        if self.V is not None:
-            y = self.V(y.to(self.V.weight.dtype))
-        return self.dropout(y)
+        h = F.silu(gate) * self.up(x) if self.is_glu else torch.sigmoid(gate) * x
+        return self.dropout(self.ladders(h))
 
     @classmethod
     def validate(cls, config):
-        if config.cf_ladder == "inner":
-            return []
-        if config.cffn_gate == "glu":
-            return ["cffn_gate=glu needs cf_ladder=inner: its fractions have no projection of their own"]
-        if CffnGated.hidden(config) != config.n_embd:
+        if config.cf_ladder == "elementwise" and cls.hidden(config) != config.n_embd:
             return ["cf_ladder=elementwise needs h as wide as n_embd: leave ffn_hidden out"]
         return []
 
     @staticmethod
     def hidden(config):
         """Width of h, the input of the ladders."""
-        return (config.ffn_hidden or config.n_embd) if config.cffn_gate in GLUS else config.n_embd
+        return (config.ffn_hidden or config.n_embd) if is_glu(config) else config.n_embd
 
     @classmethod
     def parameter_count(cls, config):
-        """2 p^2 + L (p (d + 1) + d); a GLU of width h: glu 2 p h + L (h (d + 1) + d + p), glu_collapsed
-        3 p h + L (h d + d + p). cf_linear_intercept: p more (glu: L).
+        """2 p^2 + L (p (d + 1) + d), with a GLU of width h 3 p h + L (h d + d + p). cf_linear_intercept: p
+        more.
         """
-        return CffnGated._maps(config) + LadderEnsemble.parameter_count(config, *CffnGated._sizes(config))
+        return cls._maps(config) + LadderEnsemble.parameter_count(config, *cls._sizes(config))
 
     @classmethod
     def flops_per_token(cls, config, context):
         """Two for each weight of a matrix."""
-        return 2 * CffnGated._maps(config) + LadderEnsemble.flops_per_token(
-            config, *CffnGated._sizes(config)
-        )
+        return 2 * cls._maps(config) + LadderEnsemble.flops_per_token(config, *cls._sizes(config))
 
     @staticmethod
     def _sizes(config):
-        """What the ensemble is built with: n_in, n_out, ladders, depth, linear, project."""
-        kind, ladders = config.cffn_gate, config.cf_ladders
-        n_out = ladders if kind == "glu" else config.n_embd
-        return CffnGated.hidden(config), n_out, ladders, config.cf_depth, True, kind != "glu"
+        """What the ensemble is built with: n_in, n_out, ladders, depth."""
+        return CffnGated.hidden(config), config.n_embd, config.cf_ladders, config.cf_depth
 
     @staticmethod
     def _maps(config):
-        """Weights of the linear maps beside the ensemble's: G, P and glu's V."""
-        p, h, kind = config.n_embd, CffnGated.hidden(config), config.cffn_gate
-        wide = (1 + (kind in GLUS)) * p * h
-        return wide + (kind == "glu") * config.cf_ladders * p
+        """Weights of the linear maps beside the ensemble's: G, and P of a GLU."""
+        return (1 + is_glu(config)) * config.n_embd * CffnGated.hidden(config)
 
 
 class CffnProduct(ChannelMixer):
@@ -209,6 +191,11 @@ class CffnAdded(ChannelMixer):
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
         return 4 * p * p + 6 * p * CffnAdded.units(config) + ensemble
+
+
+def is_glu(config) -> bool:
+    """Whether h of the gated Cffn is a GLU, which has two maps."""
+    return config.cffn_gate == "glu_collapsed"
 
 
 def _shape_key(config):

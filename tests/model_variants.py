@@ -12,7 +12,7 @@ OPTIONS = [
     {},
     {"bias": True},
     {"cf_ladders": 5, "cf_depth": 1, "cattn_heads": 2, "cattn_proj": True, "synthesizer_proj": False},
-    *({"cffn_gate": gate} for gate in ("glu", "glu_collapsed")),
+    {"cffn_gate": "glu_collapsed"},
 ]
 OPTIONS += [{"cf_intercept": "none", "cf_linear_intercept": True}, {"cattn_scores": "collapsed"}]
 OPTIONS += [{"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
@@ -32,21 +32,17 @@ BLOCKS = [
     {"cattn_content": True, "cf_ladders": 8, "cattn_value_heads": 1, "cattn_heads": 3},
     {"token_shift": True, "position": "rope", "n_kv_head": 1},
 ]
-GATES = ("self", "glu")
 # cf_control: every module without its fractions; and GLUs of another width
 CONTROLS = [
     (("cattn_m", "cffn_product"), {"cf_control": "zero"}),
     (("cattn_u", "cffn_added"), {"cf_control": "zero"}),
     (("softmax", "cffn_added"), {"cf_control": "zero", "ffn_hidden": 40}),
     (("cattn_u", "cffn_product"), {"cf_control": "constant"}),
-    *((("cattn_m", "cffn_gated"), {"cf_control": "zero", "cffn_gate": gate}) for gate in GATES),
+    (("cattn_m", "cffn_gated"), {"cf_control": "zero"}),
     (("cattn_m", "mlp"), {"cattn_scores": "collapsed", "cf_control": "zero"}),
     (("cattn_m", "mlp"), {"cattn_scores": "collapsed", "cf_control": "constant", "cattn_heads": 2}),
     (("softmax", "cffn_gated"), {"cf_control": "zero", "cffn_gate": "glu_collapsed", "ffn_hidden": 40}),
-    *(
-        (("softmax", "cffn_gated"), {"cffn_gate": gate, "ffn_hidden": 40})
-        for gate in ("glu", "glu_collapsed")
-    ),
+    (("softmax", "cffn_gated"), {"cffn_gate": "glu_collapsed", "ffn_hidden": 40}),
 ]
 
 

@@ -19,7 +19,6 @@ from layers import ATTENTION, FFN  # noqa: E402
 GOLDEN = ROOT / "tests" / "golden" / "losses.json"
 VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools.product(ATTENTION, FFN)}
 VARIANTS |= {
-    "cffn_gated glu": ["--ffn=cffn_gated", "--cffn_gate=glu"],
     "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
     "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],
     "cattn_m heads proj strict": [

@@ -359,7 +359,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ({"attention": "cattn_relative", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         (
             {"ffn": "cffn_gated", "cffn_gate": "lu"},
-            "cffn_gate must be one of self, glu, glu_collapsed",
+            "cffn_gate must be one of self, glu_collapsed",
         ),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         (
@@ -378,10 +378,6 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ({"cf_control": "off"}, "cf_control must be one of none, zero, constant, not 'off'"),
         ({"cf_ladder": "outer"}, "cf_ladder must be one of inner, elementwise, not 'outer'"),
         ({"attention": "cattn_m", "cf_ladder": "elementwise"}, "attention=cattn_m needs cf_ladder=inner"),
-        (
-            {"ffn": "cffn_gated", "cffn_gate": "glu", "cf_ladder": "elementwise"},
-            "cffn_gate=glu needs cf_ladder=inner",
-        ),
         (
             {
                 "ffn": "cffn_gated",

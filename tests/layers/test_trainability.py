@@ -14,7 +14,7 @@ MODULES = [
     (ATTENTION, "cattn_relative", {}),
     (ATTENTION, "cattn_u", {}),
     (FFN, "cffn_gated", {}),
-    (FFN, "cffn_gated", {"cffn_gate": "glu"}),
+    (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed"}),
     (FFN, "cffn_product", {}),
     (FFN, "cffn_added", {}),
 ]

@@ -8,7 +8,7 @@ from training.optimizer import adamw, muon, orthogonalised
 
 VARIANTS = [{"attention": a, "ffn": f, "bias": True} for a, f in itertools.product(ATTENTION, FFN)]
 VARIANTS += [
-    {"ffn": "cffn_gated", "cffn_gate": "glu"},
+    {"ffn": "cffn_gated", "cffn_gate": "glu_collapsed"},
     {"ffn": "cffn_added", "cf_ladder": "elementwise", "position": "expe", "expe_learned": "random"},
     {"attention": "cattn_m", "cattn_proj": True, "tie_embeddings": False},
 ]
