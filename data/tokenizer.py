@@ -198,6 +198,12 @@ class BpeTokenizer(Tokenizer):
         return {**super().to_json(), "tokenizer.json": self.text}
 
 
+def end_of_text_of(saved: dict) -> int:
+    """The token that ends a text, of what `to_json()` of a tokenizer gave; raises DataError."""
+    fixed = {"gpt2": Gpt2Tokenizer, "bytes": BytesTokenizer}.get(saved.get("kind"))
+    return from_json(saved).end_of_text if fixed is None else fixed.end_of_text
+
+
 def from_json(saved: dict) -> Tokenizer:
     """Rebuild a tokenizer from `to_json()`; DataError when what comes out is not what was saved."""
     kind = saved.get("kind")

@@ -99,14 +99,17 @@ def _llama_config(content: dict) -> ModelConfig:
     )
 
 
-def config_json(config: ModelConfig) -> dict | None:
-    """The config.json of the same model in transformers; None where it knows no such architecture."""
+def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | None:
+    """The config.json of the same model in transformers; None where it knows no such architecture.
+
+    end_of_text: the token at which `generate` of transformers ends a text; None: at none.
+    """
     shared = {
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_embeddings,
         "dtype": "float32",
         "bos_token_id": None,
-        "eos_token_id": None,
+        "eos_token_id": end_of_text,
     }
     if config.token_shift:
         return None

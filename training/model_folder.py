@@ -117,6 +117,7 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
         weights = beside / "model.safetensors"
         try:
             save_file(tensors, weights, {"format": "pt"})
+            os.chmod(weights, (beside / "config.json").stat().st_mode)  # the library writes 0600
             with open(weights, "rb") as file:
                 os.fsync(file.fileno())
         except (SafetensorError, OSError) as error:

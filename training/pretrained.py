@@ -15,7 +15,7 @@ import torch
 
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2
-from data.tokenizer import Tokenizer, build_tokenizer, from_json
+from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from disk import read_json
 from history import weights_of_today
 from model import GPT
@@ -128,7 +128,8 @@ def export(source: Source, folder: Path) -> bool:
     Raises CheckpointError where something is there already, OSError where the disk does not take it.
     """
     weights, config = read_checked(source), source.config
-    content = hugging_face.config_json(config)
+    end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
+    content = hugging_face.config_json(config, end)
     known = content is not None
     if known:
         tensors = hugging_face.their_weights(weights, config)

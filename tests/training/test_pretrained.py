@@ -283,8 +283,11 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     assert ("for transformers, train.py" in capsys.readouterr().out) == (not keys)
     kept = {path.name for path in (tmp_path / "out").iterdir()}
     assert kept == {"config.json", "model.safetensors", "SHA256SUMS", "data_tokenizer.json"}
+    # as readable as the files beside it
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
     if not keys:
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        assert theirs.generation_config.eos_token_id == 256  # of bytes
 
     def text(where):
         sample.main([str(where), "--max_new_tokens=20", "--temperature=0"])
