@@ -1,12 +1,15 @@
-# The papers' CoFrGeNet (arXiv version) at the size of GPT2-xl: CAttnM, and the gated Cffn.
+# The papers' CoFrGeNet (arXiv version) at the size of GPT2-xl: attention is CAttnM, feed-forward layers are
+# the gated Cffn.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet.py config/size/small.py --out_dir=out/small
-# Attention as in cofrgenet_a.py, feed-forward as in cofrgenet_f.py beside it, where the readings stand.
-# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
-# kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability/paper.md).
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
+# Attention as in config/cofrgenet_a.py, feed-forward layers as in config/cofrgenet_f.py. Their heads
+# explain our readings of the paper.
+# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
+# worse and with spikes, already at width 128 (results/trainability/paper.md). The overlay
+# config/ablate/as_printed.py restores the clamp.
+# The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
+# not say which of them this model has (here 7 ladders of depth 7).
 # What to expect: 538,101,920 parameters, 0.36 of the dense FLOPs. Published: 798M. Nobody has run it to
 # the end here.
 out_dir = "out/cofrgenet"
@@ -27,7 +30,7 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-# 491,520 tokens a step, nanoGPT's number; 48 micro-batches suit 16 ranks
+# 491,520 tokens per step, as in nanoGPT; 48 micro-batches can be divided among 16 ranks
 batch_size = 10
 gradient_accumulation_steps = 48
 max_iters = 600_000

@@ -1,13 +1,15 @@
-# The papers' CoFrGeNet-F (arXiv version) at the size of GPT2-xl: feed-forward layers are ladders.
+# The papers' CoFrGeNet-F (arXiv version) at the size of GPT2-xl: feed-forward layers are the gated Cffn.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/small
-# Reading: y = U h + V z(h), h = sigmoid(G x) * x, equation 8 on the gated input. Its 2 p^2 + L p (d + 1)
-# are Table 1's; intercepts, L d + p a layer, are not counted there.
-# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
-# kept positive. Clamped at 0.01 they fail where N(0, 0.02) spreads them as at this width
-# (results/trainability/paper.md).
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
+# Our reading: y = U h + V z(h), h = sigmoid(G x) * x, which is equation 8 on the gated input. It has
+# the 2 p^2 + L p (d + 1) parameters per layer of Table 1, and L d + p intercepts, which Table 1 does not
+# count.
+# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, training fails when
+# N(0, 0.02) spreads the denominators as widely as at this width (results/trainability/paper.md). The
+# overlay config/ablate/as_printed.py restores the clamp.
+# The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
+# not say which of them this model has (here 7 ladders of depth 7).
 # What to expect: 823,939,952 parameters, 0.57 of the dense FLOPs. Published: 985M. Nobody has run it to
 # the end here.
 out_dir = "out/cofrgenet_f"
@@ -25,7 +27,7 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-# 491,520 tokens a step, nanoGPT's number; 48 micro-batches suit 16 ranks
+# 491,520 tokens per step, as in nanoGPT; 48 micro-batches can be divided among 16 ranks
 batch_size = 10
 gradient_accumulation_steps = 48
 max_iters = 600_000

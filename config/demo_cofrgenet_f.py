@@ -1,8 +1,9 @@
-# The papers' CoFrGeNet-F (the model keys of config/cofrgenet_f.py, four layers of width 256) on
-# presidents' speeches: the same steps on the same batches as demo_dense.py.
+# The papers' CoFrGeNet-F (the model keys of config/cofrgenet_f.py, four layers of width 256) on presidents'
+# speeches: the same steps on the same batches as config/demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet_f.py
-# What to expect: a minute longer than the dense model's three minutes on two cores, at its learning rate.
+# What to expect: a minute longer than the dense model's three minutes on two cores. The learning rate is
+# the dense model's.
 out_dir = "out/demo_cofrgenet_f"
 dataset = "data/sotu/bpe4096"
 

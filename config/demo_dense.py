@@ -1,9 +1,9 @@
-# A dense GPT on presidents' speeches, for a laptop without a GPU: the baseline of the other two.
+# A dense GPT on presidents' speeches, for a laptop without a GPU: the baseline of the other demo models.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_dense.py
 # What to expect: 1.62 bits per byte on unseen speeches after three minutes on two cores (README.md). The
-# rate is the best of a sweep in factors of two: 0.75e-3 (validation loss 4.937), 1.5e-3 (4.786), 3e-3
-# (4.980).
+# learning rate is the best of a sweep in factors of two: 0.75e-3 (validation loss 4.937), 1.5e-3 (4.786),
+# 3e-3 (4.980).
 out_dir = "out/demo_dense"
 dataset = "data/sotu/bpe4096"
 

@@ -1,15 +1,17 @@
-# Go on training a finished run on new text: the demo's dense model, from speeches to encyclopedia articles.
-# The new text must be prepared with the tokenizer of the model; the architecture is the model's own.
+# Continues to train a finished model on new text: here the demo's dense model, from speeches to
+# encyclopedia articles. Prepare the new text with the model's tokenizer. The architecture comes from the
+# checkpoint.
 #   make demo
 #   python data/wikipedia_vital/prepare.py --tokenizer=data/sotu/bpe4096/tokenizer.json \
 #     --out=data/wikipedia_vital/demo
 #   python train.py config/finetune_text.py
-# A published GPT-2 on text of your own, and another model folder:
+# The same with the published GPT-2 on your own text, and with a model folder:
 #   python data/text/prepare.py --input=mine.txt --out=data/text/mine
 #   python train.py config/finetune_text.py --init_from=gpt2 --dataset=data/text/mine --out_dir=out/mine
 #   python train.py config/finetune_text.py --init_from=exported/gpt2 --dataset=data/text/mine
-# What to expect: the first evaluation is the old model's on the new text, and the loss falls from there.
-# Rates are a tenth of a pretraining's: enough to learn the new text, not to forget the old one at once.
+# What to expect: the first evaluation shows the old model on the new text; the loss falls from there. The
+# learning rates are a tenth of those of pretraining: enough to learn the new text without forgetting the
+# old one at once.
 init_from = "out/demo_dense"
 dataset = "data/wikipedia_vital/demo"
 out_dir = "out/finetune_text"

@@ -1,8 +1,8 @@
-# GPT-2 small (124M) with nanoGPT's recipe: the baseline of everything here.
+# GPT-2 small (124M) with nanoGPT's recipe: the baseline at that size.
 #   python data/openwebtext/prepare.py
 #   python train.py config/gpt2.py
-# What to expect: 600,000 steps of 0.49M tokens. nanoGPT's README gives a loss of about 2.85 on OpenWebText
-# for this recipe, after four days on eight A100; nobody has run it to the end here.
+# What to expect: 600,000 steps of 0.49M tokens. nanoGPT's README reports a loss of about 2.85 on
+# OpenWebText for this recipe, after four days on eight A100 GPUs. Nobody has run it to the end here.
 out_dir = "out/gpt2"
 dataset = "data/openwebtext/gpt2"
 
@@ -11,7 +11,7 @@ n_head = 12
 n_embd = 768
 block_size = 1024
 
-# nanoGPT's 480 sequences a step, in 48 micro-batches instead of 40: they suit 16 ranks too
+# nanoGPT's 480 sequences per step, in 48 micro-batches instead of 40, to be divisible among 16 ranks too
 batch_size = 10
 gradient_accumulation_steps = 48
 max_iters = 600_000

@@ -2,7 +2,7 @@
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/gpt2_xl.py
 #   torchrun --nproc_per_node=8 train.py config/gpt2_xl.py config/size/small.py --out_dir=out/gpt2_xl_small
-# lr 2e-4 is GPT-3's for 1.3B parameters.
+# The learning rate 2e-4 is GPT-3's for 1.3B parameters.
 # What to expect: 1,556,840,000 parameters. Published: 1.5B. Nobody has run it to the end here.
 out_dir = "out/gpt2_xl"
 dataset = "data/openwebtext/gpt2"

@@ -2,10 +2,10 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b.py --dry_run=True    (what it takes)
-# Steps, peak learning rate and batch (2M steps, 2T tokens) are those of the CoFrGeNet paper's Llama, the
-# rest of the recipe is nanoGPT's. The tokens are GPT-2's: Llama's tokenizer file is not one that data/
-# reads, and its vocabulary stands here for the published size alone. The context is ours; nothing of the
-# model depends on it.
+# Steps, peak learning rate and batch size (2M steps, 2T tokens) are those of the CoFrGeNet paper's Llama.
+# The rest of the recipe is nanoGPT's. The tokenizer is GPT-2's, because data/ cannot read Llama's tokenizer
+# file. vocab_size is Llama's, so that the parameter count is the published one. The context length is our
+# choice; no parameter depends on it.
 # What to expect: 3,212,749,824 parameters. Published: 3.2B. Nobody has run it to the end here.
 out_dir = "out/llama_3b"
 dataset = "data/fineweb_edu/gpt2"
@@ -23,7 +23,7 @@ position = "rope"
 rope_base = 500_000.0
 rope_scaling = "llama3"
 
-# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+# 1,048,576 tokens per step: about 2T tokens in 2M steps; 128 micro-batches can be divided among 128 ranks
 batch_size = 4
 gradient_accumulation_steps = 128
 activation_checkpointing = True

@@ -1,14 +1,16 @@
-# The papers' CoFrGeNet at the size of Llama-3.2-3B: CAttnM, and the gated Cffn.
+# The papers' CoFrGeNet at the size of Llama-3.2-3B: attention is CAttnM, feed-forward layers are the gated
+# Cffn.
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet.py --dry_run=True    (what it takes)
-# Attention as in llama_3b_cofrgenet_a.py, feed-forward as in llama_3b_cofrgenet_f.py beside it, where the
-# readings stand.
-# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
-# kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability/paper.md).
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
-# CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
+# Attention as in config/llama_3b_cofrgenet_a.py, feed-forward layers as in config/llama_3b_cofrgenet_f.py.
+# Their heads explain our readings of the paper.
+# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
+# worse and with spikes, already at width 128 (results/trainability/paper.md). The overlay
+# config/ablate/as_printed.py restores the clamp.
+# The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
+# not say which of them this model has (here 7 ladders of depth 7).
+# CAttnM has no queries and keys that RoPE could rotate: its columns are the only encoding of positions.
 # What to expect: 1,372,640,952 parameters, 0.43 of the dense FLOPs. Published: 1.8B. Nobody has run it to
 # the end here.
 out_dir = "out/llama_3b_cofrgenet"
@@ -32,7 +34,7 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+# 1,048,576 tokens per step: about 2T tokens in 2M steps; 128 micro-batches can be divided among 128 ranks
 batch_size = 4
 gradient_accumulation_steps = 128
 activation_checkpointing = True

@@ -2,14 +2,15 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet_a.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet_a.py --dry_run=True    (what it takes)
-# Reading: scores S = U x + V z, equation 8 collapsed as section 4.2 says, U [block_size, p]. Table 1
-# counts L (p + l) + p^2; this is l p + L (d - 1) p more a layer, and intercepts. Figure 2's F, L x l, is
-# the other reading: --cattn_scores=rank.
-# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
-# kept positive. Clamped at 0.01 they train worse, with spikes, at width 128 already
-# (results/trainability/paper.md).
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
-# CAttnM has no queries and keys for RoPE to turn: there is no encoding of positions but its columns.
+# Our reading: scores S = U x + V z, which is equation 8 collapsed as in section 4.2, with
+# U [block_size, p]. Table 1 counts L (p + l) + p^2 parameters per layer. This model has l p + L (d - 1) p
+# more per layer, and the intercepts. The other reading is F [L, l] of Figure 2: --cattn_scores=rank.
+# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
+# worse and with spikes, already at width 128 (results/trainability/paper.md). The overlay
+# config/ablate/as_printed.py restores the clamp.
+# The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
+# not say which of them this model has (here 7 ladders of depth 7).
+# CAttnM has no queries and keys that RoPE could rotate: its columns are the only encoding of positions.
 # What to expect: 2,953,183,580 parameters, 0.88 of the dense FLOPs. Published: 2.5B. Nobody has run it to
 # the end here.
 out_dir = "out/llama_3b_cofrgenet_a"
@@ -33,7 +34,7 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+# 1,048,576 tokens per step: about 2T tokens in 2M steps; 128 micro-batches can be divided among 128 ranks
 batch_size = 4
 gradient_accumulation_steps = 128
 activation_checkpointing = True

@@ -1,13 +1,15 @@
-# The papers' CoFrGeNet-F at the size of Llama-3.2-3B: feed-forward layers are ladders.
+# The papers' CoFrGeNet-F at the size of Llama-3.2-3B: feed-forward layers are the gated Cffn.
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b_cofrgenet_f.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b_cofrgenet_f.py --dry_run=True    (what it takes)
-# Reading: y = U h + V z(h), h = sigmoid(G x) * x, equation 8 on the gated input. Its 2 p^2 + L p (d + 1)
-# are Table 1's; intercepts, L d + p a layer, are not counted there.
-# Departs from print in one thing, which config/ablate/as_printed.py on top puts back: denominators are
-# kept positive. Clamped at 0.01 they fail where N(0, 0.02) spreads them as at this width
-# (results/trainability/paper.md).
-# Not in print: where intercepts start (here at 1), how many ladders and how deep (1, 3, 5 or 7; here 7).
+# Our reading: y = U h + V z(h), h = sigmoid(G x) * x, which is equation 8 on the gated input. It has
+# the 2 p^2 + L p (d + 1) parameters per layer of Table 1, and L d + p intercepts, which Table 1 does not
+# count.
+# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, training fails when
+# N(0, 0.02) spreads the denominators as widely as at this width (results/trainability/paper.md). The
+# overlay config/ablate/as_printed.py restores the clamp.
+# The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
+# not say which of them this model has (here 7 ladders of depth 7).
 # What to expect: 1,632,207,196 parameters, 0.56 of the dense FLOPs. Published: 2.1B. Nobody has run it to
 # the end here.
 out_dir = "out/llama_3b_cofrgenet_f"
@@ -31,7 +33,7 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-# 1,048,576 tokens a step, about what 2T tokens in 2M steps come to; 128 micro-batches suit 128 ranks
+# 1,048,576 tokens per step: about 2T tokens in 2M steps; 128 micro-batches can be divided among 128 ranks
 batch_size = 4
 gradient_accumulation_steps = 128
 activation_checkpointing = True

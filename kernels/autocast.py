@@ -1,4 +1,7 @@
-"""What autocast does to matrix products. It knows no meta device, on which FLOPs are counted."""
+"""The dtype of matrix products under autocast.
+
+FLOPs are counted on the meta device, which autocast does not support.
+"""
 
 import contextlib
 
@@ -6,7 +9,7 @@ import torch
 
 
 def product_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype of a matrix product with x: autocast's where it is on, else that of x."""
+    """The dtype of a matrix product with x: the dtype of autocast if it is enabled, else the dtype of x."""
     kind = x.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -14,7 +17,7 @@ def product_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def without_autocast(x: torch.Tensor) -> contextlib.AbstractContextManager:
-    """A context in which matrix products on x's device stay in the dtype of their operands."""
+    """A context without autocast: matrix products on x's device keep the dtype of their operands."""
     if torch.amp.is_autocast_available(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return contextlib.nullcontext()

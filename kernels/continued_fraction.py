@@ -6,14 +6,15 @@ with the continuants of the tails (CoFrGeNet, equations 4 to 6),
 
     K_0 = 1,   K_1 = a_d,   K_k = a_{d-k+1} K_{k-1} + K_{k-2},
 
-where K_k belongs to the last k partial denominators. One division whatever the depth; the gradient
+where K_k belongs to the last k partial denominators. This takes one division at every depth. The gradient
 (Proposition 1, equation 9) needs only the continuants that the forward pass has computed:
 
     df/da_k = (-1)^k (K_{d-k} / K_d)^2.
 
-`continued_fraction` is the function to call, `continued_fraction_and_range` also gives the extremes of each
-ladder, `continued_fraction_ladder` is the same with d divisions, and `denominator` gives K_d alone.
-`continued_fraction_naive` is the oracle. On a GPU `kernels.continued_fraction_triton` does the work.
+`continued_fraction` is the function to call. `continued_fraction_and_range` also returns the smallest and
+largest value of each ladder. `continued_fraction_ladder` computes the same with d divisions, and
+`denominator` returns K_d alone. `continued_fraction_naive` is the reference for tests. On a GPU,
+`kernels.continued_fraction_triton` computes the first two.
 """
 
 import math
@@ -38,14 +39,14 @@ def continued_fraction(
     backend: str = "auto",
     dim: int = -2,
 ) -> torch.Tensor:
-    """f(a_1..a_d) along a dimension, by default the last but one.
+    """f(a_1..a_d) along one dimension, by default the last but one.
 
-    a: [..., d, L], any floating type; a[..., k-1, :] is a_k of the L ladders. dim: where d stands,
-    a negative number. Fastest where d comes first in memory, as in a view of [d, L, tokens].
-    Returns z: [..., L] in a's type. Inside, everything is float32 (float64 for float64): in bfloat16
-    the 99th percentile of the relative error would be 8 % at d=3 and 19 % at d=7.
+    a: [..., d, L], any floating type; a[..., k-1, :] is a_k of the L ladders. dim: the dimension of d, as a
+    negative number. It is fastest if d comes first in memory, as in a view of [d, L, tokens].
+    Returns z: [..., L] in a's dtype. The computation is in float32 (float64 for float64): in bfloat16 the
+    99th percentile of the relative error would be 8 % at d=3 and 19 % at d=7.
 
-    pole says what happens where the denominator K_d comes near zero:
+    pole selects what happens when the denominator K_d comes near zero:
     - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1.
       The gradient there is equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
     - "positive": every a_k passes through softplus(a_k) + floor, so that no continuant changes its
@@ -55,8 +56,7 @@ def continued_fraction(
 
     A NaN in a stays a NaN in z and in the gradient. Products of d partial denominators must fit the
     floating type: in float32, |a| < 3e5 at d=7. The result is differentiable once.
-    Raises ValueError for an unknown pole or backend, where Triton is asked for and cannot run, and where
-    a has no depth.
+    Raises ValueError for an unknown pole or backend, if Triton is requested and cannot run, and if d < 1.
     """
     options = _checked(a, pole, eps, floor, dim)
     first, in_order = _depth_first(a, dim)
@@ -74,8 +74,9 @@ def continued_fraction_and_range(
     backend: str = "auto",
     dim: int = -2,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`continued_fraction`, and `finite_range` of its result in the same pass over it. The ladders are the
-    dimensions after `dim`, those before it are tokens.
+    """`continued_fraction` and, in the same pass, `finite_range` of its result: (z, low, high).
+
+    The dimensions after `dim` are ladders, those before it are tokens.
     """
     options = _checked(a, pole, eps, floor, dim)
     if not backends.use_triton(backend, a):
@@ -92,8 +93,10 @@ def continued_fraction_and_range(
 
 @torch.no_grad()
 def finite_range(z: torch.Tensor, dims: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """z: [..., L] -> low, high: [L] float32, the smallest and largest finite z of each ladder, inf and -inf
-    where there is none. They have no gradient. dims: how many dimensions at the end count the ladders.
+    """The smallest and largest finite z of each ladder, without gradient.
+
+    z: [..., L] -> low, high: [L] float32. A ladder without a finite z has low = inf and high = -inf.
+    dims: the number of trailing dimensions that index ladders.
     """
     ladders = z.shape[z.dim() - dims :]
     rows = z.detach().reshape(-1, *ladders).float()
@@ -107,39 +110,40 @@ def finite_range(z: torch.Tensor, dims: int = 1) -> tuple[torch.Tensor, torch.Te
 def continued_fraction_ladder(
     a: torch.Tensor, pole: str = "clamp", eps: float = 0.01, floor: float = 0.1, dim: int = -2
 ) -> torch.Tensor:
-    """f(a_1..a_d) as the ladder is written, d divisions, differentiated by autograd (CoFrGeNet_B).
+    """f(a_1..a_d) by d divisions one after the other, differentiated by autograd (CoFrGeNet_B).
 
-    Shapes and types as in `continued_fraction`. The pole "clamp" clamps each of the d denominators
-    a_k + 1/(...). The two functions are equal wherever no denominator is clamped.
+    Shapes and dtypes as in `continued_fraction`. The pole "clamp" clamps each of the d denominators
+    a_k + 1/(...). Both functions give the same result wherever no denominator is clamped.
     """
     _check(a, pole, dim)
     partial = _partial_denominators(a, pole == "positive", floor).unbind(dim)
     z = torch.zeros_like(partial[0])
     for a_k in reversed(partial):
         r = a_k + z
-        if pole == "clamp":  # in a form whose gradient is fast, too
+        if pole == "clamp":  # written so that the gradient is fast too
             r = torch.where(r < 0, -1.0, 1.0) * r.abs().clamp_min(eps)
         z = r.reciprocal()
     return z.to(a.dtype)
 
 
 def denominator(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1, dim: int = -2) -> torch.Tensor:
-    """K_d(a_1..a_d) before any clamp: how near a ladder is to its pole.
+    """K_d(a_1..a_d) before any clamp, which measures how near a ladder is to its pole.
 
-    a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive"
-    of softplus(a) + floor. Raises ValueError for an unknown pole and where a has no depth.
+    a: [..., d, L], any floating type -> [..., L], float32 (float64 for float64). With pole="positive" it is
+    K_d of softplus(a) + floor. Raises ValueError for an unknown pole and if d < 1.
     """
     _check(a, pole, dim)
     return _continuants(_partial_denominators(a, pole == "positive", floor).unbind(dim))[-1]
 
 
 def _depth_first(a, dim):
-    """-> a with d as the first dimension and the others as they lie in memory, a view, and the function
-    that brings a result back into a's order
+    """Returns a view of a, and a function that restores a's order of dimensions in a result.
+
+    The view has d as its first dimension and the others in the order in which they lie in memory.
     """
     first = a.movedim(dim, 0)
     order = []
-    for one in range(1, a.dim()):  # `sorted` cannot be traced where sizes are symbols
+    for one in range(1, a.dim()):  # torch.compile cannot trace `sorted` with symbolic sizes
         larger = [other for other in order if first.stride(other) >= first.stride(one)]
         order.insert(len(larger), one)
     back = [order.index(one) for one in range(1, a.dim())]
@@ -147,8 +151,10 @@ def _depth_first(a, dim):
 
 
 class _ContinuedFraction(torch.autograd.Function):
-    """a: [d, ...] -> [...]. Keeps only `a`: recomputing the continuants costs d multiply-adds, storing them
-    d more words. In place where it can be: without a compiler every operation is a pass over memory.
+    """a: [d, ...] -> [...].
+
+    Saves only `a`: recomputing the continuants costs d multiply-adds, storing them d more words. Operations
+    are in place where possible, because without a compiler each one is a pass over memory.
     """
 
     @staticmethod
@@ -175,7 +181,7 @@ class _ContinuedFraction(torch.autograd.Function):
 
 
 def _checked(a, pole, eps, floor, dim):
-    """-> positive, constant"""
+    """Returns (positive, constant): whether pole is "positive", and floor if so, else eps."""
     _check(a, pole, dim)
     positive = pole == "positive"
     return positive, floor if positive else eps
@@ -196,7 +202,7 @@ def _partial_denominators(a, positive, floor):
 
 
 def _clamp(denominator, eps):
-    # + 0: -0 counts as positive
+    # + 0.0 turns -0 into 0, so that it counts as positive
     return denominator.abs().clamp_min_(eps).copysign_(denominator + 0.0)
 
 
@@ -209,9 +215,9 @@ def _continuants(partial):
 
 
 def continued_fraction_naive(a: torch.Tensor, pole: str = "clamp", floor: float = 0.1) -> torch.Tensor:
-    """The oracle: the ladder as it is written, d divisions, no clamp, differentiated by autograd.
+    """The reference for tests: d divisions, no clamp, differentiated by autograd.
 
-    Same shapes as `continued_fraction`; equal to it wherever no denominator is clamped.
+    Same shapes as `continued_fraction`, and the same result wherever no denominator is clamped.
     """
     if pole == "positive":
         a = F.softplus(a) + floor

@@ -1,7 +1,7 @@
-"""The continued fraction on a GPU: one kernel each for value and gradient, a read once in each.
+"""The continued fraction on a GPU: one kernel for the value and one for the gradient, each reads a once.
 
-`kernels.continued_fraction` states the equations and picks this code for CUDA tensors. Depth comes first in
-memory, so that neighbouring threads read neighbouring words whatever the number of ladders. The loops over
+`kernels.continued_fraction` states the equations and selects this code for CUDA tensors. Depth comes first
+in memory, so that neighbouring threads read neighbouring words for any number of ladders. The loops over
 the d partial denominators are unrolled, so that all d + 1 continuants of a ladder stay in registers.
 """
 
@@ -13,7 +13,7 @@ from torch.library import triton_op, wrap_triton
 
 @triton.jit
 def _softplus(a):
-    """log(1 + exp(a)); with u = exp(-|a|) small, log(1 + u) would be 0 where it should be u."""
+    """log(1 + exp(a)). For small u = exp(-|a|), log(1 + u) would round to 0 instead of u."""
     u = tl.exp(-tl.abs(a))
     w = 1.0 + u
     lost = w == 1.0
@@ -22,7 +22,7 @@ def _softplus(a):
 
 @triton.jit
 def _clamped_reciprocal(K_d, eps):
-    # not tl.maximum: that hides a NaN
+    # not tl.maximum, which would replace a NaN by eps
     size = tl.where(tl.abs(K_d) < eps, eps, tl.abs(K_d))
     return tl.where(K_d < 0, -1.0, 1.0) / size
 
@@ -38,7 +38,7 @@ def _forward_kernel(
     mask = token < tokens
     here = ladder.to(tl.int64) * tokens + token
     a_k_ptr = a_ptr + here
-    for _ in tl.static_range(D - 1):  # added, as a product of 32 bits could overflow
+    for _ in tl.static_range(D - 1):  # repeated additions, because a 32-bit product could overflow
         a_k_ptr += depth_stride
     previous, current = tl.zeros((BLOCK,), tl.float32), tl.full((BLOCK,), 1.0, tl.float32)
     for _ in tl.static_range(D):
@@ -94,8 +94,7 @@ def _backward_kernel(
 
 
 def _block(depth, count):
-    """Fractions of a program: fewer where more continuants of each must stay in registers, no more than
-    there are."""
+    """Fractions per program: fewer at larger depth, so that continuants fit in registers."""
     most = 1024 if depth <= 4 else 512 if depth <= 8 else 256
     return min(most, max(32, triton.next_power_of_2(count)))
 
@@ -104,15 +103,15 @@ def _block(depth, count):
 def _forward(
     a: torch.Tensor, positive: bool, constant: float, ranged: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: [d, L, tokens] -> z [L, tokens] in a's type; with `ranged` low and high [L] float32, else [0]."""
+    """a: [d, L, tokens] -> z [L, tokens] in a's dtype; low, high: [L] float32 with `ranged`, else [0]."""
     depth, ladders, tokens = a.shape
     a = a.contiguous()
     z = a.new_empty(a.shape[1:])
-    # which ladder it is matters to the range alone
+    # without the range, ladders and tokens are treated as one long row
     rows, columns = (ladders, tokens) if ranged else (1, z.numel())
     block = _block(depth, columns)
     blocks = triton.cdiv(columns, block)
-    # one column for each block, reduced below; at least one, so that there is something to reduce
+    # one column per block, reduced below; at least one column, because amin needs one
     low = a.new_full((ladders if ranged else 0, max(blocks, 1)), float("inf"), dtype=torch.float32)
     high = torch.full_like(low, float("-inf"))
     if z.numel():
@@ -153,11 +152,11 @@ _forward.register_autograd(_backward_of_forward, setup_context=_setup_context)
 def continued_fraction_triton(
     a: torch.Tensor, positive: bool, constant: float, ranged: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: [d, L, tokens] bfloat16, float16 or float32 -> z [L, tokens] in a's type, and with `ranged` low
-    and high [L] float32, the smallest and largest finite z of each ladder (inf and -inf where none is),
-    which have no gradient.
+    """a: [d, L, tokens] bfloat16, float16 or float32 -> z: [L, tokens] in a's dtype, low, high.
 
-    constant: floor where positive, else eps. Differentiable once.
+    With `ranged`, low and high [L] float32 are the smallest and largest finite z of each ladder (inf and
+    -inf if there is none), without gradient; else they are empty. constant: floor if positive, else eps.
+    Differentiable once.
     """
     z, low, high = _forward(a, positive, constant, ranged)
     return z, low.detach(), high.detach()

@@ -1,8 +1,8 @@
-"""Token embedding whose gradient repeats itself to the bit.
+"""Token embedding whose gradient is deterministic to the bit.
 
-Inductor turns the gradient of an embedding lookup into atomic additions, whose order depends on the
-timing of threads: two runs of the same compiled model then differ from about the third step on.
-PyTorch's own kernel adds the rows of each token in order; here the compiler leaves it alone.
+Inductor turns the gradient of an embedding lookup into atomic additions. Their order depends on the timing
+of threads, so two runs of the same compiled model differ from about the third step on. PyTorch's own kernel
+adds the rows of each token in order. A custom operator keeps the compiler from replacing it.
 """
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 
 def embedding(weight: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """weight: [rows, C] floating type, tokens: [...] int64 below rows -> [..., C]; F.embedding's values."""
+    """F.embedding: weight [rows, C] floating type, tokens [...] int64 below rows -> [..., C]."""
     return _Embedding.apply(weight, tokens)
 
 

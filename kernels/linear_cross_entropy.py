@@ -2,9 +2,10 @@
 
     loss = mean over tokens n of (log sum_v exp(s_nv) - s_n,target),    s = h W^T
 
-At 50,304 columns the logits of a batch, their float32 copy and their gradient are most of a training
-step's memory. Here they exist for some tokens at a time: the forward pass computes a chunk's gradient
-while its logits are there, three matrix products as without chunks, and the backward pass scales.
+With a vocabulary of 50,304, the logits of a batch, their float32 copy and their gradient are most of a
+training step's memory. Here they exist for one chunk of tokens at a time. The forward pass computes the
+gradient of a chunk while its logits exist, with the same three matrix products as without chunks. The
+backward pass only scales these gradients.
 """
 
 import torch
@@ -13,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from kernels.autocast import product_dtype
 
-IGNORED = -100  # the target of a token that is not scored, as in F.cross_entropy
-CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measure no faster, much smaller ones slower
+IGNORED = -100  # target of a token that is not scored, as in F.cross_entropy
+CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measured no faster, much smaller ones slower
 
 
 def linear_cross_entropy(
@@ -26,11 +27,11 @@ def linear_cross_entropy(
 ) -> torch.Tensor:
     """Mean cross-entropy of the targets in nats, float32 (float64 for float64), scalar.
 
-    h: [..., C], weight: [V, C], targets: [...] int64 below `columns`, or -100 for tokens that are left
-    out; without any other token the loss is NaN. columns: the first ones that are tokens, None for all;
-    the rest is padding, gets no probability and a gradient of 0.
-    Products are in autocast's type where it is on, else in h's; sums over a row and over chunks are
-    float32. Memory grows with `chunk_bytes`, not with tokens times V. Differentiable once.
+    h: [..., C], weight: [V, C], targets: [...] int64 below `columns`, or -100 for tokens that are not
+    scored. If no token is scored, the loss is NaN. columns: the size of the vocabulary (None: V). Columns
+    beyond it are padding: they get no probability and a gradient of 0. Matrix products are in autocast's
+    dtype if it is enabled, else in h's. Sums over rows and over chunks are float32. Memory grows with
+    `chunk_bytes`, not with tokens times V. Differentiable once.
     """
     dtype = product_dtype(h)
     columns = weight.shape[0] if columns is None else columns
@@ -55,7 +56,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total = total + nats.where(valid, 0.0).sum()
             if not any(ctx.needs_input_grad):
                 continue
-            # of the sum, not the mean: divided by the tokens, float16 would lose small probabilities
+            # gradient of the sum, not of the mean: divided by the tokens, small values underflow in float16
             grad = grad.to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
@@ -77,8 +78,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 @torch.library.custom_op("cofrgenet::accumulate", mutates_args=("total",))
 def _accumulate(total: torch.Tensor, part: torch.Tensor) -> None:
-    """total += part, here and now. Sums that the compiler sees it puts off to the end, where it adds up
-    all chunks' products at once; until then they and all chunks' gradients are in memory."""
+    """total += part, hidden from the compiler.
+
+    The compiler would postpone the sums to the end and keep the products and gradients of all chunks in
+    memory until then.
+    """
     total.add_(part)
 
 
@@ -88,8 +92,9 @@ def _(total, part):
 
 
 def _compiled(logits, target, valid, columns):
-    """logits: [n, V] -> nats: [n]; their gradient: [n, V], of rows that are not valid 0. No passes of
-    their own: all of it is fused with the sums over rows.
+    """logits: [n, V] -> nats: [n], gradient: [n, V] (0 in rows that are not valid).
+
+    Written so that the compiler fuses all of it with the sums over rows.
     """
     column = torch.arange(logits.shape[-1], device=logits.device)
     if columns < len(column):
@@ -101,10 +106,10 @@ def _compiled(logits, target, valid, columns):
 
 
 def _eager(logits, target, valid, columns):
-    """The same without a compiler: few passes over memory.
+    """`_compiled` for runs without a compiler, in few passes over memory.
 
-    The norm comes out of the largest column, log sum_v exp(s_v) = s_max - log p_max: a softmax is one pass,
-    and its exponentials of very small numbers are not slow, as those of `exp` are on a CPU.
+    log sum_v exp(s_v) = s_max - log p_max comes from a softmax. A softmax is one pass, and on a CPU it is
+    not slow for very negative logits, as `exp` is.
     """
     logits[:, columns:] = float("-inf")
     at_target = target.where(valid, 0)[:, None]
@@ -117,7 +122,7 @@ def _eager(logits, target, valid, columns):
 
 
 def linear_cross_entropy_naive(h, weight, targets, columns=None):
-    """The oracle: all logits at once, differentiated by autograd."""
+    """The reference for tests: all logits at once, differentiated by autograd."""
     logits = F.linear(h, weight)[..., :columns]
     wide = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(wide).flatten(0, -2), targets.flatten(), ignore_index=IGNORED)

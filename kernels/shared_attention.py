@@ -2,15 +2,15 @@
 
     O_t = sum_{j <= t} A_tj v_j,    A_t = softmax over j <= t of S_tj = y_t F_j
 
-y_t in R^R comes from token t, the column F_j belongs to absolute position j and to every sequence of the
-batch (CoFrGeNet's CAttnM, section 4.1.1; a bias of each position is one more row of F, with ones in y).
-There is no scale. `strict` leaves out j = t, and the first token's output is 0. `relative` (ours) lets the
-columns belong to distances, S_tj = y_t F_{t-j}; `keys` adds y_t k_j.
+y_t in R^R comes from token t. The column F_j belongs to absolute position j and is shared by all sequences
+of the batch (CoFrGeNet's CAttnM, section 4.1.1). A bias per position is one more row of F, with ones in y.
+Scores are not scaled. `strict` excludes j = t, and the first token's output is 0. `relative` (ours) indexes
+columns by distance: S_tj = y_t F_{t-j}. `keys` adds y_t k_j to the scores.
 
-A product of scores costs 2 R T^2, small beside the 2 P T^2 of the values: the backward pass computes them
-anew and nothing of size T x T is kept. `shared_attention` is the function to call, `shared_attention_naive`
-the oracle, `shared_attention_sdpa` what PyTorch's own attention makes of it. On a GPU
-`kernels.shared_attention_triton` does the work.
+Scores cost 2 R T^2 FLOPs, few compared with the 2 P T^2 of the values. So the backward pass recomputes
+them, and nothing of size T x T is kept. `shared_attention` is the function to call,
+`shared_attention_naive` the reference for tests, and `shared_attention_sdpa` the same through PyTorch's
+SDPA. On a GPU, `kernels.shared_attention_triton` computes it.
 """
 
 import functools
@@ -24,13 +24,13 @@ from kernels.autocast import without_autocast
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
 
-# rows of the scores that exist at a time: on a CPU 64 are the fastest for values 32 or 64 wide, and 128 for
-# values of one head, as wide as the model
+# rows of scores that exist at a time; on a CPU, 64 is fastest for values 32 or 64 wide, and 128 (2 x STRIP)
+# for values of one head, which are as wide as the model
 STRIP = 64
 WIDE = 256
-# scores that exist at a time on a CPU, for each thread: 1 MB in float32, what a core's cache holds
+# scores per thread that exist at a time on a CPU: 1 MB in float32, which fits into a core's cache
 TILE = 2**18
-# the Triton kernels keep all of y's and F's columns of a tile in registers
+# the Triton kernels keep a tile's rows of y and columns of F in registers, at full rank
 LARGEST_RANK = 64
 
 
@@ -43,18 +43,23 @@ def shared_attention(
     relative: bool = False,
     keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, >= T] (its first T columns count), v: [B, H, T, P], keys: like y or None
-    -> [B, H, T, P].
+    """y: [B, H, T, R], F: [H, R, >= T] (the first T columns are used), v: [B, H, T, P], keys: like y or
+    None -> [B, H, T, P].
 
-    Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
-    autocast says; the weights are rounded to v's type for the product with v, which adds up in float32.
-    backend: "torch" goes through the scores in strips of 128 rows and skips what lies to the right of each.
-    It is opaque to torch.compile, which makes nothing faster of it and unrolls it for half a minute.
-    "triton" (no float64, R <= 64) keeps tiles of scores on the chip; for the gradients of y, F and the keys
-    it adds up B H T R float32 numbers each (relative: twice for F) for every tile of 128 to 32 tokens.
-    "auto" is Triton on a GPU that can. Differentiable once.
-    Raises ValueError where the shapes do not fit, for an unknown backend, and where Triton is asked for
-    and cannot run.
+    Takes any floating types; the result has v's dtype. Scores and softmax are float32 (float64 for float64)
+    even under autocast. The weights are rounded to v's dtype for the product with v, which accumulates in
+    float32.
+
+    backend:
+    - "torch" computes the scores in strips of rows and skips the future of each strip. It is opaque to
+      torch.compile, which would unroll the loop for half a minute and gain no speed.
+    - "triton" (no float64, R <= 64) keeps tiles of scores on the chip. For each of the gradients of y, F
+      and the keys it stores B H T R float32 partial sums (twice as many for F with relative) per tile of
+      128 to 32 tokens.
+    - "auto" is Triton if the tensors are on a GPU and Triton can run, else torch.
+
+    Differentiable once. Raises ValueError if shapes do not fit, for an unknown backend, and if Triton is
+    requested and cannot run.
     """
     _check(y, F, v, keys)
     F = F[..., : y.shape[2]]
@@ -63,7 +68,8 @@ def shared_attention(
             return shared_attention_triton(y, F, v, strict, relative, keys)
         if backend == "triton":
             raise ValueError(
-                f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}"
+                f"cf_backend=triton takes scores of rank {LARGEST_RANK} at most, not {y.shape[3]}: take "
+                "cf_backend=torch"
             )
     return _strips(y, F, v, keys, strict, relative)
 
@@ -121,17 +127,18 @@ def _strips_backward(
     )
     grad_F = y.new_zeros((batch * heads, *F.shape[1:]), dtype=dtype)
     types = y.dtype, F.dtype, None if keys is None else keys.dtype
-    # without keys an empty tensor, as an operator cannot give none
+    # without keys an empty tensor, because an operator cannot return None
     shape = (0,) if keys is None else (batch * heads, keys.shape[3], length)
     grad_keys = y.new_zeros(shape, dtype=dtype)
     with without_autocast(v):
-        of_F = grad_F[..., : length - strict] if relative else grad_F  # as F: the farthest first
+        # laid out as F: with relative the farthest column first
+        of_F = grad_F[..., : length - strict] if relative else grad_F
         sequences = _sequences(y, F, v, keys, grad_y, strict, relative)
         gradients = of_F, grad_v, grad_keys, grad.flatten(0, 1)[:, strict:]
         for piece in _pieces(*sequences, *gradients):
             y, F, v, keys, rows, of_F, of_v, of_keys, grad = piece
             bounds, v = _bounds(y, v), v.mT.contiguous()
-            # from the last strip on, whose columns are all there are
+            # the last strip first, because it uses all columns
             for start, end in reversed(bounds):
                 columns, upstream = _columns(F, end, relative), grad[:, start:end]
                 weights = _weights(y, columns, keys, start, relative)
@@ -172,9 +179,11 @@ _strips.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _sequences(y, F, v, keys, out, strict, relative):
-    """Each head of each sequence one matrix, keys [N, R, T] like F: a product with rows as long as the
-    scores' is several times as fast as one with rows of R. strict is causal attention to the token before,
-    where the column of distance 0 is not needed. Distances fall from left to right.
+    """Flattens batch and heads, so that each head of each sequence is one of N = B H matrices.
+
+    keys become [N, R, T] like F: a product with rows as long as those of the scores is several times as
+    fast as one with rows of R. With strict, queries start at the second token and see the tokens before
+    their own, so the column of distance 0 is dropped. With relative, distances fall from left to right.
     """
     F = F.flip(-1)[..., : F.shape[-1] - strict] if relative else F
     F = F.expand(y.shape[0], *F.shape).flatten(0, 1)
@@ -185,13 +194,15 @@ def _sequences(y, F, v, keys, out, strict, relative):
 
 
 def _pieces(*tensors):
-    """What `_sequences` gives and other tensors of as many matrices, on a CPU in pieces of as many as
-    `TILE` allows; None and what is empty stay as they are.
+    """Splits the tensors of `_sequences`, and others with as many matrices, along their first dimension.
+
+    On a CPU, a piece has as many matrices as `TILE` allows; on other devices there is one piece. None and
+    empty tensors are passed on unchanged.
     """
     y, v = tensors[0], tensors[2]
     count, length, _ = y.shape
     if not length:
-        return  # strict, and a single token
+        return  # a single token with strict
     height = _bounds(y, v)[0][1]
     step = max(1, TILE * torch.get_num_threads() // (height * length)) if y.device.type == "cpu" else count
     for first in range(0, count, step):
@@ -205,16 +216,16 @@ def _bounds(y, v):
 
 
 def _columns(F, end, relative):
-    """Of F as in `_sequences`: what rows before `end` see."""
+    """The columns of F (from `_sequences`) that rows before `end` see."""
     return F[..., F.shape[-1] - end :] if relative else F[..., :end]
 
 
 def _weights(y, columns, keys, start, relative):
-    """Rows start..end of the softmax, up to the last column that they see, which is end - 1."""
+    """Softmax weights of rows start .. end - 1, up to the last column that they see, end - 1."""
     end = columns.shape[-1]
     rows = y[:, start:end]
     if relative:
-        # read with rows one shorter, distances are positions
+        # rows one element longer than the view that reads them: this skew turns distances into positions
         wide = y.new_empty((y.shape[0], end - start, end + 1))
         torch.bmm(rows, columns, out=wide[..., :end])
         scores = _skewed(wide)
@@ -228,14 +239,15 @@ def _weights(y, columns, keys, start, relative):
 
 
 def _skewed(wide):
-    """wide: [N, rows, columns + 1] -> a view [N, rows, columns], where row i begins rows - 1 - i later."""
+    """wide: [N, rows, columns + 1] -> a view [N, rows, columns]; row i starts rows - 1 - i further on."""
     n, rows, columns = wide.shape[0], wide.shape[1], wide.shape[2] - 1
     return wide.view(n, -1)[:, rows - 1 : rows - 1 + rows * columns].unflatten(1, (rows, columns))
 
 
 def _by_distance(x):
-    """x: [N, rows, columns] by position, 0 in the future -> the same by distance from each row's token, the
-    farthest first.
+    """Reorders columns from positions to distances from each row's token, the farthest first.
+
+    x: [N, rows, columns], 0 in the future -> [N, rows, columns].
     """
     n, rows, columns = x.shape
     wide = x.new_empty((n, rows, columns + 1))
@@ -247,9 +259,10 @@ def _by_distance(x):
 
 
 def register_flop_formulas():
-    """Tells torch.utils.flop_counter what `shared_attention` and `wide_attention` cost: model FLOPs,
-    2 (R + P) T^2 for each head, the causal mask not subtracted. Not done on import, as that module
-    imports Triton.
+    """Registers the FLOPs of `shared_attention` and `wide_attention` with torch.utils.flop_counter.
+
+    These are model FLOPs, 2 (R + P) T^2 per head; the causal mask is not subtracted. It is not done on
+    import, because torch.utils.flop_counter imports Triton.
     """
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -280,16 +293,20 @@ def _twice(forward, *shapes, **_):
 
 
 def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The same through PyTorch's attention, with y for queries, F for keys and zeros up to one width, a
-    multiple of 8. Products in v's type, no `strict`. Shapes as in `shared_attention`.
+    """`shared_attention` through PyTorch's SDPA, without strict, relative and keys.
+
+    y are the queries and F the keys, padded with zeros to a common width, a multiple of 8. Products are in
+    v's dtype. Shapes as in `shared_attention`.
     """
     return attention_by_rank(y, F[None, ..., : y.shape[2]].mT, v)
 
 
 def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0):
-    """softmax(y k^T) v over the past and the present, through PyTorch's attention with zeros up to a common
-    width, a multiple of 8: where R < P it computes more than it must.
-    y: [B, H, T, R], k: the same or [1, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's type.
+    """Causal softmax(y k^T) v through PyTorch's SDPA.
+
+    y: [B, H, T, R], k: the same or [1, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's dtype.
+    y, k and v are padded with zeros to a common width, a multiple of 8. So with R < P it computes more than
+    necessary.
     """
     rank, width = y.shape[-1], v.shape[-1]
     common = -(-max(rank, width) // 8) * 8
@@ -308,7 +325,10 @@ def shared_attention_naive(
     relative: bool = False,
     keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The oracle: every score [B, H, T, T], differentiated by autograd. Shapes as in `shared_attention`."""
+    """The reference for tests: all scores [B, H, T, T] at once, differentiated by autograd.
+
+    Shapes as in `shared_attention`.
+    """
     length = y.shape[2]
     past = torch.ones(length, length, dtype=torch.bool, device=y.device).tril(-1 if strict else 0)
     scores = y @ F[..., :length]
@@ -317,13 +337,14 @@ def shared_attention_naive(
     if keys is not None:
         scores = scores + y @ keys.mT
     scores = scores.masked_fill(~past, float("-inf"))
-    seen = past.any(-1, keepdim=True)  # not the first row of the strict mask
+    seen = past.any(-1, keepdim=True)  # False for the first row with strict
     return torch.where(seen, scores, 0.0).softmax(-1).where(seen, 0.0).to(v.dtype) @ v
 
 
 def distances(length: int, device=None, pos: torch.Tensor | None = None) -> torch.Tensor:
-    """How far token j < length lies behind the tokens at `pos` ([T] int64, None: all) -> [T, length] int64,
-    0 in the future.
+    """Distances from the tokens at `pos` back to the tokens j < length: [T, length] int64, 0 in the future.
+
+    pos: [T] int64, or None for all `length` positions.
     """
     column = torch.arange(length, device=device)
     return ((column if pos is None else pos)[:, None] - column).clamp(min=0)

@@ -1,19 +1,20 @@
-"""Shared attention on a GPU, after FlashAttention (Dao et al. 2022) with scores that cost next to nothing.
+"""Shared attention on a GPU, after FlashAttention (Dao et al. 2022), for scores that are cheap to compute.
 
-`kernels.shared_attention` states the equations and picks this code for CUDA tensors. The values are wider
-than an accumulator: a program takes a chunk of their columns, and every chunk computes the scores anew,
-from y and F, R wide. The backward pass does so too, from the saved log-sum-exp: one kernel for the
-gradient of v, by chunks, and one for those of y and F, in which a tile's dP is a sum over all columns.
-Scores are computed in float32 whatever the types. Sums over tiles are partial results in memory that are
-added up in order, so that a gradient repeats itself to the bit.
+`kernels.shared_attention` states the equations and selects this code for CUDA tensors. The values can be
+wider than an accumulator. So a program takes one chunk of their columns, and every chunk recomputes the
+scores from y and F, which are only R wide. The backward pass recomputes them too, from the saved
+log-sum-exp. It has one kernel for the gradient of v, in chunks, and one for the gradients of y and F, which
+sums dP over all columns of the values. Scores are computed in float32 for all dtypes. Partial sums of tiles
+are stored and then added up in order, so that gradients are deterministic to the bit.
 
-In all kernels: `length` rows t attend to columns j <= t; the rows of y, and of what has its shape or the
-output's, begin at SHIFT (1: strict). Base 2 throughout: exp2 is what the hardware has.
+In all kernels, `length` rows t attend to columns j <= t. The rows of y, of the output, and of their
+gradients begin at SHIFT (1 with strict). Exponentials and logarithms are in base 2, because the hardware
+has exp2.
 
-RELATIVE, columns of F by distance: a square tile of scores whose first row is n tokens behind its first
-column needs the distances n .. n + TILE - 1 on and below its diagonal, and the TILE before them above it.
-By distance, both fit into one tile of the same size, of which row i is turned by i to lie by position; the
-same turn leads back. KEYS adds y_t k_j.
+RELATIVE: columns of F are indexed by distance. Take a square tile of scores whose first row is n tokens
+behind its first column. On and below its diagonal it needs the distances n .. n + TILE - 1, above it the
+TILE distances before n. Indexed by distance, both parts fit into one tile of the same size. Rotating row i
+of that tile by i gives the scores by position, and the same rotation leads back. KEYS adds y_t k_j.
 """
 
 import torch
@@ -24,13 +25,13 @@ from torch.library import triton_op, wrap_triton
 from kernels.backend import INTERPRETED
 
 LOG2E = tl.constexpr(1.4426950408889634)
-# scores: three products in tf32 are nearly one in float32, on tensor cores
+# for scores: three tf32 products on tensor cores are nearly as exact as one float32 product
 PRECISE = tl.constexpr("tf32x3")
 
 
 @triton.jit
 def _dot(a, b, total, WIDE: tl.constexpr):
-    """total + a @ b in b's type, or WIDE in float32: the interpreter has no products in bfloat16."""
+    """total + a @ b in b's dtype, or in float32 if WIDE: the interpreter has no bfloat16 products."""
     if WIDE:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISE)
     return tl.dot(a.to(b.dtype), b, total, input_precision=PRECISE)
@@ -38,21 +39,21 @@ def _dot(a, b, total, WIDE: tl.constexpr):
 
 @triton.jit
 def _load(pointer, rows, columns, stride, row_count, column_count):
-    """A tile of a matrix whose columns lie side by side; zeros beyond its edges."""
+    """Loads a tile of a matrix whose columns are contiguous; zeros beyond its edges."""
     mask = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     return tl.load(pointer + rows.to(tl.int64)[:, None] * stride + columns[None, :], mask, other=0.0)
 
 
 @triton.jit
 def _store(pointer, x, rows, columns, row_count, column_count):
-    """A tile of a matrix of float32 whose columns lie side by side."""
+    """Stores a tile of a float32 matrix whose columns are contiguous."""
     mask = ((rows >= 0) & (rows < row_count))[:, None] & (columns < column_count)[None, :]
     tl.store(pointer + rows[:, None] * column_count + columns[None, :], x, mask)
 
 
 @triton.jit
 def _load_columns(f_ptr, ranks, first, stride, R, length, COLUMNS: tl.constexpr):
-    """Columns first .. first + COLUMNS - 1 of F, float32; zeros where there is none."""
+    """Loads columns first .. first + COLUMNS - 1 of F as float32; zeros beyond its edges."""
     columns = first + tl.arange(0, COLUMNS)
     mask = (ranks < R)[:, None] & ((columns >= 0) & (columns < length))[None, :]
     return tl.load(f_ptr + ranks.to(tl.int64)[:, None] * stride + columns[None, :], mask, other=0.0).to(
@@ -62,15 +63,13 @@ def _load_columns(f_ptr, ranks, first, stride, R, length, COLUMNS: tl.constexpr)
 
 @triton.jit
 def _load_keys(k_ptr, columns, ranks, stride, length, R):
-    """k_j as columns, float32."""
+    """Loads keys k_j as columns, in float32."""
     return tl.trans(_load(k_ptr, columns, ranks, stride, length, R).to(tl.float32))
 
 
 @triton.jit
 def _turned(x, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """Scores by distance from the token of their row, by position, and the other way round. AXIS: that of
-    distances and positions.
-    """
+    """Rotates a tile of scores from distances to positions, or back. AXIS: the axis of distances."""
     one = tl.arange(0, TILE)
     by = one[:, None] - one[None, :] if AXIS == 1 else one[None, :] - one[:, None]
     return tl.gather(x, by & (TILE - 1), AXIS)
@@ -78,7 +77,7 @@ def _turned(x, AXIS: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def _further(TILE: tl.constexpr, AXIS: tl.constexpr):
-    """Where a tile of scores by distance has the further distances, those on and below the diagonal."""
+    """Mask of the larger distances in a tile of scores by distance: those on and below the diagonal."""
     one = tl.arange(0, TILE)
     return one[None, :] <= one[:, None] if AXIS == 1 else one[:, None] <= one[None, :]
 
@@ -93,7 +92,7 @@ def _forward_kernel(
     """out: [B, H, SHIFT + length, width]; lse: [B H, length] float32, written by the first chunk."""
     chunks = tl.cdiv(width, CHUNK)
     tiles = tl.cdiv(length, ROWS)
-    tile = tiles - 1 - tl.program_id(0) // chunks  # the longest rows first
+    tile = tiles - 1 - tl.program_id(0) // chunks  # the tiles with the most columns first
     chunk = tl.program_id(0) % chunks
     sequence = tl.program_id(1).to(tl.int64)
     batch, head = sequence // heads, sequence % heads
@@ -116,7 +115,7 @@ def _forward_kernel(
             F = _load_columns(f_ptr, ranks, tile * ROWS - start - COLUMNS, f_r, R, length, COLUMNS)
             nearer = tl.dot(y, F, input_precision=PRECISE)
             scores = _turned(tl.where(_further(COLUMNS, 1), further, nearer), 1, COLUMNS)
-            further = nearer  # of the next tile
+            further = nearer  # the nearer distances are the further ones of the next tile
             if KEYS:
                 k = _load_keys(k_ptr, columns, ranks, k_t, length, R)
                 scores = tl.dot(y, k, scores, input_precision=PRECISE)
@@ -148,7 +147,7 @@ def _delta_kernel(
     out_b, out_h, out_t, grad_b, grad_h, grad_t,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """delta: [B H, length] float32, the sum over j of A_tj dA_tj, which is out_t . grad_t"""
+    """delta: [B H, length] float32, the sum over j of A_tj dA_tj, which equals out_t . grad_t"""
     sequence = tl.program_id(1).to(tl.int64)
     batch, head = sequence // heads, sequence % heads
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -171,10 +170,11 @@ def _scores_backward_kernel(
     R: tl.constexpr, RANK: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
     SHIFT: tl.constexpr, WIDE: tl.constexpr, RELATIVE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of dS = A (dP - delta), dP = dO v^T: its shares of dS F^T and dS^T y.
+    """One tile of dS = A (dP - delta), dP = dO v^T, and what it adds to dS F^T and dS^T y.
 
     grad_y: [tiles of columns, B H, length, R]; grad_j, by position: [tiles of rows, B H, length, R];
-    grad_d, by distance: [2, tiles of rows, B H, length, R], the further and the nearer ones; float32.
+    grad_d, by distance: [2, tiles of rows, B H, length, R], for the further and the nearer distances. All
+    are float32.
     """
     tiles = tl.cdiv(length, TILE)
     below, left = tl.program_id(0) // tiles, tl.program_id(0) % tiles
@@ -250,7 +250,7 @@ def _values_backward_kernel(
     R: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     SHIFT: tl.constexpr, WIDE: tl.constexpr, RELATIVE: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """grad_v = A^T dO, ROWS of v by CHUNK, from tiles of COLUMNS tokens that attend to them."""
+    """A tile of grad_v = A^T dO, ROWS x CHUNK, summed over tiles of COLUMNS tokens that attend to it."""
     chunks = tl.cdiv(width, CHUNK)
     tile, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
     sequence = tl.program_id(1).to(tl.int64)
@@ -260,7 +260,7 @@ def _values_backward_kernel(
     values = chunk * CHUNK + tl.arange(0, CHUNK)
     f_ptr += head * f_h
     k_ptr += batch * k_b + head * k_h
-    columns = tl.zeros((ROWS, RANK), tl.float32)  # by position, as rows
+    columns = tl.zeros((ROWS, RANK), tl.float32)  # columns by position, stored as rows
     if KEYS:
         columns = tl.trans(_load_keys(k_ptr, rows, ranks, k_t, length, R)) * LOG2E
     if not RELATIVE:
@@ -271,7 +271,7 @@ def _values_backward_kernel(
     for start in range(tile * ROWS // COLUMNS * COLUMNS, length, COLUMNS):
         tokens = start + tl.arange(0, COLUMNS)
         y = tl.trans(_load(y_ptr, tokens, ranks, y_t, length, R)).to(tl.float32)
-        # infinite beyond the end: no weight
+        # inf beyond the end gives a weight of 0
         lse = tl.load(lse_ptr + sequence * length + tokens, tokens < length, other=float("inf"))
         if RELATIVE:
             distance = start - tile * ROWS
@@ -295,10 +295,11 @@ def _values_backward_kernel(
 
 
 def _blocks(y, v, relative):
-    """(rows, columns, chunk of the values) of a tile, its warps, the side of a tile of dS, its warps.
+    """Returns ((rows, columns, chunk of values) of a tile, its warps, the side of a tile of dS, its warps).
 
-    The widest chunk computes each exponential least often. Chosen so that registers hardly spill and
-    shared memory suffices (227 KiB on Hopper and on data centres' Blackwell, else 99), not tuned.
+    A wider chunk recomputes scores less often. The sizes are chosen so that registers hardly spill and
+    shared memory suffices (227 KiB on Hopper and data-centre Blackwell, 99 KiB elsewhere). They are not
+    tuned.
     """
     roomy = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] in (9, 10)
     return _sizes(v.dtype.itemsize == 2, roomy, v.shape[-1], _padded(y.shape[-1]), relative)
@@ -306,7 +307,7 @@ def _blocks(y, v, relative):
 
 def _sizes(half, roomy, width, rank, relative=False):
     width = max(16, triton.next_power_of_2(width))
-    if relative:  # square, so that a turned row is as long as its tile
+    if relative:  # square, so that a row can be rotated within its tile
         if half and rank <= 32:
             return (64, 64, min(width, 128)), 8, 64 if roomy else 32, 8
         warps = 8 if half else 4
@@ -321,17 +322,17 @@ def _sizes(half, roomy, width, rank, relative=False):
 
 
 def _padded(rank):
-    """The fewest ranks that a product on tensor cores takes."""
+    """The rank, padded to a size that tensor cores take."""
     return max(16, triton.next_power_of_2(rank))
 
 
 def _dense(x):
-    """x itself where its last dimension is dense, else a copy."""
+    """Returns x if its last dimension is contiguous, else a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _empty(x, zeros):
-    """Like x [B, H, T, P], laid out as [B, T, H, P], which joins the heads without a copy."""
+    """Like x [B, H, T, P], but with the memory layout [B, T, H, P], so that joining heads takes no copy."""
     batch, heads, length, width = x.shape
     new = x.new_zeros if zeros else x.new_empty
     return new((batch, length, heads, width)).transpose(1, 2)
@@ -369,7 +370,7 @@ def _backward(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, keys: torch.Tensor | None, grad: torch.Tensor,
     out: torch.Tensor, lse: torch.Tensor, strict: bool, relative: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """-> gradients of y, F, v and the keys (none: empty), in their types"""
+    """-> gradients of y, F, v and the keys (empty without keys), each in its tensor's dtype"""
     (batch, heads, length, width), rank, shift = v.shape, y.shape[-1], int(strict)
     y, F, v, k = _inputs(y, F, v, keys, strict, relative)
     grad, out = _dense(grad), _dense(out)
@@ -402,7 +403,7 @@ def _backward(
         )  # fmt: skip
     pad = torch.nn.functional.pad
     grad_y = pad(partial_y.sum(0), (0, 0, shift, 0))
-    # the last token is no column, or distance 0 is none
+    # strict: the last token (relative: distance 0) is never a column
     of_F = (partial_d if relative else partial_j).sum((0, 1)).mT
     grad_F = pad(of_F, (shift, 0) if relative else (0, shift))
     grad_keys = y.new_empty(0) if keys is None else pad(partial_j.sum(0), (0, 0, 0, shift)).to(keys.dtype)
@@ -410,7 +411,7 @@ def _backward(
 
 
 def _inputs(y, F, v, keys, strict, relative):
-    """What the kernels read; without keys they get y, and leave it alone."""
+    """The tensors that the kernels read. Without keys they get y instead, and do not use it."""
     F = F[..., int(strict and relative) :]
     return _dense(y), _dense(F), _dense(v), _dense(y if keys is None else keys)
 
@@ -437,7 +438,8 @@ def shared_attention_triton(
     relative: bool = False,
     keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], keys: like y or None, bfloat16, float16 or float32
-    each, R <= 64 -> [B, H, T, P] in v's type. Differentiable once.
+    """y: [B, H, T, R], F: [H, R, T], v: [B, H, T, P], keys: like y or None -> [B, H, T, P] in v's dtype.
+
+    Each tensor is bfloat16, float16 or float32; R <= 64. Differentiable once.
     """
     return _forward(y, F, v, keys, strict, relative)[0]

@@ -1,7 +1,7 @@
 """Causal products with lower triangular matrices that are stored without their zeros.
 
-A triangle [n, n] is stored row by row, M_00 M_10 M_11 M_20 ..., so that the leading t x t block of it
-is a prefix of the storage.
+A triangle [n, n] is stored row by row, M_00 M_10 M_11 M_20 ..., so that its leading t x t block is a prefix
+of the storage.
 """
 
 import torch
@@ -19,23 +19,25 @@ def packed_size(n: int) -> int:
 def unpack_lower(packed: torch.Tensor, size: int) -> torch.Tensor:
     """The leading block of a packed triangle, with zeros above the diagonal.
 
-    packed: [..., n (n + 1) / 2] -> [..., size, size], size <= n, in packed's type. The gradient gathers
-    (autograd's own would scatter-add, in an order that depends on the timing of threads) and is 0 for
-    the rows beyond the block. Differentiable once. Raises ValueError where packed holds too few rows.
+    packed: [..., n (n + 1) / 2] -> [..., size, size], size <= n, in packed's dtype. The gradient is a
+    gather and thus deterministic; autograd's scatter-add would depend on the timing of threads. It is 0 for
+    rows beyond the block. Differentiable once. Raises ValueError if packed holds too few rows.
     """
     if packed.shape[-1] < packed_size(size):
-        raise ValueError(f"{packed.shape[-1]} packed entries do not hold {size} rows")
+        raise ValueError(
+            f"{packed.shape[-1]} packed entries do not hold {size} rows, which need {packed_size(size)}"
+        )
     return _UnpackLower.apply(packed, size)
 
 
 def lower_rows(packed: torch.Tensor, pos: torch.Tensor, size: int) -> torch.Tensor:
     """Rows `pos` of the leading block, with zeros above the diagonal.
 
-    packed: [..., n (n + 1) / 2], pos: [T] int64 below size <= n -> [..., T, size], in packed's type.
+    packed: [..., n (n + 1) / 2], pos: [T] int64 below size <= n -> [..., T, size] in packed's dtype.
     """
     column = torch.arange(size, device=packed.device)
     pos = pos[:, None]
-    # above the diagonal this reads some later entry
+    # above the diagonal the index points to some later entry, which `where` drops
     return torch.where(column <= pos, packed[..., pos * (pos + 1) // 2 + column], 0)
 
 
@@ -44,7 +46,7 @@ class _UnpackLower(torch.autograd.Function):
     def forward(ctx, packed, size):
         ctx.unused = packed.shape[-1] - packed_size(size)
         index = torch.arange(size, device=packed.device)
-        # above the diagonal this reads some later entry, which tril drops
+        # above the diagonal the index points to some later entry, which tril drops
         return packed[..., index[:, None] * (index[:, None] + 1) // 2 + index].tril()
 
     @staticmethod
@@ -55,7 +57,7 @@ class _UnpackLower(torch.autograd.Function):
 
 
 def unpack_lower_naive(packed: torch.Tensor, size: int) -> torch.Tensor:
-    """The oracle: row after row, differentiated by autograd."""
+    """The reference for tests: row after row, differentiated by autograd."""
     rows = [F.pad(packed[..., packed_size(t) : packed_size(t + 1)], (0, size - t - 1)) for t in range(size)]
     return torch.stack(rows, dim=-2)
 
@@ -63,21 +65,21 @@ def unpack_lower_naive(packed: torch.Tensor, size: int) -> torch.Tensor:
 def causal_linear(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """out_t = sum over s <= t of M_ts y_s.
 
-    y: [..., T], matrix: [T, T] with zeros above the diagonal, of y's type -> [..., T]; under autocast
-    in its type. Long sequences are cut into
-    four strips of outputs, each a dense product with the inputs up to its end: 5/8 of the FLOPs, and the
-    gradient of the matrix is 0 to the right of the strips.
-    Differentiable once.
+    y: [..., T], matrix: [T, T] of y's dtype, with zeros above the diagonal -> [..., T] in y's dtype, or in
+    autocast's if it is enabled. Differentiable once.
 
-    In a dense product 0 * inf would carry an infinite or NaN y_s to outputs before s, so y_s is left out
-    of it, and outputs from s on become NaN. This looks at y as the product sees it, after autocast has
-    rounded it: a large float32 may be infinite there.
+    For long sequences the outputs are cut into four strips, each a dense product with the inputs up to its
+    end. This takes 5/8 of the FLOPs. The gradient of the matrix is 0 to the right of the strips.
+
+    In a dense product, 0 * inf = NaN would carry an infinite or NaN y_s to outputs before s. So such a y_s
+    enters the product as 0, and outputs from s on are set to NaN. This is decided after y is rounded to
+    autocast's dtype, because rounding can make a large float32 infinite.
     """
     y = y.to(product_dtype(y))
     position = torch.arange(y.shape[-1], dtype=torch.int32, device=y.device)
     first = position.masked_fill(y.isfinite(), y.shape[-1]).amin(-1, keepdim=True)
     poison = torch.where(position >= first, float("nan"), 0.0).to(y.dtype)
-    # added, not filled in: a NaN in the gradient must reach M and y
+    # the NaNs are added, not filled in, so that a NaN in the gradient reaches M and y
     y = _ZeroUnlessFinite.apply(y)
     if y.shape[-1] < _LONG.get(y.device.type, float("inf")):
         return F.linear(y, matrix) + poison
@@ -101,21 +103,23 @@ class _Strips(torch.autograd.Function):
         return grad_y, torch.cat(rows, dim=-2)
 
 
-# from which length on strips are faster: measured on a CPU; on a GPU, where joining them costs a pass
-# over memory, an estimate; the meta device counts FLOPs, and those of the whole square
+# length from which strips are faster: measured on a CPU; estimated on a GPU, where joining the strips costs
+# a pass over memory; not on the meta device, where the FLOPs of the whole square are counted
 _LONG = {"cpu": 256, "cuda": 2048}
 
 
 def _strips(y):
-    """[(first output, end)] of four strips, the last one the shortest."""
+    """[(first output, end)] of the four strips; the last one may be shorter."""
     length = y.shape[-1]
     step = -(-length // 4)
     return [(s, min(s + step, length)) for s in range(0, length, step)]
 
 
 class _ZeroUnlessFinite(torch.autograd.Function):
-    """The gradient passes as if nothing had happened: masking it too would have the compiler compute
-    y anew in the backward pass, and where y is not finite no gradient is right.
+    """Replaces infinite and NaN entries by 0; the gradient passes unchanged.
+
+    Masking the gradient too would make the compiler recompute y in the backward pass, and no gradient is
+    right where y is not finite.
     """
 
     @staticmethod

@@ -2,14 +2,16 @@
 
     O_t = sum_{j <= t} A_tj v_j,    A_t = softmax over j <= t of S_tj = y_t F_j + b_j
 
-The equation of `kernels.shared_attention`, where y is narrow. Here y = [x, z] and the columns F_j are the
-rows of [U, V] (CoFrGeNet's CAttnM with collapsed scores, section 4.2): at GPT2-xl's size y is 1,607 wide,
-more than any fused attention takes. So this goes through the scores in strips of rows, computes them again
-in the backward pass, and keeps nothing of size T x T. Columns belong to all sequences: a strip of all of
-them is one matrix product, and the gradient of F sums over them inside one.
+This is the equation of `kernels.shared_attention`, where y is narrow. Here y = [x, z], and the columns F_j
+are the rows of [U, V] (CoFrGeNet's CAttnM with collapsed scores, section 4.2). At GPT2-xl's size y is 1,607
+wide, more than any fused attention takes. So the scores are computed in strips of rows and recomputed in
+the backward pass, and nothing of size T x T is kept. All sequences share the columns. So one strip of all
+sequences is one matrix product, and the gradient of F is summed over the sequences inside one matrix
+product.
 
-`wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the oracle. On a
-GPU rows of up to 256 (several heads) go through PyTorch's fused attention, wider ones through the strips.
+`wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the reference
+for tests. On a GPU, rows narrower than 256 (with several heads) use PyTorch's fused attention, wider ones
+the strips.
 """
 
 import torch
@@ -17,10 +19,10 @@ import torch
 from kernels.autocast import without_autocast
 from kernels.shared_attention import attention_by_rank
 
-# scores of a strip, over all heads and sequences: on a CPU 1 MB in float32 is the fastest, a GPU needs more
+# scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
 STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
-ROWS = (16, 256)  # fewest and most rows of a strip
-WIDEST_FUSED = 256  # of a head, in PyTorch's fused attention
+ROWS = (16, 256)  # minimum and maximum rows per strip
+WIDEST_FUSED = 256  # largest head width that PyTorch's fused attention takes
 
 
 def wide_attention(
@@ -30,13 +32,13 @@ def wide_attention(
     strict: bool = False,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y: [B, H, T, R], F: [H, R, >= T], bias: [H, >= T] or None (their first T columns count),
+    """y: [B, H, T, R], F: [H, R, >= T], bias: [H, >= T] or None (their first T columns are used),
     v: [B, H, T, P] -> [B, H, T, P].
 
-    Any floating types; the result has v's. Scores and softmax are float32 (float64 for float64) whatever
-    autocast says; the weights are rounded to v's type for the product with v. Where fused attention runs,
-    y and F are rounded to v's type. strict leaves out j = t, and the first token's output is 0.
-    Differentiable once. Raises ValueError where the shapes do not fit.
+    Takes any floating types; the result has v's dtype. Scores and softmax are float32 (float64 for float64)
+    even under autocast, and the weights are rounded to v's dtype for the product with v. Fused attention
+    also rounds y and F to v's dtype. strict excludes j = t, and the first token's output is 0.
+    Differentiable once. Raises ValueError if shapes do not fit.
     """
     fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
     fits = fits and y.shape[1] == F.shape[0] and y.shape[3] == F.shape[1] and F.shape[2] >= y.shape[2]
@@ -53,7 +55,7 @@ def wide_attention(
 
 
 def fused(y, F, v, strict=False, bias=None):
-    """`wide_attention` through PyTorch's attention. strict is causal attention to the token before."""
+    """`wide_attention` through PyTorch's SDPA. strict shifts the rows by one token and stays causal."""
     if bias is not None:
         y, F = torch.cat((y, torch.ones_like(y[..., :1])), -1), torch.cat((F, bias[:, None].to(F.dtype)), 1)
     keys = F.mT[None]
@@ -98,7 +100,7 @@ def _strips_backward(
             for x, x_type in ((y, rows.dtype), (v, v.dtype))
         )
         of_F = torch.zeros_like(F, dtype=rows.dtype, memory_format=torch.contiguous_format)
-        # without a bias an empty tensor, as an operator cannot give none
+        # without a bias an empty tensor, because an operator cannot return None
         of_bias = rows.new_zeros((0,) if bias is None else bias.shape)
         for start, end in _bounds(rows):
             weights = _weights(rows, columns, bias, start, end)
@@ -128,7 +130,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, grad):
-    tensors = ctx.saved_tensors  # once: activation checkpointing gives them a single time
+    tensors = ctx.saved_tensors  # read once, because activation checkpointing returns them only once
     *grads, of_bias = _strips_backward(*tensors, grad, ctx.strict)
     return *grads, None if tensors[-1] is None else of_bias, None
 
@@ -137,9 +139,9 @@ _strips.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _by_head(y, F, v, strict):
-    """y: [H, B, rows, R], F: [H, R, T], v: [H, B, T, P], y and F in at least float32. strict is causal
-    attention to the token before: row t of the rows is token t + 1, which sees t tokens and its own is not
-    among them.
+    """Returns y: [H, B, rows, R] and F: [H, R, T] in at least float32, and v: [H, B, T, P].
+
+    With strict, row t is token t + 1 and sees columns 0 .. t, that is, all tokens before its own.
     """
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
     return y.transpose(0, 1)[:, :, strict:].to(dtype), F.to(dtype), v.transpose(0, 1)
@@ -154,7 +156,7 @@ def _bounds(rows):
 
 
 def _weights(rows, columns, bias, start, end):
-    """Rows start..end of the softmax, up to the last column that they see: [H, B, end - start, end]"""
+    """Softmax weights of rows start .. end - 1 up to column end - 1: [H, B, end - start, end]"""
     strip = rows[:, :, start:end]
     scores = torch.bmm(strip.flatten(1, 2), columns[..., :end])
     if bias is not None:

@@ -10,12 +10,12 @@ from layers.protocol import TokenMixer
 
 
 class SoftmaxAttention(TokenMixer):
-    """softmax(q k^T / sqrt(D)) v over the past and the present, D = C / n_head. x: [B, T, C] -> [B, T, C].
+    """Causal softmax(q k^T / sqrt(D)) v with D = C / n_head. x: [B, T, C] -> [B, T, C].
 
-    With n_kv_head = G < n_head each head of k and v serves n_head / G heads of q. With token_shift a
-    further map of the token before is added to k, ahead of its rotation: k_j = W x_j + H x_{j-1}, so that
-    a single layer can find what followed the last token before (smeared keys, Olsson et al. 2022, with a
-    map of their own).
+    With n_kv_head = G < n_head, each head of k and v serves n_head / G heads of q. With token_shift, a
+    linear map of the previous token is added to k before rotation: k_j = W x_j + H x_{j-1}. So one layer
+    can find what followed the last occurrence of a token (smeared keys, Olsson et al. 2022, but with a map
+    H of their own).
     """
 
     keys = ("n_head", "n_kv_head", "token_shift")
@@ -37,8 +37,9 @@ class SoftmaxAttention(TokenMixer):
         return [self.proj]
 
     def new_cache(self, batch, length, device, dtype):
-        """k, after the positional encoding, and v: [B, n_kv_head, length, D] each; with token_shift also
-        what the last token adds to the next one's k, [B, 1, n_kv_head D]
+        """k (after the positional encoding) and v: [B, n_kv_head, length, D] each.
+
+        With token_shift also what the last token adds to the next token's k: [B, 1, n_kv_head D].
         """
         shapes = [(batch, self.n_kv_head, length, self.widths[0] // self.n_head)] * 2
         if self.previous is not None:
@@ -48,13 +49,13 @@ class SoftmaxAttention(TokenMixer):
     def forward(self, x, position=None, pos=None, layer=0):
         """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
 
-        Without a position the hooks of layers/position.py are left out.
+        Without `position`, no hooks of layers/position.py are called.
         """
         q, k, v = self.project(x, position, pos, layer)
         return self.joined(self.attend(q.to(v.dtype), k.to(v.dtype), v))
 
     def decode(self, x, pos, cache, position=None, layer=0):
-        """Attention runs in the cache's type."""
+        """As `forward`, for tokens at pos that follow the cache. Attention runs in the cache's dtype."""
         q, k, v = self.project(x, position, pos, layer, *cache[2:])
         k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
         return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype))
@@ -64,9 +65,10 @@ class SoftmaxAttention(TokenMixer):
         return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
 
     def project(self, x, position=None, pos=None, layer=0, last=None):
-        """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D]; q and k may be wider floats than v.
+        """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D].
 
-        last: with token_shift, the cache's row of the last token.
+        q and k may have a wider floating type than v. last: with token_shift, the cache's row of the last
+        token.
         """
         h_qk, h_v, exact = x, x, 0
         if position is not None:
@@ -97,7 +99,7 @@ class SoftmaxAttention(TokenMixer):
     def attend_cached(self, q, k, v, pos):
         """q: [B, n_head, T, D] at pos: [T], k and v: [B, n_kv_head, length, D] -> [B, n_head, T, D]
 
-        Heads that share k and v stand below each other as further rows of q, so that nothing is copied.
+        Heads that share k and v become further rows of q, so that k and v are not copied.
         """
         groups = (self.n_kv_head, self.n_head // self.n_kv_head)
         mask = self.visible(pos, k.shape[-2]).expand(self.n_head, -1, -1)
@@ -112,7 +114,7 @@ class SoftmaxAttention(TokenMixer):
         return out.unflatten(2, (groups[1], -1)).flatten(1, 2)
 
     def visible(self, pos, length):
-        """[n_head or 1, T, length] bool: does the token at pos see this row of the cache?"""
+        """[n_head or 1, T, length] bool: whether the token at pos sees the row of the cache."""
         return causal_mask(pos, length)[None]
 
     @classmethod
@@ -127,36 +129,38 @@ class SoftmaxAttention(TokenMixer):
 
     @classmethod
     def parameter_count(cls, config):
-        """2 p^2 + 2 p p_kv, and with biases 2 p + 2 p_kv; p_kv = p n_kv_head / n_head. token_shift: p p_kv
-        more.
+        """2 p^2 + 2 p p_kv, with p_kv = p n_kv_head / n_head.
+
+        Biases add 2 p + 2 p_kv, and token_shift adds p p_kv.
         """
         width, kv = config.n_embd, key_value_width(config)
         return 2 * (width + kv) * (width + config.bias) + config.token_shift * width * kv
 
     @classmethod
     def cached_values(cls, config):
-        """Per token of the past: k and v."""
+        """Numbers per past token: k and v."""
         return 2 * key_value_width(config)
 
     @classmethod
     def flops_per_token(cls, config, context):
-        """Forward FLOPs of the matrix products; the causal mask is not subtracted. Columns of ExPE are
-        counted as in a batch of one sequence: the sequences of a batch share their products.
+        """Forward FLOPs of the matrix products; the causal mask is not subtracted.
+
+        The products of ExPE's columns are counted in full, although all sequences of a batch share them.
         """
         width, kv = config.n_embd, key_value_width(config)
         return 4 * width * (width + kv + context) + 2 * config.token_shift * width * kv
 
 
 def key_value_width(config) -> int:
-    """Columns of all heads of k, or of v."""
+    """The width of k, and of v, over all heads."""
     return config.n_embd // config.n_head * (config.n_kv_head or config.n_head)
 
 
 def _linear(h, weight, bias, exact):
-    """h W^T + b; the product of h's first `exact` columns, the same in each sequence, stays in h's type.
+    """h W^T + b, with the product of h's first `exact` columns in h's dtype even under autocast.
 
-    h: [B, T, C], weight: [N, C] -> [B, T, N], in h's type. Whatever autocast says for the rest: rounded to
-    bfloat16, neighbouring positions would be one.
+    h: [B, T, C], weight: [N, C] -> [B, T, N] in h's dtype. The first columns must be the same in all
+    sequences. Rounded to bfloat16, neighbouring positions would become equal.
     """
     rest = F.linear(h[..., exact:].to(weight.dtype), weight[:, exact:], bias)
     columns = h[0, :, :exact]

@@ -2,14 +2,14 @@
 
     O_t = sum_{j in N(t)} A_tj v_j,    A_t = softmax over j in N(t) of q_t . k_j / sqrt(C / n_head)
 
-Tokens come in blocks of `bigbird_block`. For t in block i, N(t) holds the tokens up to t of
+Tokens are grouped into blocks of `bigbird_block`. For t in block i, N(t) has the tokens up to t of
 
 - the first g blocks (global, `bigbird_global`),
-- blocks i - (w - 1) / 2 .. i (what is past of a window of w blocks around its own, `bigbird_window`),
-- r further blocks of the past (random, `bigbird_random`), or all of them where fewer than r remain.
+- blocks i - (w - 1) / 2 .. i (the past half of a window of w blocks around block i, `bigbird_window`),
+- r further past blocks (random, `bigbird_random`), or all of them if fewer than r remain.
 
-The paper's global rows and the right half of its window see the future and fall away. Random blocks are
-drawn once for each layer and head, among past blocks that are neither global nor in the window.
+The paper's global rows and the right half of its window see the future, so they are left out. Random blocks
+are drawn once per layer and head, among past blocks that are neither global nor in the window.
 """
 
 import math
@@ -25,16 +25,16 @@ from layers.attention import SoftmaxAttention
 class BigBird(SoftmaxAttention):
     """x: [B, T, C] -> [B, T, C], T <= block_size. Parameters are those of softmax attention.
 
-    Compiled for CUDA it is FlexAttention, which skips tiles in which no block is attended. Everywhere
-    else, and where attention weights are dropped, it is SDPA with a mask: FlexAttention has no backward
-    pass on the CPU, no dropout, and without the compiler it holds all scores in memory.
+    Compiled for CUDA and without dropout, it uses FlexAttention, which skips tiles in which no block is
+    attended. Otherwise it uses SDPA with a mask: FlexAttention has no backward pass on the CPU, has no
+    dropout, and without a compiler holds all scores in memory.
     """
 
     keys = (
         *SoftmaxAttention.keys,
         *("bigbird_block", "bigbird_global", "bigbird_window", "bigbird_random", "bigbird_seed"),
     )
-    any_length = False  # the pattern ends at block_size
+    any_length = False  # the pattern of blocks ends at block_size
     same_weights = ("softmax",)
 
     def __init__(self, config, layer=0):
@@ -43,7 +43,7 @@ class BigBird(SoftmaxAttention):
         self.register_buffer("blocks", torch.tensor(attended_blocks(config, layer)), persistent=False)
 
     def init_weights(self):
-        """Draws the blocks again: `to_empty` leaves nothing of a buffer."""
+        """Draws the blocks again, because `to_empty` discards the values of buffers."""
         with torch.no_grad():
             self.blocks.copy_(torch.tensor(attended_blocks(*self.built_from), device=self.blocks.device))
 
@@ -59,7 +59,7 @@ class BigBird(SoftmaxAttention):
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped)
 
     def visible(self, pos, length):
-        """[n_head, T, length]. The cache holds all of the past: a later row may draw any of its blocks."""
+        """[n_head, T, length] bool. The cache keeps the whole past: a later row may attend to any block."""
         head = torch.arange(self.n_head, device=pos.device)[:, None, None]
         return self.mask(None, head, pos[:, None], torch.arange(length, device=pos.device))
 
@@ -69,7 +69,7 @@ class BigBird(SoftmaxAttention):
         return flex_attention(q, k, v, block_mask=block_mask, enable_gqa=grouped)
 
     def mask(self, batch, head, query, key):
-        """Does this query see this key? Indices are int tensors that broadcast; `batch` plays no part."""
+        """Whether a query sees a key. Indices are int tensors that broadcast; `batch` is unused."""
         return self.blocks[head, query // self.block, key // self.block] & (key <= query)
 
     def dense_mask(self, length):
@@ -77,9 +77,11 @@ class BigBird(SoftmaxAttention):
         return self.visible(torch.arange(length, device=self.blocks.device), length)
 
     def tile_mask(self, length):
-        """FlexAttention's BlockMask. All its kernels take tiles of 128 (Hopper's backward pass takes no
-        smaller ones), so a tile is several blocks unless `bigbird_block` is a multiple of 128: it costs
-        as soon as one of them is attended.
+        """FlexAttention's BlockMask.
+
+        Tiles are at least 128 wide, because Hopper's backward pass takes no smaller ones. So a tile has
+        several blocks unless `bigbird_block` is a multiple of 128, and it is computed if one of them is
+        attended.
         """
         tile = math.lcm(self.block, 128)
         count, tiles, inside = -(-length // self.block), -(-length // tile), tile // self.block
@@ -110,13 +112,14 @@ class BigBird(SoftmaxAttention):
 
     @classmethod
     def flops_per_token(cls, config, context):
-        """Forward FLOPs of the matrix products, on average over the tokens. Attended blocks count in full,
-        and once more mirrored above the diagonal: dense attention's future is counted too, though no good
-        kernel computes it, so that this is its number where every block is attended.
+        """Forward FLOPs of the matrix products, averaged over the tokens.
+
+        An attended block below the diagonal counts twice, because dense attention's count includes the
+        future too. So the count equals that of dense attention if every block is attended.
         """
         size, pairs = config.bigbird_block, 0
         for row in range(-(-context // size)):
-            tokens = min(size, context - row * size)  # the last block may be cut off, in both directions
+            tokens = min(size, context - row * size)  # the last block may be shorter, in rows and columns
             before_window = max(0, row - config.bigbird_window // 2)
             free = max(0, before_window - config.bigbird_global)
             attended = row + 1 - free + min(config.bigbird_random, free)
@@ -126,8 +129,10 @@ class BigBird(SoftmaxAttention):
 
 
 def attended_blocks(config, layer):
-    """[n_head, n, n] bool: does block i attend to block j? A function of the config and the layer alone;
-    rows are drawn one after the other, so a smaller block_size has the leading part of the same pattern.
+    """[n_head, n, n] bool: whether block i attends to block j.
+
+    It depends on the config and the layer alone. Rows are drawn one after the other, so that a smaller
+    block_size has the leading part of the same pattern.
     """
     count = -(-config.block_size // config.bigbird_block)
     i, j = np.indices((count, count))
@@ -135,7 +140,7 @@ def attended_blocks(config, layer):
     free = (j <= i) & ~fixed
     attended = []
     for head in range(config.n_head):
-        # NumPy promises these raw numbers in every version, and a checkpoint relies on them
+        # checkpoints need the same pattern: NumPy guarantees these raw numbers in every version
         numbers = np.random.PCG64([config.bigbird_seed, layer, head]).random_raw(count * (count + 1) // 2)
         lots = np.zeros((count, count), dtype=np.uint64)
         lots[np.tril_indices(count)] = numbers
@@ -147,6 +152,6 @@ def attended_blocks(config, layer):
 
 
 def _ordered(tiles):
-    """[1, H, n, n] bool -> in each row how many are set, and all columns with those that are set first."""
+    """[1, H, n, n] bool -> the count of set columns per row, and all columns with the set ones first."""
     order = tiles.int().argsort(dim=-1, descending=True, stable=True)
     return tiles.sum(-1, dtype=torch.int32), order.int()

@@ -1,12 +1,12 @@
-"""Attention whose scores come from continued fractions, addressed by distance and by content (ours).
+"""Attention (ours) with scores from continued fractions that address tokens by distance and content.
 
 CAttnM's rank-L scores (layers/cattn_m.py) with other columns:
 
     S_tj = y_t . (F_{t-j} + G x_j + H x_{j-1}),    y_t = W_0 x_t + z(W x_t) in R^L
 
-F_{t-j} addresses a token by its distance, where CAttnM's F_j addresses it by its absolute position.
-With cattn_content G x_j addresses it by what it is. With token_shift H x_{j-1} addresses it by what stood
-before it, so that a single layer can find what followed the last token before.
+F_{t-j} addresses token j by its distance; CAttnM's F_j addresses it by its absolute position. With
+cattn_content, G x_j addresses it by its content. With token_shift, H x_{j-1} addresses it by the content of
+the token before it, so that one layer can find what followed the last occurrence of a token.
 """
 
 import torch
@@ -20,8 +20,8 @@ from layers.cattn_m import CAttnM, heads_of
 class CAttnRelative(CAttnM):
     """x: [B, T, C] -> [B, T, C], T <= block_size. Keys as in CAttnM, and
 
-    cattn_content: a C x L map G in each head, whose product with token j is added to its column.
-    token_shift: with cattn_content a further map H, whose product with token j - 1 is added too.
+    - cattn_content: each head has a C x L map G and adds G x_j to the column of token j.
+    - token_shift: with cattn_content, each head has a second map H and adds H x_{j-1} too.
     """
 
     keys = (
@@ -39,8 +39,10 @@ class CAttnRelative(CAttnM):
         self.previous = nn.Linear(config.n_embd, ladders, bias=False) if maps > 1 else None
 
     def new_cache(self, batch, length, device, dtype):
-        """v as in CAttnM; with content also the columns as rows, [B, heads, length, L], and with
-        token_shift what the last token adds to the next one's, [B, 1, all L].
+        """v as in CAttnM.
+
+        With cattn_content also the columns, stored as rows: [B, heads, length, L]. With token_shift also
+        what the last token adds to the next token's column: [B, 1, heads L].
         """
         shapes = []
         if self.content is not None:
@@ -90,13 +92,13 @@ class CAttnRelative(CAttnM):
 
     @classmethod
     def parameter_count(cls, config):
-        """CAttnM's; content L p more, token_shift L p more, L being the ladders of all heads"""
+        """CAttnM's; cattn_content and token_shift add L p each, with L the ladders of all heads."""
         ladders = heads_of(config) * config.cf_ladders
         return super().parameter_count(config) + maps_of(config) * ladders * config.n_embd
 
     @classmethod
     def cached_values(cls, config):
-        """Per token of the past: v, and its columns with content."""
+        """Numbers per past token: v, and with cattn_content its columns."""
         return super().cached_values(config) + config.cattn_content * heads_of(config) * config.cf_ladders
 
     @classmethod
@@ -108,5 +110,5 @@ class CAttnRelative(CAttnM):
 
 
 def maps_of(config) -> int:
-    """Linear maps in a column: of its token, and of the one before."""
+    """The number of linear maps in a column: one of its token, one of the previous token."""
     return config.cattn_content * (1 + config.token_shift)

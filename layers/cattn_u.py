@@ -1,15 +1,15 @@
 """CAttnU: causal mixing by products of triangular matrices (CoFrGeNet, section 4.1.1).
 
-For each feature c, x is its sequence in R^T. Two ensembles e = 1, 2 of ladders of one variable, one
-ladder per position, all shared by the features:
+x in R^T is the sequence of one feature. There are two ensembles e = 1, 2 of ladders of one variable, with
+one ladder per position, and all features share them:
 
     y^e_t = w^e_{0,t} x_t + f(a^e_{1,t} .. a^e_{d,t}),    a^e_{k,t} = w^e_{k,t} x_t + b^e_{k,t}
     O = (M^1 y^1) * (M^2 y^2)
 
-With cf_linear_intercept a_0 is affine too: w^e_{0,t} x_t + b^e_{0,t}.
+With cf_linear_intercept the linear part is affine too: w^e_{0,t} x_t + b^e_{0,t}.
 
-The paper writes upper triangular matrices and a column vector, by which tokens would see the future
-only; its prose wants the past. M is lower triangular here, rows are outputs, the diagonal counts.
+The paper writes upper triangular matrices and a column vector, so that tokens would see the future only.
+Its text asks for the past. So here M is lower triangular and includes the diagonal; rows are outputs.
 """
 
 import torch
@@ -25,8 +25,8 @@ from layers.protocol import TokenMixer
 class CAttnU(Ladders, TokenMixer):
     """x: [B, T, C] -> [B, T, C], T <= block_size.
 
-    Parameters are indexed by absolute position: a shorter sequence uses the first ones. Both triangles
-    are one parameter M [2, block_size (block_size + 1) / 2], packed as `kernels.triangular` says.
+    Parameters are indexed by absolute position; a shorter sequence uses the first ones. Both triangles are
+    one parameter M [2, block_size (block_size + 1) / 2], packed as in `kernels.triangular`.
     """
 
     keys = ("cf_linear_intercept", *ladder.KEYS)
@@ -48,9 +48,10 @@ class CAttnU(Ladders, TokenMixer):
         self.dropout = nn.Dropout(config.dropout)
 
     def init_weights(self):
-        """w_0 = 1, b_0 = 0; M the causal mean, 1 / t in row t = 1.., and noise that adds 0.02 to the
-        deviation of an output whatever its row. The first factor is scaled as an output on the residual
-        stream.
+        """Sets w_0 = 1, b_0 = 0, and M to the causal mean plus noise.
+
+        The causal mean is 1 / t in row t = 1, 2, ... The noise adds a standard deviation of 0.02 to an
+        output in every row. M^1 is then scaled down like the weights that write to the residual stream.
         """
         super().init_weights()
         nn.init.ones_(self.w0)
@@ -62,12 +63,14 @@ class CAttnU(Ladders, TokenMixer):
             self.M[0].mul_(self.residual_scale)
 
     def undecayed(self):
-        """Scales and shifts, though they lie in matrices."""
+        """Scales and shifts, although they are stored in tensors of two dimensions."""
         return [p for p in (self.w0, self.b0, self.constant) if p is not None]
 
     def new_cache(self, batch, length, device, dtype):
-        """y^1 and y^2: [B, 2, length, C]. From x, half as wide, each step would have to compute the
-        ladders of all the past anew, far more than the two products that remain.
+        """y^1 and y^2: [B, 2, length, C].
+
+        A cache of x would be half as wide, but each step would recompute the ladders of the whole past,
+        which costs far more than the two products.
         """
         return (torch.empty(batch, 2, length, self.n_embd, device=device, dtype=dtype),)
 
@@ -84,14 +87,15 @@ class CAttnU(Ladders, TokenMixer):
         return self.dropout(first * second)
 
     def _inputs(self, x, length, pos=None):
-        """x: [B, T, C] at pos ([T] int64, None: 0 .. T - 1) -> y^1 and y^2: [B, C, 2, T]; length: of all
-        tokens that are seen.
+        """x: [B, T, C] at pos ([T] int64, None: 0 .. T - 1) -> y^1 and y^2: [B, C, 2, T].
+
+        length: the number of tokens seen so far.
         """
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into CAttnU's block_size of {self.block_size} positions"
             )
-        # float32 up to the matrix products, and no operation before them that autocast would round
+        # float32 up to the matrix products; autocast rounds none of the operations before them
         x = x.mT.to(torch.promote_types(x.dtype, torch.float32))
         own = slice(length) if pos is None else pos  # the ladders of these tokens
         y = self.w0[:, own] * x.unsqueeze(-2)
@@ -109,13 +113,15 @@ class CAttnU(Ladders, TokenMixer):
 
     @classmethod
     def cropped(cls, name, weight, config, block_size):
-        """The named weight for a smaller block_size: everything is indexed by position, last."""
+        """Crops the named weight to a smaller block_size: the last dimension of each is the position."""
         return weight[..., : packed_size(block_size) if name == "M" else block_size]
 
     @classmethod
     def parameter_count(cls, config):
-        """l (l + 1) in the triangles, 2 l (2 d + 1) in the ladders (2 l (d + 1) without
-        intercepts), 2 l more with cf_linear_intercept."""
+        """l (l + 1) in the triangles and 2 l (2 d + 1) in the ladders (2 l (d + 1) without intercepts).
+
+        cf_linear_intercept adds 2 l.
+        """
         length, biased = config.block_size, has_intercepts(config)
         controls = {"zero": 0, "constant": 1}
         ladders = controls.get(config.cf_control, config.cf_depth * (1 + biased))
@@ -123,7 +129,7 @@ class CAttnU(Ladders, TokenMixer):
 
     @classmethod
     def cached_values(cls, config):
-        """Per token of the past: y^1 and y^2."""
+        """Numbers per past token: y^1 and y^2."""
         return 2 * config.n_embd
 
     @classmethod

@@ -1,22 +1,22 @@
 """Exact positional encodings (Datseris et al., "ExPE", sections 2.1 and 2.3).
 
-Before W_q and W_k of every block the first l columns of the normalised input give way to numbers that
-grow with the position n = 0, 1, ..; W_v and the residual stream see the input as it is:
+Before W_q and W_k of every block, numbers that grow with the position n = 0, 1, .. replace the first l
+columns of the normalised input. W_v and the residual stream see the unchanged input:
 
     phi(x, n) = (p_{n,0}, .., p_{n,l-1}, x_{l+1}, .., x_C)
 
     ExPE:   p_{n,j} = S + theta (n + j)
     ExQPE:  p_{n,j} = S + j theta_1 + theta_2 (floor((n - j) / l) + 1)
 
-The paper's theta is "for example 1/2m", m the longest input of training, but in its text 512 tokens run
-from 0 to 1/4, which is half of that; the default here follows the text.
+The paper's theta is "for example 1/2m", where m is the longest training input. But in its text the values
+of 512 tokens run from 0 to 1/4, which is half of that. The default here follows the text.
 
-ExQPE is the closed form of the paper's recursion: step n adds theta_2 to column n mod l alone.
+The ExQPE formula is the closed form of the paper's recursion: step n adds theta_2 to column n mod l alone.
 
-bfloat16 merges neighbours among such numbers (of the first 512 at theta = 1/1024 it tells 385 apart), so
-these columns meet their part of W_q and W_k in float32; see SoftmaxAttention. Then q and k are rounded to
-bfloat16 as a whole for attention itself, which merges neighbours from some 10,000 tokens on at that theta:
-an evaluation there wants float32.
+bfloat16 cannot tell some neighbouring positions apart: at theta = 1/1024, the first 512 have 385 different
+values. So these columns are multiplied by their part of W_q and W_k in float32 (see SoftmaxAttention). For
+attention itself q and k are rounded to bfloat16. At that theta this merges neighbours from about 10,000
+tokens on, so evaluate such lengths in float32.
 """
 
 import torch
@@ -28,10 +28,12 @@ from layers.position import NoPosition
 class ExPE(NoPosition):
     """position=expe, with the paper's ablations as keys.
 
-    expe_stable: p_{n,j} = S + theta n. expe_once: the first l columns of the embedding give way, before
-    the first block and nowhere else, so that W_v and the residual stream see them. expe_learned: S and
-    theta are parameters, shared by the blocks. expe_on_v: W_v sees the columns too.
-    expe_inference_scale: p is multiplied by it, not in training.
+    - expe_stable: p_{n,j} = S + theta n.
+    - expe_once: p replaces the first l columns of the embedding, and nothing else, so that W_v and the
+      residual stream see it too.
+    - expe_learned: S and theta are parameters that all blocks share.
+    - expe_on_v: W_v sees p too.
+    - expe_inference_scale: a factor of p in evaluation and sampling, not in training.
     """
 
     keys = (
@@ -58,7 +60,7 @@ class ExPE(NoPosition):
         return config.expe_start, theta(config)
 
     def init_weights(self):
-        """The constants that they stand for, or N(0, 0.02): the paper does not say from where it drew."""
+        """Sets learned constants to the standard values, or draws from N(0, 0.02), which is our choice."""
         if self.learned is None:
             return
         for parameter, value in zip(self.learned, self.standard, strict=True):
@@ -68,7 +70,7 @@ class ExPE(NoPosition):
                 nn.init.constant_(parameter, value)
 
     def columns(self, pos):
-        """pos: [T] int64 -> p: [T, l] float32; exact for n below 2^24 where theta is a power of two."""
+        """pos: [T] int64 -> p: [T, l] float32; exact for n below 2^24 if theta is a power of two."""
         p = self.encode(
             pos[:, None], torch.arange(self.width, device=pos.device), *self.learned or self.standard
         )
@@ -97,12 +99,14 @@ class ExPE(NoPosition):
     def validate(cls, config):
         wrong = []
         if width(config) >= config.n_embd:
-            wrong.append(f"expe_width={width(config)} leaves nothing of n_embd={config.n_embd}")
+            wrong.append(f"expe_width={width(config)} must be below n_embd={config.n_embd}")
         if config.expe_learned == "no" and cls.constants(config)[-1] == 0:
             key = "exqpe_theta_2" if config.exqpe_theta_2 == 0 else "expe_theta"
-            wrong.append(f"{key}=0 gives all positions the same numbers")
+            wrong.append(f"{key}=0 gives all positions the same numbers: it must not be 0")
         if config.expe_once and config.expe_on_v:
-            wrong.append("expe_on_v has no meaning with expe_once: there W_v sees the columns anyway")
+            wrong.append(
+                "expe_on_v has no effect with expe_once, where W_v sees the columns anyway: set one of them"
+            )
         return wrong
 
     @classmethod
@@ -111,7 +115,7 @@ class ExPE(NoPosition):
 
 
 class ExQPE(ExPE):
-    """position=exqpe: a step changes one column. The same keys, but that it has no stable form."""
+    """position=exqpe: each step changes one column. Keys as in ExPE, without expe_stable."""
 
     keys = (*ExPE.keys, "exqpe_theta_1", "exqpe_theta_2")
 
@@ -122,7 +126,7 @@ class ExQPE(ExPE):
 
     @staticmethod
     def constants(config):
-        """(S, theta_1, theta_2); unless given theta and l theta: columns grow as fast as ExPE's."""
+        """(S, theta_1, theta_2). Defaults theta and l theta: columns grow as fast as ExPE's."""
         theta_1, theta_2 = config.exqpe_theta_1, config.exqpe_theta_2
         return (
             config.expe_start,
@@ -131,17 +135,17 @@ class ExQPE(ExPE):
         )
 
     def encode(self, n, j, start, theta_1, theta_2):
-        # n >= 0 and j < l: the quotient is 0 where n < j
+        # floor((n - j) / l) + 1; because j < l, it is 0 where n < j
         return start + theta_1 * j.float() + theta_2 * ((n - j + self.width) // self.width).float()
 
     @classmethod
     def validate(cls, config):
-        stable = ["expe_stable is an ablation of position=expe"] if config.expe_stable else []
+        stable = ["expe_stable needs position=expe: exqpe has no stable form"] if config.expe_stable else []
         return super().validate(config) + stable
 
 
 def width(config) -> int:
-    """l"""
+    """The number of columns l."""
     return max(16, config.n_embd // 16) if config.expe_width is None else config.expe_width
 
 

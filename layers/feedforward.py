@@ -7,9 +7,9 @@ from layers.protocol import ChannelMixer
 
 
 class MLP(ChannelMixer):
-    """y = W_2 gelu(W_1 x), four times as wide inside unless ffn_hidden says otherwise.
+    """y = W_2 gelu(W_1 x). x: [B, T, C] -> [B, T, C].
 
-    x: [B, T, C] -> [B, T, C].
+    The hidden width is 4 C unless ffn_hidden is set.
     """
 
     keys = ("ffn_hidden", "gelu_approximation")
@@ -34,21 +34,21 @@ class MLP(ChannelMixer):
 
     @classmethod
     def parameter_count(cls, config):
-        """2 p h, and h + p with biases"""
+        """2 p h with hidden width h; biases add h + p."""
         hidden = cls.hidden(config)
         return 2 * config.n_embd * hidden + config.bias * (hidden + config.n_embd)
 
     @classmethod
     def flops_per_token(cls, config, context):
-        """Forward FLOPs of the matrix products; `context` plays no part here."""
+        """Forward FLOPs of the matrix products; `context` is unused."""
         return 4 * config.n_embd * cls.hidden(config)
 
 
 class SwiGLU(ChannelMixer):
     """y = W_3 (silu(W_1 x) * W_2 x), the feed-forward layer of Llama. x: [B, T, C] -> [B, T, C].
 
-    `up` holds W_1 above W_2: one matrix product. 8/3 times as wide inside, rounded up to a multiple of
-    256, unless ffn_hidden says otherwise: about as many parameters as an MLP.
+    `up` holds W_1 above W_2, so that both are one matrix product. The hidden width is 8/3 C, rounded up to
+    a multiple of 256, unless ffn_hidden is set. This gives about as many parameters as an MLP.
     """
 
     keys = ("ffn_hidden",)
@@ -73,7 +73,7 @@ class SwiGLU(ChannelMixer):
 
     @classmethod
     def parameter_count(cls, config):
-        """3 p h, and 2 h + p with biases"""
+        """3 p h with hidden width h; biases add 2 h + p."""
         hidden = cls.hidden(config)
         return 3 * config.n_embd * hidden + config.bias * (2 * hidden + config.n_embd)
 

@@ -1,13 +1,13 @@
-"""Positional encodings that are published elsewhere; ExPE and ExQPE stand in layers/expe.py.
+"""Common positional encodings. ExPE and ExQPE are in layers/expe.py.
 
-A positional encoding has three hooks, which do nothing unless it needs them:
+A positional encoding overrides one or more of three hooks:
 
     embed(x, pos)                 edits the token embeddings
-    before_qkv(h, pos, layer)     edits what the projections of queries and keys, and of values, read
+    before_qkv(h, pos, layer)     edits the inputs of the projections to queries and keys, and to values
     rotate(q, k, pos)             edits queries and keys
 
-pos: [T] int64, the same for all sequences of a batch. The last two hooks act in attention that has
-queries and keys only; `needs_queries_and_keys` says that an encoding is nothing without them.
+pos: [T] int64, the same for all sequences of a batch. Only attention with queries and keys calls the last
+two hooks. An encoding that depends on them sets `needs_queries_and_keys`.
 """
 
 import math
@@ -19,20 +19,21 @@ from layers.protocol import Drawn
 
 
 class NoPosition(Drawn):
-    """No positions at all (a causal mask alone tells a model something); the hooks of the others."""
+    """No positional encoding; the base class of all others. The causal mask alone carries some order."""
 
-    keys: tuple[str, ...] = ()  # config keys that the class reads, but for sizes
-    any_length = True  # positions from block_size on have an encoding too
+    keys: tuple[str, ...] = ()  # config keys that the class reads, except sizes
+    any_length = True  # whether positions from block_size on have an encoding too
     needs_queries_and_keys = False
-    embedding_std = 0.02  # of the token embedding at the start
-    exact_columns = 0  # first columns of h_qk that are the same in each sequence and must not be rounded
+    embedding_std = 0.02  # standard deviation of the token embedding at initialisation
+    # number of first columns of h_qk that are the same in all sequences and must not be rounded to bfloat16
+    exact_columns = 0
 
     def __init__(self, config):
         super().__init__()
         self.built_from = (config,)
 
     def embed(self, x, pos):
-        """x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
+        """Edits the token embeddings. x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
         return x
 
     def before_qkv(self, h, pos, layer):
@@ -45,17 +46,17 @@ class NoPosition(Drawn):
 
     @classmethod
     def keys_read(cls, config) -> tuple[str, ...]:
-        """Those of `keys` that have an effect with this config."""
+        """The keys of `keys` that have an effect with this config."""
         return cls.keys
 
     @classmethod
     def validate(cls, config) -> list[str]:
-        """What is wrong with the config, one sentence each."""
+        """The mistakes in the config, one sentence each."""
         return []
 
     @classmethod
     def cropped(cls, name, weight, config, block_size):
-        """The named weight of a module built from `config` for a smaller block_size."""
+        """Crops the named weight of a module built from `config` to a smaller block_size."""
         return weight
 
     @classmethod
@@ -64,7 +65,7 @@ class NoPosition(Drawn):
 
 
 class LearnedPosition(NoPosition):
-    """One learned vector for each absolute position, added to the embedding (GPT-2)."""
+    """One learned vector per absolute position, added to the embedding (GPT-2)."""
 
     any_length = False
 
@@ -73,7 +74,7 @@ class LearnedPosition(NoPosition):
         self.table = nn.Embedding(config.block_size, config.n_embd)
 
     def embed(self, x, pos):
-        """pos below block_size"""
+        """Adds the table's rows. pos must be below block_size."""
         return x + self.table(pos)
 
     @classmethod
@@ -86,12 +87,12 @@ class LearnedPosition(NoPosition):
 
 
 class SinusoidalPosition(NoPosition):
-    """Sines and cosines added to the embedding, once (Vaswani et al. 2017, sections 3.4 and 3.5).
+    """Sines and cosines added to the embedding (Vaswani et al. 2017, sections 3.4 and 3.5).
 
     x sqrt(C) + PE,   PE(n, 2i) = sin(n / 10000^(2i / C)),   PE(n, 2i + 1) = cos(n / 10000^(2i / C))
 
-    The head reads the embedding without the factor. The embedding starts as N(0, 1 / sqrt(C)), so that its
-    part of the sum has variance 1: beside a smaller one the sines would be all that the blocks see.
+    A tied head uses the embedding without the factor. The embedding is initialised with standard deviation
+    1 / sqrt(C), so that x sqrt(C) has variance 1. If it were much smaller, the blocks would see little but sines.
     """
 
     def __init__(self, config):
@@ -104,7 +105,7 @@ class SinusoidalPosition(NoPosition):
     @classmethod
     def validate(cls, config):
         if config.n_embd % 2:
-            return [f"position=sinusoidal pairs columns: n_embd={config.n_embd} is odd"]
+            return [f"position=sinusoidal pairs columns: n_embd={config.n_embd} is odd and must be even"]
         return []
 
 
@@ -119,10 +120,10 @@ LLAMA3 += ("rope_original_max_position_embeddings",)
 
 
 class RotaryPosition(NoPosition):
-    """RoPE (Su et al. 2021): pairs of columns of each head's q and k turn by n rope_base^(-2i / D).
+    """RoPE (Su et al. 2021): rotates pair i of columns of each head's q and k by n rope_base^(-2i / D).
 
-    Column i of D is paired with column i + D / 2, as in Hugging Face's Llama, and q_m . k_n depends on
-    m - n only. Angles and products are float32. rope_scaling=llama3 stretches the slow frequencies.
+    Column i of D is paired with column i + D / 2, as in Hugging Face's Llama. q_m . k_n depends on m - n
+    only. Angles and products are float32. rope_scaling=llama3 stretches the low frequencies.
     """
 
     keys = ("n_head", "rope_base", "rope_scaling", *LLAMA3)
@@ -156,14 +157,17 @@ class RotaryPosition(NoPosition):
                 f"{config.n_embd / config.n_head:g} must be even"
             )
         if config.rope_scaling == "llama3" and config.rope_low_freq_factor >= config.rope_high_freq_factor:
-            wrong.append("rope_low_freq_factor must be below rope_high_freq_factor")
+            wrong.append(
+                f"rope_low_freq_factor={config.rope_low_freq_factor:g} must be below "
+                f"rope_high_freq_factor={config.rope_high_freq_factor:g}"
+            )
         return wrong
 
 
 def _turned(x, cos, sin):
-    """x: [B, H, T, D], cos and sin: [T, D / 2] -> the shape and type of x"""
+    """Rotates x: [B, H, T, D] by cos and sin: [T, D / 2] -> [B, H, T, D] in x's dtype."""
     first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
-    # put together last: that a compiler for the CPU writes to memory, and does not turn q anew for each key
+    # concatenated last: then the compiler stores the result on a CPU, and does not rotate q again per key
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
@@ -175,9 +179,9 @@ def inverse_frequencies(width, base, device):
 def llama3_scaled(frequencies, factor, low_freq_factor, high_freq_factor, original_length):
     """Llama 3.1's rule: [F] float32 -> [F] float32.
 
-    Wavelengths above original_length / low_freq_factor become `factor` times as long, those below
-    original_length / high_freq_factor stay, and between them the share that stays grows linearly with
-    original_length / wavelength.
+    Wavelengths above original_length / low_freq_factor become `factor` times as long. Wavelengths below
+    original_length / high_freq_factor are unchanged. In between, the rule interpolates the frequency
+    linearly in original_length / wavelength.
     """
     turns = original_length / (2 * math.pi / frequencies)
     stays = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)

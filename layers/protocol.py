@@ -1,9 +1,9 @@
-"""What a token mixer and a channel mixer must have, and what they may have.
+"""The methods that token mixers and channel mixers must have, and defaults for all others.
 
-A token mixer (`attention` in a config) must have `forward(x)`: [B, T, C] -> [B, T, C], in which no output
-depends on a later token. A channel mixer (`ffn`) must have `forward(x)`: [B, T, C] -> [B, T, C], in which
-every output depends on its own token alone. All else has a default here: a module of your own is one class,
-and one line in `layers/__init__.py`. docs/extending.md walks through an example.
+A token mixer (`attention` in a config) must have `forward(x)`: [B, T, C] -> [B, T, C]. No output may depend
+on a later token. A channel mixer (`ffn`) must have `forward(x)`: [B, T, C] -> [B, T, C]. Each output
+depends on its own token alone. Everything else has a default here: a module of your own is one class and
+one line in `layers/__init__.py`. docs/extending.md walks through an example.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from layers.cache import update_cache
 
 
 class Drawn(nn.Module):
-    """A module that may draw the parameters which it holds itself.
+    """A module that may initialise its own parameters.
 
-    `GPT.init_weights` first draws Linear, Embedding and norm layers as GPT-2 does, and then calls
-    `init_weights` of every module that overrides it. All other parameters and buffers keep what the
-    constructor gave them: nn.Parameter(torch.ones(C)), say.
+    `GPT.init_weights` first initialises Linear, Embedding and norm layers as GPT-2 does. It then calls
+    `init_weights` of every module that overrides it. All other parameters and buffers keep the values that
+    the constructor gave them, for example nn.Parameter(torch.ones(C)).
     """
 
     def init_weights(self):
-        """Draws parameters and fills buffers that this module holds itself."""
+        """Initialises the parameters and buffers of this module itself, not those of its submodules."""
 
     @classmethod
     def draws(cls) -> bool:
@@ -33,42 +33,42 @@ class Drawn(nn.Module):
 class Mixer(Drawn):
     """What token mixers and channel mixers share."""
 
-    keys: tuple[str, ...] = ()  # config keys that the class reads, but for sizes, bias and dropout
-    has_ladders = False  # it holds continued fractions, which a schedule may treat by depth
+    keys: tuple[str, ...] = ()  # config keys that the class reads, except sizes, bias and dropout
+    has_ladders = False  # whether it has continued fractions, which a schedule may treat by depth
 
     def __init__(self, *built_from):
-        """built_from: what the constructor was called with."""
+        """built_from: the arguments of the constructor."""
         super().__init__()
         self.built_from = built_from
 
     @classmethod
     def keys_read(cls, config) -> tuple[str, ...]:
-        """Those of `keys` that have an effect with this config."""
+        """The keys of `keys` that have an effect with this config."""
         return cls.keys
 
     @classmethod
     def validate(cls, config) -> list[str]:
-        """What is wrong with the config, one sentence each."""
+        """The mistakes in the config, one sentence each."""
         return []
 
     def residual_outputs(self) -> list[nn.Linear]:
-        """The linear maps that write to the residual stream: their weights start smaller."""
+        """The linear maps that write to the residual stream. Their weights are initialised smaller."""
         return []
 
     def undecayed(self) -> list[nn.Parameter]:
-        """Parameters of two or more dimensions that are no matrices, and get no weight decay."""
+        """Parameters of two or more dimensions that are not matrices and get no weight decay."""
         return []
 
     @classmethod
     def parameter_count(cls, config) -> int:
-        """Parameters of one layer. Default: counted in a layer without memory; a closed form is faster."""
+        """Parameters of one layer. Default: counts a layer on the meta device; a closed form is faster."""
         return sum(parameter.numel() for parameter in _on_meta(cls, config).parameters())
 
     @classmethod
     def flops_per_token(cls, config, context: int) -> int:
         """Forward FLOPs of the matrix products of one layer, for one token of `context`.
 
-        Default: counted by PyTorch in a forward pass without memory, which knows matrix products,
+        Default: PyTorch counts them in a forward pass on the meta device. It knows matrix products,
         convolutions and fused attention.
         """
         from torch.utils.flop_counter import FlopCounterMode  # imports Triton
@@ -80,42 +80,43 @@ class Mixer(Drawn):
 
 
 class TokenMixer(Mixer):
-    """A token mixer is built from (config, layer): layer is the number of its block.
+    """A token mixer is built from (config, layer), where layer is the number of its block.
 
-    Where `queries_and_keys` is true, forward and decode are also given the positional encoding of the
-    model, `position`, and `layer`, and forward is given `pos` ([T] int64, the positions of the tokens):
-    see layers/attention.py.
+    If `queries_and_keys` is true, forward and decode also get the model's positional encoding as
+    `position`, and `layer`. forward also gets `pos` ([T] int64), the positions of the tokens. See
+    layers/attention.py.
     """
 
-    any_length = False  # it takes more tokens than block_size
-    queries_and_keys = False  # a positional encoding may act on its queries and keys
-    same_weights: tuple[str, ...] = ()  # other token mixers whose weights it can take over
+    any_length = False  # whether it takes more tokens than block_size
+    queries_and_keys = False  # whether a positional encoding may act on its queries and keys
+    same_weights: tuple[str, ...] = ()  # names of token mixers whose weights it can load
 
     def __init__(self, config, layer: int = 0):
         super().__init__(config, layer)
         self.n_embd = config.n_embd
 
     def new_cache(self, batch: int, length: int, device, dtype) -> tuple[torch.Tensor, ...]:
-        """What decoding keeps of `batch` sequences of up to `length` tokens: tensors [B, .., length, width]
-        as layers/cache.py describes them. Default: the inputs, [B, length, C].
+        """The cache of `batch` sequences of up to `length` tokens: tensors [B, .., length, width].
+
+        layers/cache.py describes them. Default: the inputs, [B, length, C].
         """
         return (torch.empty(batch, length, self.n_embd, device=device, dtype=dtype),)
 
     def decode(self, x: torch.Tensor, pos: torch.Tensor, cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """x: [B, T, C] at pos ([T] int64), which follows the tokens in the cache -> [B, T, C].
+        """x: [B, T, C] at pos ([T] int64), following the tokens in the cache -> [B, T, C].
 
-        Default: every step computes all of the past again.
+        Default: every step recomputes the whole past.
         """
         return self(update_cache(*cache, x, pos).to(x.dtype))[:, pos]
 
     @classmethod
     def cached_values(cls, config) -> int:
-        """Numbers that the cache of one layer holds for each token of the past."""
+        """Numbers per past token in the cache of one layer."""
         return config.n_embd
 
     @classmethod
     def cropped(cls, name: str, weight: torch.Tensor, config, block_size: int) -> torch.Tensor:
-        """The named weight of a layer built from `config`, for a smaller block_size."""
+        """Crops the named weight of a layer built from `config` to a smaller block_size."""
         return weight
 
 
@@ -127,10 +128,11 @@ class ChannelMixer(Mixer):
 
 
 def keep_constructor_values(part: nn.Module):
-    """Gives parameters that are NaN, and buffers that no `init_weights` fills, the values of a new `part`.
+    """Restores constructor values: of parameters that are NaN, and of buffers that no `init_weights` fills.
 
-    A model is built without memory, so its constructors' values are lost. part: a mixer or a positional
-    encoding. A parameter that its constructor leaves uninitialised stays NaN.
+    A model is built on the meta device, so the values of its constructors are lost. They are taken from a
+    newly built module. part: a mixer or a positional encoding. A parameter that its constructor leaves
+    uninitialised stays NaN.
     """
     lost = {name: parameter for name, parameter in part.named_parameters() if parameter.isnan().any()}
     for prefix, module in part.named_modules():
@@ -147,7 +149,7 @@ def keep_constructor_values(part: nn.Module):
 
 @contextlib.contextmanager
 def _empty_is_nan():
-    """Uninitialised memory holds NaN, not what happened to be there."""
+    """Fills newly allocated, uninitialised memory with NaN."""
     before = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,12 +1,12 @@
-"""Dense Synthesizer (Tay et al. 2021): attention weights from each token alone, by a small network.
+"""Dense Synthesizer (Tay et al. 2021): a small network predicts attention weights from each token alone.
 
-In each head, with h_t the head's slice of x_t, d_k = C / n_head wide:
+In each head, with h_t the head's slice of x_t, of width d_k = C / n_head:
 
     S_t = W_2 relu(W_1 h_t + b_1) + b_2   in R^block_size     row j of W_2 scores absolute position j
     A_t = softmax over j <= t of S_tj
     O_t = sum_{j <= t} A_tj (W^v x_j)
 
-There are no queries and keys. A linear map joins the heads, as in softmax attention.
+There are no queries and keys. An output projection joins the heads, as in softmax attention.
 """
 
 import torch
@@ -18,7 +18,7 @@ from layers.protocol import TokenMixer
 
 
 class Synthesizer(TokenMixer):
-    """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the C x C map that joins the heads."""
+    """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the output projection."""
 
     keys = ("n_head", "synthesizer_proj")
 
@@ -29,7 +29,7 @@ class Synthesizer(TokenMixer):
         self.dropout_rate = config.dropout
         self.W1 = nn.Parameter(torch.empty(self.n_head, width, width))
         self.W2 = nn.Parameter(torch.empty(self.n_head, self.block_size, width))
-        # the heads' biases end to end: with two dimensions the optimizer would take them for matrices
+        # all heads' biases in one dimension: the optimizer would decay a tensor of two dimensions
         self.b1 = nn.Parameter(torch.empty(self.n_head * width))
         self.b2 = nn.Parameter(torch.empty(self.n_head * self.block_size))
         self.value = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
@@ -47,7 +47,7 @@ class Synthesizer(TokenMixer):
         return [self.proj or self.value]
 
     def new_cache(self, batch, length, device, dtype):
-        """v: [B, n_head, length, C / n_head]. Scores need nothing of the past."""
+        """v: [B, n_head, length, C / n_head]. Scores do not depend on past tokens."""
         shape = (batch, self.n_head, length, self.W1.shape[-1])
         return (torch.empty(shape, device=device, dtype=dtype),)
 
@@ -59,7 +59,7 @@ class Synthesizer(TokenMixer):
         return self._joined(self._attend_cached(hidden, update_cache(*cache, v, pos), pos).to(v.dtype))
 
     def _hidden_and_values(self, x, length):
-        """-> relu(W_1 h + b_1), v: [B, H, T, C / n_head] each; length: of all tokens that are seen."""
+        """-> relu(W_1 h + b_1) and v, [B, H, T, C / n_head] each. length: number of tokens seen so far."""
         if length > self.block_size:
             raise ValueError(
                 f"{length} tokens do not fit into Synthesizer's block_size of {self.block_size} columns"
@@ -72,8 +72,9 @@ class Synthesizer(TokenMixer):
         return self.dropout(out if self.proj is None else self.proj(out))
 
     def _attend(self, hidden, v):
-        """SDPA never writes the [B, H, T, T] scores: hidden units are its queries and W_2 its keys. b_2
-        is the weight of one more unit, which is always 1; zeros fill up to a width that kernels take.
+        """Uses SDPA, which never stores the [B, H, T, T] scores: hidden units are queries, W_2 the keys.
+
+        b_2 is the weight of one more hidden unit that is always 1. Zeros pad to a width that kernels take.
         """
         length, width = v.shape[-2:]
         zeros = 7 - width % 8
@@ -86,7 +87,7 @@ class Synthesizer(TokenMixer):
         return out[..., :width]
 
     def _attend_cached(self, hidden, v, pos):
-        """As the equation stands: with few rows the scores are small, and W_2 is read without a copy."""
+        """Computes the equation directly: with few rows scores are small, and W_2 is not copied."""
         length = v.shape[-2]
         scores = hidden @ self.W2[:, :length].mT + self.b2.view(self.n_head, 1, -1)[..., :length]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -95,7 +96,7 @@ class Synthesizer(TokenMixer):
 
     @classmethod
     def cropped(cls, name, weight, config, block_size):
-        """The named weight for a smaller block_size: W2 and b2 lose the last positions' rows."""
+        """Crops the named weight to a smaller block_size: W2 and b2 lose the rows of the last positions."""
         if name == "b2":
             return weight.unflatten(0, (config.n_head, -1))[:, :block_size].flatten()
         return weight[:, :block_size] if name == "W2" else weight
@@ -108,14 +109,14 @@ class Synthesizer(TokenMixer):
 
     @classmethod
     def parameter_count(cls, config):
-        """H heads: W_1 p^2 / H, b_1 p, W_2 l p, b_2 l H, and p^2 each for W^v and the projection."""
+        """With H heads: W_1 p^2 / H, b_1 p, W_2 l p, b_2 l H, and p^2 each for W^v and the projection."""
         width, heads, length = config.n_embd, config.n_head, config.block_size
         scores = width * (width // heads) + width + length * (width + heads)
         return scores + (1 + config.synthesizer_proj) * (width**2 + config.bias * width)
 
     @classmethod
     def cached_values(cls, config):
-        """Per token of the past: v alone."""
+        """Numbers per past token: v alone."""
         return config.n_embd
 
     @classmethod

@@ -333,18 +333,18 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
         ({"position": "rope", "n_head": 24}, "n_embd / n_head = 1 must be even"),
         (
             {"position": "rope", "rope_scaling": "llama3", "rope_low_freq_factor": 4.0},
-            "rope_low_freq_factor must be below rope_high_freq_factor",
+            "rope_low_freq_factor=4 must be below rope_high_freq_factor=4",
         ),
         ({"position": "sinusoidal", "n_embd": 27}, "n_embd=27 is odd"),
-        ({"position": "expe", "expe_width": 24}, "expe_width=24 leaves nothing of n_embd=24"),
+        ({"position": "expe", "expe_width": 24}, "expe_width=24 must be below n_embd=24"),
         ({"position": "expe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
         ({"position": "exqpe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
         ({"position": "exqpe", "exqpe_theta_2": 0.0}, "exqpe_theta_2=0 gives all positions the same"),
         (
             {"position": "expe", "expe_once": True, "expe_on_v": True},
-            "expe_on_v has no meaning with expe_once",
+            "expe_on_v has no effect with expe_once",
         ),
-        ({"position": "exqpe", "expe_stable": True}, "expe_stable is an ablation of position=expe"),
+        ({"position": "exqpe", "expe_stable": True}, "expe_stable needs position=expe"),
         ({"attention": "cattn_u", "position": "rope"}, "take learned, sinusoidal or none"),
         (
             {"attention": "cattn_m", "cattn_value_heads": 2},

@@ -1,7 +1,7 @@
-# The CoFrGeNet papers as printed, on top of a model of theirs: the clamp at 0.01, equation 9 for its
-# gradient, outputs clipped in evaluation to their ranges in training, tokens that attend to those before
-# them alone, N(0, 0.02) and weight decay as nanoGPT has them for all weights. Intercepts start where they
-# did.
+# Overlay for the CoFrGeNet papers' models: as printed. The clamp at 0.01 with equation 9 as its gradient;
+# in evaluation, ladders clipped to their ranges in training; tokens attend to earlier tokens only;
+# N(0, 0.02) and weight decay for all weights, as in nanoGPT. Intercepts, which are not in print, start
+# where the model below has them.
 #   python train.py config/cofrgenet.py config/ablate/as_printed.py --out_dir=out/as_printed
 cf_pole = "clamp"
 cf_eps = 0.01

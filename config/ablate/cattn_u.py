@@ -1,4 +1,4 @@
-# CAttnU in the place of CAttnM, which the paper reports as it "led to slightly better results"; no numbers.
-# On top of CoFrGeNet-A or the whole CoFrGeNet.
+# Overlay for CoFrGeNet-A and the full CoFrGeNet: CAttnU instead of CAttnM. The paper reports CAttnM because
+# it "led to slightly better results" and gives no numbers for CAttnU.
 #   python train.py config/cofrgenet_a.py config/ablate/cattn_u.py --out_dir=out/cattn_u
 attention = "cattn_u"

@@ -1,4 +1,5 @@
-# The data of the papers' Llamas, 2T tokens of the docling data mix. Weights are ours, the tokens GPT-2's.
+# Overlay: the data of the papers' Llamas, 2T tokens of the docling data mix. The weights of the sources are
+# ours, and the tokenizer is GPT-2's.
 #   python data/docling_mix/prepare.py --max_tokens=100_000_000_000 --stack_edu_files=PATH
 #   python train.py config/llama_3b.py config/ablate/docling_mix.py --out_dir=out/docling
 dataset = (

@@ -1,4 +1,4 @@
-# ExPE paper, Table 2, "ExPE (learned)": S and theta are learned from a random start.
+# Overlay, ExPE paper, Table 2, "ExPE (learned)": S and theta are learned from a random start.
 # Published: loss 7.33 at 512 tokens, 7.34 at 1024, 7.61 at 2048.
 #   python train.py config/paper/expe/35m_expe.py config/ablate/expe_learned.py --out_dir=out/expe_learned
 expe_learned = "random"

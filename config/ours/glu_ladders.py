@@ -1,10 +1,10 @@
-# Ours, not the papers' CoFrGeNet-F: a gated unit with fractions beside it, at GPT2-xl's size.
+# Our own form of CoFrGeNet-F, not the papers': a gated linear unit plus ladders, at GPT2-xl's size.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/ours/glu_ladders.py
 #   torchrun --nproc_per_node=8 train.py config/ours/glu_ladders.py config/size/small.py --out_dir=out/small
-# The form at two thirds of the dense parameters that came closest to the dense model in our study
-# (results/trainability/README.md): a unit 5/4 as wide as the model, denominators kept positive, RoPE. The
-# papers' own is config/cofrgenet_f.py.
+# Of the forms with two thirds of the dense parameters, this one came closest to the dense model in our
+# study (results/trainability/README.md). Its gated linear unit is 5/4 as wide as the model, denominators
+# are kept positive, and the positional encoding is RoPE. The papers' form is config/cofrgenet_f.py.
 # What to expect: 1,035,516,208 parameters, 0.70 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/glu_ladders"
 dataset = "data/openwebtext/gpt2"
@@ -29,5 +29,5 @@ weight_decay = 0.1
 
 
 def derived(keys):
-    """A gated linear unit 5/4 as wide as the model."""
+    """Makes the gated linear unit 5/4 as wide as the model."""
     return {"ffn_hidden": keys["n_embd"] * 5 // 4}

@@ -2,9 +2,10 @@
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/paper/sparse.py        (two nodes: launch/slurm.sh)
 #   python train.py config/paper/sparse.py --dry_run=True              (what it takes, without a GPU)
-# The paper chooses r by a size which "reflects the sparsity level or the number of non-zeros" and does not
-# print it. Sparsity has no parameters; but the dense model's attention weights times the share of pairs of
-# tokens that r = 3 leaves, 0.286 with blocks of 64, would make it 1.21B. So r = 3 here, and blocks of 64.
+# The paper does not print r. It chooses r by a size which "reflects the sparsity level or the number of
+# non-zeros", although sparsity removes no parameters. With r = 3 and blocks of 64, a share of 0.286 of the
+# pairs of tokens is left. The dense model's attention parameters times this share would give 1.21B, so we
+# take r = 3 and blocks of 64.
 # What to expect: 1,556,840,000 parameters. Published: 1.21B. Nobody has run it to the end here.
 out_dir = "out/paper_sparse"
 dataset = "data/openwebtext/gpt2"
@@ -19,7 +20,7 @@ bigbird_global = 1
 bigbird_window = 3
 bigbird_random = 3
 
-# 491,520 tokens a step, nanoGPT's number; 96 micro-batches suit 1 to 4, 6, 8, 12, 16 and 32 ranks
+# 491,520 tokens per step, as in nanoGPT; 96 can be divided among 1 to 4, 6, 8, 12, 16 and 32 ranks
 batch_size = 5
 gradient_accumulation_steps = 96
 max_iters = 600_000

@@ -1,4 +1,4 @@
-# GPT-2 large (774M parameters as a dense Transformer), on top of any variant:
+# Overlay: the size of GPT-2 large (774M parameters as a dense Transformer), for any model:
 #   python train.py config/cofrgenet_f.py config/size/large.py --out_dir=out/cofrgenet_f_large
 n_layer = 36
 n_head = 20

@@ -1,4 +1,4 @@
-# GPT-2 medium (350M parameters as a dense Transformer), on top of any variant:
+# Overlay: the size of GPT-2 medium (350M parameters as a dense Transformer), for any model:
 #   python train.py config/cofrgenet_f.py config/size/medium.py --out_dir=out/cofrgenet_f_medium
 n_layer = 24
 n_head = 16

@@ -1,4 +1,4 @@
-# GPT-2 small (124M parameters as a dense Transformer), on top of any variant:
+# Overlay: the size of GPT-2 small (124M parameters as a dense Transformer), for any model:
 #   python train.py config/cofrgenet_f.py config/size/small.py --out_dir=out/cofrgenet_f_small
 n_layer = 12
 n_head = 12

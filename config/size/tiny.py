@@ -1,4 +1,4 @@
-# A minute on a laptop, for trying things out, on top of any variant:
+# Overlay: a tiny size for trying things out, a minute on a laptop, for any model:
 #   python train.py config/cofrgenet_f.py config/size/tiny.py --out_dir=out/tiny --max_iters=200 \
 #     --warmup_iters=20 --gradient_accumulation_steps=1 --dataset=data/sotu/bpe4096
 n_layer = 2

@@ -1,4 +1,4 @@
-# GPT-2 xl (1.5B parameters as a dense Transformer), on top of any variant:
+# Overlay: the size of GPT-2 xl (1.5B parameters as a dense Transformer), for any model:
 #   python train.py config/cofrgenet_f.py config/size/xl.py --out_dir=out/cofrgenet_f_xl
 n_layer = 48
 n_head = 25

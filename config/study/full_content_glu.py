@@ -1,7 +1,7 @@
-# full_content with a GLU and fractions beside it for its feed-forward layers.
+# config/study/full_content.py with a GLU plus ladders as its feed-forward layers.
 #   python train.py config/study/dense.py config/study/full_content_glu.py --out_dir=out/arm
 attention = "cattn_relative"
-cattn_heads = None  # n_head
+cattn_heads = None  # as many as n_head
 cattn_content = True
 cattn_proj = True
 position = "none"

@@ -1,3 +1,3 @@
-# On top of a model with softmax attention or CAttnM by content: keys hold a map of the token before, too.
+# For a model with softmax attention or CAttnM by content: each key also holds a map of the previous token.
 #   python train.py config/study/dense.py config/study/rope.py config/study/token_shift.py --out_dir=out/arm
 token_shift = True

@@ -3,9 +3,11 @@
 #   python data/fineweb/prepare.py --tokenizer=data/fineweb_edu/bpe32000/tokenizer.json \
 #     --out=data/fineweb/bpe32000
 #   torchrun --nproc_per_node=8 train.py config/paper/expe/35m_sinusoidal.py
-# Given: 35M parameters, a standard decoder, 512 tokens, a vocabulary of 32,000, 600M tokens of training.
-# The shape is a guess that gives 35M, the step and the learning rate are ours. The data are FineWeb's
-# documents of at least 4000 tokens, as given; Llama's tokenizer gives way to one trained on FineWeb-Edu.
+# The paper gives: 35M parameters, a standard decoder, 512 tokens of context, a vocabulary of 32,000 and
+# 600M tokens of training.
+# The shape is a guess that gives 35M. Batch size and learning rate are ours.
+# The data are documents of FineWeb with at least 4000 tokens, as in the paper. The tokenizer is trained on
+# FineWeb-Edu and replaces Llama's.
 # What to expect: 35,265,024 parameters. Table 3, Sinusoidal: loss 4.0 at 512 tokens, 4.75 at 1024, 5.64 at
 # 2048.
 out_dir = "out/paper_expe_35m_sinusoidal"
@@ -18,7 +20,7 @@ block_size = 512
 vocab_size = 32_000
 position = "sinusoidal"
 
-# 65,536 tokens a step: 600M tokens once
+# 65,536 tokens per step: one epoch of 600M tokens
 batch_size = 16
 gradient_accumulation_steps = 8
 max_iters = 9_155

@@ -1,12 +1,15 @@
 # The ExPE paper's Small model with ExQPE.
 #   python data/fineweb_edu/prepare.py --tokenizer=bpe:32768 --out=data/fineweb_edu/bpe32768
 #   torchrun --nproc_per_node=8 train.py config/paper/expe/small_exqpe.py
-# Given: Llama 3's block, 512 tokens, 10B tokens of FineWeb-Edu, shapes based on GPT-3's (the table is in
-# an appendix that we have not seen: this is GPT-3 Small, without grouped queries, head apart). Not given,
-# and taken from GPT-3: batch, learning rate, warmup, weight decay. Mistral's tokenizer has as many tokens
-# as the one trained here. S = 0. theta = 1/2048: the text has the values of 512 tokens run from 0 to 1/4.
-# Its "for example 1/2m", m the longest training input, would be 1/1024. l is not given: a sixteenth of
-# n_embd. theta_1 = theta and theta_2 = l theta are ours: the mean column grows as fast as ExPE's.
+# The paper gives: Llama 3's block, 512 tokens of context, 10B tokens of FineWeb-Edu, and shapes based on
+# GPT-3's. Their table is in an appendix that we have not seen: this is GPT-3 Small, without grouped queries
+# and with a head of its own.
+# Batch size, learning rate, warmup and weight decay are not given and are GPT-3's. The tokenizer trained
+# here has as many tokens as Mistral's, which the paper uses.
+# S = 0. theta = 1/2048, because in the paper's text the values of 512 tokens run from 0 to 1/4. Its "for
+# example 1/2m", with m the longest training input, would give 1/1024. The paper does not give l: here a
+# sixteenth of n_embd.
+# theta_1 = theta and theta_2 = l theta are our choice: the mean column grows as fast as ExPE's.
 # What to expect: 135,285,504 parameters. Table 1, ExQPE Small: loss 2.86 at 512 tokens, 2.83 at 1024,
 # 3.35 at 2048.
 out_dir = "out/paper_expe_small_exqpe"
@@ -23,7 +26,7 @@ norm = "rmsnorm"
 ffn = "swiglu"
 tie_embeddings = False
 
-# 524,288 tokens a step: 10B tokens once
+# 524,288 tokens per step: one epoch of 10B tokens
 batch_size = 16
 gradient_accumulation_steps = 64
 max_iters = 19_073
