@@ -17,7 +17,7 @@ from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, keep_constructor_values
+from layers.protocol import Drawn, Mixer, Part, keep_constructor_values
 
 
 def _norm(config):
@@ -119,7 +119,7 @@ class GPT(nn.Module):
                 module.init_weights()
         if self.embedding.weight.is_meta:
             return self
-        for part in (self.position, *mixers):
+        for part in filter(lambda module: isinstance(module, Part), self.modules()):
             keep_constructor_values(part)
         if missing := [name for name, parameter in self.named_parameters() if parameter.isnan().any()]:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

@@ -15,13 +15,12 @@ import math
 import torch
 from torch import nn
 
-from layers.protocol import Drawn
+from layers.protocol import Part
 
 
-class NoPosition(Drawn):
+class NoPosition(Part):
     """No positional encoding; the base class of all others. The causal mask alone carries some order."""
 
-    keys: tuple[str, ...] = ()  # config keys that the class reads, except sizes
     any_length = True  # whether positions from block_size on have an encoding too
     needs_queries_and_keys = False
     embedding_std = 0.02  # standard deviation of the token embedding at initialisation
@@ -29,8 +28,7 @@ class NoPosition(Drawn):
     exact_columns = 0
 
     def __init__(self, config):
-        super().__init__()
-        self.built_from = (config,)
+        super().__init__(config)
 
     def embed(self, x, pos):
         """Edits the token embeddings. x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
@@ -43,21 +41,6 @@ class NoPosition(Drawn):
     def rotate(self, q, k, pos):
         """q: [B, H, T, D], k: [B, H_kv, T, D] -> the same shapes and dtypes"""
         return q, k
-
-    @classmethod
-    def keys_read(cls, config) -> tuple[str, ...]:
-        """The keys of `keys` that have an effect with this config."""
-        return cls.keys
-
-    @classmethod
-    def validate(cls, config) -> list[str]:
-        """The mistakes in the config, one sentence each."""
-        return []
-
-    @classmethod
-    def cropped(cls, name, weight, config, block_size):
-        """Crops the named weight of a module built from `config` to a smaller block_size."""
-        return weight
 
     @classmethod
     def parameter_count(cls, config) -> int:

@@ -30,11 +30,10 @@ class Drawn(nn.Module):
         return cls.init_weights is not Drawn.init_weights
 
 
-class Mixer(Drawn):
-    """What token mixers and channel mixers share."""
+class Part(Drawn):
+    """What mixers and positional encodings share: each is chosen by a config key."""
 
     keys: tuple[str, ...] = ()  # config keys that the class reads, except sizes, bias and dropout
-    has_ladders = False  # whether it has continued fractions, which a schedule may treat by depth
 
     def __init__(self, *built_from):
         """built_from: the arguments of the constructor."""
@@ -50,6 +49,17 @@ class Mixer(Drawn):
     def validate(cls, config) -> list[str]:
         """The mistakes in the config, one sentence each."""
         return []
+
+    @classmethod
+    def cropped(cls, name: str, weight: torch.Tensor, config, block_size: int) -> torch.Tensor:
+        """Crops the named weight of a part built from `config` to a smaller block_size."""
+        return weight
+
+
+class Mixer(Part):
+    """What token mixers and channel mixers share."""
+
+    has_ladders = False  # whether it has continued fractions, which a schedule may treat by depth
 
     def residual_outputs(self) -> list[nn.Linear]:
         """The linear maps that write to the residual stream. Their weights are initialised smaller."""
@@ -114,11 +124,6 @@ class TokenMixer(Mixer):
         """Numbers per past token in the cache of one layer."""
         return config.n_embd
 
-    @classmethod
-    def cropped(cls, name: str, weight: torch.Tensor, config, block_size: int) -> torch.Tensor:
-        """Crops the named weight of a layer built from `config` to a smaller block_size."""
-        return weight
-
 
 class ChannelMixer(Mixer):
     """A channel mixer is built from the config."""
@@ -127,7 +132,7 @@ class ChannelMixer(Mixer):
         super().__init__(config)
 
 
-def keep_constructor_values(part: nn.Module):
+def keep_constructor_values(part: Part):
     """Restores constructor values: of parameters that are NaN, and of buffers that no `init_weights` fills.
 
     A model is built on the meta device, so the values of its constructors are lost. They are taken from a
