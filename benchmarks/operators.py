@@ -33,8 +33,8 @@ class Case:
     """One function with its inputs and implementations.
 
     - inputs: tensors; the floating ones require gradients.
-    - implementations: {name: function of the inputs}. `others` compute something else, for comparison of
-      speed.
+    - implementations: {name: function of the inputs}, which compute the same.
+    - others: the same for functions that compute something else, for comparison of speed.
     - layouts: {name: function that changes the memory layout of an input}.
     - bytes, flops: the least that forward and backward must move and multiply.
     """

@@ -7,8 +7,7 @@ Each source becomes a data set of its own. The --dataset=... that mixes them is 
 stop or a kill, the same command continues. The paper gives names only. We read:
 
     dclm2, dclm3plus    not published under these names. HuggingFaceTB/dclm-edu, which is DCLM with the
-    scores
-                        of FineWeb-Edu's classifier: documents with score 2, and with 3 or more
+                        scores of FineWeb-Edu's classifier: documents with score 2, and with 3 or more
     fineweb2            "FineWeb-2-edu" is not published: HuggingFaceFW/fineweb-2, --languages in turn
     starcoder           bigcode/starcoderdata, --programming in turn; gated: accept its terms and log in
     stack_edu           HuggingFaceTB/stack-edu has ids only. The script on its page downloads the contents
