@@ -1,1 +1,1 @@
-"""What bench.py is made of: a process for each model, what is measured in it, and the report."""
+"""The parts of bench.py: one process per model, the measurements in it, and the report."""

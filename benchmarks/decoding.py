@@ -1,7 +1,7 @@
-"""Decoding with a cache, of one model on one device, all weights in the bench's precision.
+"""Decoding with a cache: one model on one device, with all weights in the dtype of the benchmark.
 
-step     one token for each sequence, with half of the cache filled; compiled it looks at all of the cache
-prefill  a prompt of all but one token of block_size
+step     one token per sequence, with half of the cache filled; a compiled step reads the whole cache
+prefill  a prompt of block_size - 1 tokens
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from benchmarks.training_step import build
 from model import GPT
 
 SECTIONS = ("step", "prefill")
-SHORTEST = 4  # tokens of block_size that `gate` needs
+SHORTEST = 4  # smallest block_size that `gate` can check
 
 
 @dataclasses.dataclass
@@ -46,7 +46,7 @@ def sections(config: ModelConfig, options: DecodeOptions, device: torch.device) 
 
 
 def functions(model: GPT, options: DecodeOptions) -> tuple[Callable, Callable]:
-    """(for one token, for a prompt): two graphs"""
+    """(step, prefill): separate functions, so that each compiles to its own graph"""
 
     def step(tokens, cache):
         return model.decode(tokens, cache)
@@ -59,13 +59,15 @@ def functions(model: GPT, options: DecodeOptions) -> tuple[Callable, Callable]:
     return tuple(torch.compile(f, fullgraph=True, dynamic=False) for f in (step, prefill))
 
 
-# largest distance of the logits from those of a forward pass without a cache in float32, relative
+# largest relative distance of the logits from those of a float32 forward pass without a cache
 GATE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
 
 
 def gate(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, Callable]:
-    """A prompt and two steps against a forward pass in float32: two layers of the model, whose block_size
-    is SHORTEST at least. Returns no sections; raises ValueError where they differ."""
+    """Compares a prompt and two steps with a float32 forward pass, for two layers of the model.
+
+    block_size must be at least SHORTEST. Returns no sections. Raises ValueError if the logits differ.
+    """
     config = dataclasses.replace(config, n_layer=min(2, config.n_layer))
     model = build(config, device).eval()
     length = min(config.block_size, 66)

@@ -1,8 +1,8 @@
-"""Each kernel beside its naive oracle and what PyTorch has, forward and backward.
+"""Each kernel next to its naive reference and to PyTorch's own operators, forward and backward.
 
-A case has one input and several implementations of the same function. The first is the naive one, to
-which the others are compared; what a kernel could reach is the bandwidth of a copy or the FLOP rate of a
-large matrix product, measured in the same run.
+A case has one input and several implementations of the same function. The first is the naive one, with
+which the others are compared. The upper limits are the bandwidth of a copy and the FLOP rate of a large
+matrix product, measured in the same run.
 """
 
 import dataclasses
@@ -30,9 +30,13 @@ HEADS = 12
 
 @dataclasses.dataclass
 class Case:
-    """inputs: tensors, the floating ones with gradients. implementations: {name: function of the inputs};
-    `others` are there for comparison only. layouts: {name: how its inputs lie in memory}. bytes, flops: of
-    forward and backward, what must be moved or multiplied at least; the larger kernel's limit counts.
+    """One function with its inputs and implementations.
+
+    - inputs: tensors; the floating ones require gradients.
+    - implementations: {name: function of the inputs}, which compute the same.
+    - others: the same for functions that compute something else, for comparison of speed.
+    - layouts: {name: function that changes the memory layout of an input}.
+    - bytes, flops: the least that forward and backward must move and multiply.
     """
 
     what: str
@@ -45,7 +49,7 @@ class Case:
 
 
 def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]]:
-    """{name: function that makes the case}; `batch_size` sequences of LENGTH tokens."""
+    """{name: function that makes the case}, for `batch_size` sequences of LENGTH tokens."""
     length = LENGTH
     depths = {
         f"continued fraction, d={depth}, {pole}": functools.partial(
@@ -74,8 +78,9 @@ def _random(device, *shape):
 
 
 def _fraction(device, tokens, depth, pole):
-    """At least as many fractions as twelve layers of a small model have, so that time is not overhead.
-    Above 0 no denominator is clamped, and all forms compute the same.
+    """As many fractions as twelve layers of a small model have, so that overhead does not dominate.
+
+    Partial denominators are above 0, so that nothing is clamped and all forms compute the same.
     """
     a = (_random(device, 12 * tokens, depth, LADDERS).detach().abs() + 1).requires_grad_()
     forms = {
@@ -90,7 +95,7 @@ def _fraction(device, tokens, depth, pole):
 
 
 def _depth_first(a):
-    """[tokens, d, L] as `LadderEnsemble` computes it; for the others tokens first is the fastest."""
+    """[tokens, d, L] in the layout of `LadderEnsemble`. Other forms are fastest with tokens first."""
     return a.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
@@ -100,13 +105,13 @@ def _attention(device, batch_size, length, heads=1, by_distance=False, wide=Fals
         _random(device, batch_size, heads, length, rank),
         _random(device, heads, rank, length),
     )
-    if wide:  # scores as small as those of ladders
+    if wide:  # scaled so that scores are as small as those of ladders
         columns = (columns.detach() * (LADDERS / rank) ** 0.5).requires_grad_()
     v = _random(device, batch_size, heads, length, WIDTH // heads)
     keys = [_random(device, batch_size, heads, length, LADDERS)] if by_distance else []
 
     def softmax(y, columns, v, *_):
-        """Dense attention of as many columns; the same tensor serves as queries, keys and values."""
+        """Dense attention of the same width; one tensor serves as queries, keys and values."""
         one = v.transpose(1, 2).reshape(batch_size, length, HEADS, -1).transpose(1, 2)
         one = one.to(_precision(v.device))
         return F.scaled_dot_product_attention(one, one, one, is_causal=True)
@@ -160,18 +165,20 @@ def _loss(device, batch_size, length):
 
 
 def _precision(device):
-    """What autocast casts to: attention follows the type of its values."""
+    """The dtype that autocast casts to, else float32: attention follows the dtype of its values."""
     on = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else torch.float32
 
 
-# largest distance of outputs and gradients from the naive ones in float32, relative
+# largest relative distance of outputs and gradients from the naive ones in float32
 GATE = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.05}
 
 
 def sections(name: str, batch_size: int, dtype: str, compile: bool, device: torch.device):
-    """{implementation: function of one iteration}, behind the gate: raises ValueError where an
-    implementation computes something else than the naive one."""
+    """{implementation: function of one iteration}.
+
+    Raises ValueError if an implementation computes something else than the naive one.
+    """
     case = cases(device, batch_size)[name]()
     upstream = None
 
@@ -225,7 +232,7 @@ def describe(name: str, batch_size: int) -> Case:
 
 
 def ceilings(dtype: str, device: torch.device) -> dict[str, Callable]:
-    """{ceiling: function of one iteration}; COPY_BYTES and GEMM_FLOPS belong to one of each."""
+    """{upper limit: function of one iteration}, which moves COPY_BYTES or computes GEMM_FLOPS."""
     source = torch.empty(COPY_BYTES // 8, device=device).fill_(1.0)
     target = torch.empty_like(source)
     a, b = (torch.randn(GEMM, GEMM, device=device).to(getattr(torch, dtype)) for _ in range(2))

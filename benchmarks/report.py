@@ -1,4 +1,4 @@
-"""What bench.py prints of whole models."""
+"""The tables that bench.py prints of whole models."""
 
 import dataclasses
 
@@ -16,7 +16,10 @@ PUBLISHED = {
 
 
 def training(config, models, seconds, memory, tokens, device) -> dict:
-    """Print the table of a training step -> all numbers. seconds, memory: of bench.py's `measure`."""
+    """Prints the table of a training step, and returns all numbers.
+
+    seconds, memory: results of bench.py's `measure`.
+    """
     peak = peak_flops(device_name(device), config.dtype)
     rows, parts, numbers = [], [], {}
     first = None
@@ -76,7 +79,7 @@ def training(config, models, seconds, memory, tokens, device) -> dict:
 
 
 def decoding(config, models, seconds, memory) -> dict:
-    """Print the table of one-token steps and prompts -> all numbers. seconds, memory: see `training`."""
+    """Prints the table of steps and prompts, and returns all numbers. seconds, memory: see `training`."""
     rows, numbers, first = [], {}, None
     for name, model in models.items():
         low, median, high = quartiles(seconds[name]["step"])
@@ -122,7 +125,7 @@ def _show_published(config):
 
 
 def millions(count: float) -> str:
-    """Three digits at least: 1,234.5, but 0.0123."""
+    """In millions, with at least three digits: 1,234.5, but 0.0123."""
     return f"{count / 1e6:,.1f}" if count >= 1e7 else f"{count / 1e6:.3g}"
 
 

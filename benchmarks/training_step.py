@@ -1,11 +1,11 @@
 """A training step, whole and in parts, of one model on one device.
 
-whole      forward, backward, clipping, AdamW and zeroing of gradients, as the training loop does them
+whole      forward, backward, clipping, AdamW and zeroing of gradients, as in the training loop
 blocks     the stack of blocks alone, forward and backward
-attention  the blocks' token mixers with their norms and residuals, forward and backward, of at most two
-           layers and scaled to all of them: a short graph compiles fast
-ffn        their channel mixers, in the same way
-embedding  token embedding and what the position adds to it, forward and backward
+attention  the blocks' token mixers with norms and residuals, forward and backward; measured on at most two
+           layers, which compile fast, and scaled to all layers
+ffn        the blocks' channel mixers, measured in the same way
+embedding  token embedding and positional encoding, forward and backward
 loss       last norm, head and cross-entropy, forward and backward
 optimizer  clipping, AdamW and zeroing of gradients
 """
@@ -43,7 +43,7 @@ def build(config: ModelConfig, device: torch.device, seed: int = 0) -> GPT:
 
 
 def batch(config: ModelConfig, batch_size: int, device: torch.device):
-    """Random tokens and targets, the same for every model of a vocabulary: [B, T] int64 each."""
+    """Random tokens and targets, the same for models with the same vocabulary: [B, T] int64 each."""
     drawn = torch.Generator().manual_seed(1)
     shape = (2, batch_size, config.block_size)
     return torch.randint(config.vocab_size, shape, generator=drawn).to(device).unbind()
@@ -135,17 +135,19 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
 
 
 def layers_in_part(config: ModelConfig, part: str) -> float:
-    """By what the seconds of `attention` and `ffn` are to be multiplied."""
+    """The factor that scales the seconds of a part to all layers; 1 for parts other than mixers."""
     return config.n_layer / min(2, config.n_layer) if part in ("attention", "ffn") else 1.0
 
 
-# largest distance of loss and gradient from those of float32 without the compiler, relative
+# largest relative distance of loss and gradient from those of eager float32
 GATE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.1}
 
 
 def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
-    """The same step in the bench's precision, compiled, against eager float32: two layers of the model,
-    at its width and length. Returns no sections; raises ValueError where they differ."""
+    """Compares the step, compiled and in the benchmark's dtype, with eager float32, for two layers.
+
+    Width and length are the model's. Returns no sections. Raises ValueError if loss or gradient differ.
+    """
     # without dropout, whose masks would differ
     config = dataclasses.replace(config, n_layer=min(2, config.n_layer), dropout=0.0)
     tokens, targets = batch(config, 1, device)
@@ -163,7 +165,7 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     function = torch.compile(model, fullgraph=True, dynamic=False) if options.compile else model
     found = gradients(function, model, options.dtype)
     for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
-        # not by 0: a vocabulary of one token has no loss
+        # the clamp avoids a division by 0: with a vocabulary of one token the loss is 0
         distance = float((a - b).norm() / b.norm().clamp_min(1e-12))
         if not distance <= GATE[options.dtype]:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""A process for each thing that is measured: its memory is its own, and all take turns.
+"""One process per model or kernel, so that each has its own memory; the processes take turns.
 
-The parent asks for one repetition of one section after the other, in an order that goes round the
-workers, so that a machine that slows down slows all of them down. A worker that waits does nothing.
+The parent requests one repetition of one section after the other and goes round the workers. So a machine
+that slows down affects all of them alike. A waiting worker is idle.
 """
 
 import gc
@@ -20,12 +20,15 @@ from training.hardware import give_back_freed_memory, keep_freed_memory
 
 
 class BenchError(RuntimeError):
-    """Something cannot be measured; says what."""
+    """Something cannot be measured; the message says what and why."""
 
 
 class Worker:
-    """The parent's side. `make(*arguments) -> {section: function}` runs in the process, so it must be
-    a function at the top of a module. A section's function does one iteration; it is waited for."""
+    """The parent's handle of a process.
+
+    `make(*arguments) -> {section: function}` runs in the process, so it must be a function at module level.
+    A section's function does one iteration.
+    """
 
     def __init__(self, name: str, device: torch.device, threads: int | None, make: Callable, *arguments):
         context = multiprocessing.get_context("spawn")
@@ -36,7 +39,7 @@ class Worker:
         other.close()
 
     def ask(self, *request):
-        """One answer to one request. Raises BenchError where the process fails or dies."""
+        """Sends a request and returns the answer. Raises BenchError if the process fails or dies."""
         try:
             self.pipe.send(request)
             failed, answer = self.pipe.recv()
@@ -81,7 +84,7 @@ def _serve(pipe, device, threads, make, arguments):
                 pipe.send((False, answer))
             except torch.OutOfMemoryError as error:
                 pipe.send((True, f"out of memory ({str(error).splitlines()[0]})"))
-            except Exception as error:  # whatever a model raises is told to the parent
+            except Exception as error:  # whatever a model raises is reported to the parent
                 if asked := re.search(r"can't allocate memory: you tried to allocate (\d+)", str(error)):
                     pipe.send((True, f"out of memory ({int(asked[1]) / 1e9:,.1f} GB more were asked for)"))
                     continue
@@ -99,9 +102,9 @@ def synchronize(device: torch.device):
 
 
 def seconds(function: Callable, at_least: float, device: torch.device) -> float:
-    """Seconds of one iteration, averaged over as many as take `at_least` seconds in all."""
+    """Seconds of one iteration, averaged over iterations that take at least `at_least` seconds together."""
     if device.type == "cuda":
-        function()  # gets the memory that was given back
+        function()  # allocates again the memory that was given back
     synchronize(device)
     count, start = 0, time.perf_counter()
     batch = 1
@@ -113,15 +116,17 @@ def seconds(function: Callable, at_least: float, device: torch.device) -> float:
         passed = time.perf_counter() - start
         if passed >= at_least:
             if device.type == "cuda":
-                torch.cuda.empty_cache()  # the other processes' turn
+                torch.cuda.empty_cache()  # for the other processes
             return passed / count
-        # waiting for a GPU is no part of an iteration: wait seldom
+        # synchronising with a GPU takes time of its own: do so seldom
         batch = max(1, min(1000, math.ceil(count * (at_least - passed) / passed)))
 
 
 def peak_bytes(function: Callable, device: torch.device) -> int | None:
-    """The most memory that the process held during one iteration, on the GPU if there is one. None
-    where the system does not say."""
+    """Peak memory of the process in bytes during one iteration, on the GPU if there is one.
+
+    None if the system does not tell.
+    """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -140,7 +145,7 @@ def peak_bytes(function: Callable, device: torch.device) -> int | None:
 
 
 def profile(function: Callable, path: str, device: torch.device) -> str:
-    """Write a trace of one iteration, for Perfetto; -> its ten most expensive operations."""
+    """Writes a trace of one iteration for Perfetto, and returns a table of its ten costliest operations."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)

@@ -1,1 +1,1 @@
-"""What compare.py is made of: runs and their arms, the table, the figure, and what else differs."""
+"""The parts of compare.py: runs and their arms, the table, the figure, and other differences."""

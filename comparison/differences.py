@@ -1,20 +1,20 @@
-"""What differs between runs that are compared: keys, batches, validation tokens, where they ended."""
+"""Differences between compared runs: keys, batches, validation tokens and last steps."""
 
 import difflib
 
 from comparison.runs import INCIDENTAL, Arm
 
-# what decides which batches a run saw: sample i is a function of the first three and of i
+# these decide which batches a run saw: sample i is a function of the first three and of i
 BATCHES = ("dataset", "seed", "block_size", "tokens per step", "tokens")
-# what the validation loss is measured on
+# these decide on which tokens the validation loss is measured
 SCORED = ("dataset", "block_size", "eval_tokens")
 
 
 def differences(arms: list[Arm], study: list[str]) -> list[str]:
     """One line for each key in which the arms differ, then what that means for the comparison.
 
-    study: the keys that the comparison is about; empty: any may be. Seeds count where the
-    arms have different ones.
+    study: the keys that the comparison is about; if empty, any key may be. Seeds are listed if the arms
+    have different ones.
     """
     lines, differing = [], {}
     keys = {key for arm in arms for key in arm.config} - INCIDENTAL
@@ -47,7 +47,7 @@ def distinct(values: list) -> str:
 
 
 def told(values: list, arms: list[Arm]) -> str:
-    """Two values one after the other; of more, the commonest, and who has another."""
+    """Two arms: both values. More arms: the commonest value, and the arms that have another."""
     texts = [repr(value) for value in values]
     if len(arms) == 2:
         return ", ".join(texts)
@@ -62,13 +62,13 @@ def told(values: list, arms: list[Arm]) -> str:
 
 
 def seeds(arm: Arm) -> int | tuple[int, ...]:
-    """The seed of an arm of one run, the seeds of a larger one."""
+    """The seed of an arm with one run, else a tuple of its seeds."""
     found = sorted(run.config["seed"] for run in arm.runs)
     return found[0] if len(found) == 1 else tuple(found)
 
 
 def different_batches(arms: list[Arm]) -> list[str]:
-    """Which of what decides the batches is not the same for all arms, seed for seed."""
+    """The names in BATCHES whose values are not the same for all arms."""
     seen = []
     for arm in arms:
         config = arm.config
@@ -81,7 +81,7 @@ def different_batches(arms: list[Arm]) -> list[str]:
 
 
 def interrupted(arms: list[Arm]) -> list[str]:
-    """Runs that are not at their end, or not where their arm is, or that changed on the way."""
+    """Lines about runs that are unfinished, at another step than their arm, or changed when resumed."""
     lines = []
     for arm in arms:
         ends = sorted({run.last_step for run in arm.runs})

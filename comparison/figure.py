@@ -9,7 +9,7 @@ from pathlib import Path
 from comparison.runs import Arm, Run
 from training.log import write_whole
 
-# what the loss is drawn against: the axis, and where a run is at an evaluation
+# horizontal axes of the figure: the label, and the place of an evaluation of a run
 AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {
     "steps": ("steps", lambda run, evaluation: evaluation["step"]),
     "tokens": ("million tokens", lambda run, evaluation: evaluation["tokens"] / 1e6),
@@ -25,8 +25,10 @@ AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {
 
 
 def curve(arm: Arm, against: str) -> list[tuple[float, float, float]]:
-    """(place, mean, sample standard deviation over the seeds) of the validation loss in nats per token at
-    every step that all runs of the arm evaluated and where it is finite; the place is their mean too.
+    """(place, mean, sample standard deviation over seeds) of the validation loss in nats per token.
+
+    One tuple for each step that all runs of the arm evaluated and at which all losses are finite. place:
+    the mean over the runs on the axis `against`.
     """
     points = []
     for step in arm.steps:
@@ -40,7 +42,7 @@ def curve(arm: Arm, against: str) -> list[tuple[float, float, float]]:
 
 
 def draw(arms: list[Arm], against: str, path: Path):
-    """Validation loss of every arm, with a band of one standard deviation for several seeds -> a PNG."""
+    """Draws the validation loss of every arm as a PNG, with a band of one standard deviation over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -51,14 +53,14 @@ def draw(arms: list[Arm], against: str, path: Path):
         if not points:
             continue
         places, means, deviations = zip(*points, strict=True)
-        style = ("-", "--", ":", "-.")[number // 10 % 4]  # there are ten colours
+        style = ("-", "--", ":", "-.")[number // 10 % 4]  # a new line style after ten colours
         label = f"{arm.name} ({len(arm.runs)} seeds)" if len(arm.runs) > 1 else arm.name
         (line,) = axes.plot(places, means, style, color=f"C{number % 10}", marker="o", ms=3, label=label)
         if any(deviations):
             low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
             high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
             axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, lw=0)
-        # the fall of the first steps would squeeze everything that follows
+        # the vertical axis ignores the first tenth, whose steep fall would squeeze the rest
         later = [point for point in points if point[0] >= places[-1] / 10]
         seen += [mean + sign * deviation for _, mean, deviation in later for sign in (-1, 1)]
         ends.append(places[-1])

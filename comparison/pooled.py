@@ -1,4 +1,4 @@
-"""Runs as rows of a CSV, so that seeds of several machines can stand in one table."""
+"""Runs as rows of a CSV, so that one table can hold seeds that ran on several machines."""
 
 import csv
 import io
@@ -11,15 +11,18 @@ from model import without_embeddings
 from training.log import write_whole
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
-# empty where there is nothing to tell
+# these may be empty
 OPTIONAL = ("gradient_median", "gradient_95", "gradient_largest", "spikes", "clamped")
 FIELDS = ("arm", "seed", "without_embeddings", "step", "tokens", "seconds", "validation_loss", *OPTIONAL)
 
 
 def rows_of(arm: Arm) -> list[dict]:
-    """A row for each evaluation of each run: the loss in nats per token, seconds of training without
-    evaluations; of the steps after the warmup up to there the median, 95th percentile and largest gradient
-    norm, and how many are above ten times that median (spikes); the share of denominators that are clamped.
+    """One row for each evaluation of each run.
+
+    validation_loss is in nats per token; seconds are those of training without evaluations. The gradient
+    norms (median, 95th percentile, largest) are those of the steps from the end of the warmup to the
+    evaluation. spikes counts the norms above ten times their median. clamped is the share of clamped
+    denominators.
     """
     rows = []
     for run in arm.runs:
@@ -47,8 +50,9 @@ def rows_of(arm: Arm) -> list[dict]:
 
 
 def pooled(here: list[dict], elsewhere: list[dict]) -> tuple[list[dict], list[str]]:
-    """The rows of both, by arm (those of `elsewhere` first), seed and step, and the arms' names. A run that
-    both have counts once, as it is here.
+    """Merges rows, sorted by arm, seed and step; returns them and the names of the arms.
+
+    Arms of `elsewhere` come first. If both have a run, the one of `here` is taken.
     """
     mine = {(row["arm"], row["seed"]) for row in here}
     rows = [row for row in elsewhere if (row["arm"], row["seed"]) not in mine] + here
@@ -57,8 +61,9 @@ def pooled(here: list[dict], elsewhere: list[dict]) -> tuple[list[dict], list[st
 
 
 def runs_of(name: str, rows: list[dict]) -> list[Run]:
-    """The runs of an arm out of its rows. Of the config they know the seed, and each evaluation is the row,
-    with its loss as `val_loss`.
+    """The runs of an arm, rebuilt from its rows.
+
+    Their config has the seed only. Each evaluation is the row, with its loss as `val_loss`.
     """
     runs: dict[int, list[dict]] = {}
     for row in rows:
@@ -76,9 +81,9 @@ def write_rows(path: Path, rows: list[dict]):
 
 
 def read_rows(path: str | Path) -> list[dict]:
-    """What `write_rows` wrote. Raises ValueError, with what is wrong and in which line."""
+    """Reads the rows that `write_rows` wrote. Raises ValueError that names the line and what is wrong."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a mark
+        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             rows = list(csv.reader(file))
     except OSError as error:
         raise ValueError(error.strerror) from None

@@ -1,4 +1,4 @@
-"""What a comparison says, on a screen and in files."""
+"""The remarks and files of a comparison."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,12 @@ from comparison import differences, figure, table
 from comparison.runs import Arm
 from training.log import write_whole
 
-# how a file begins that may be replaced
+# first bytes of files that compare.py wrote and may replace
 OURS = {".png": b"\x89PNG", ".md": b"| run ", ".csv": b"run,seeds,"}
 
 
 def remarks(arms: list[Arm], study: list[str], baseline: str | None = None) -> list[str]:
-    """What stands below the table; see `differences.differences` for `study`."""
+    """The lines below the table. study: see `differences.differences`."""
     found = [arm for arm in arms if arm.runs]
     lines = differences.differences(found, study) if found else []
     if any(len(arm.runs) > 1 for arm in arms):
@@ -33,7 +33,10 @@ def write(
     markdown: Path | None = None,
     csv: Path | None = None,
 ) -> list[str]:
-    """Write those files that have a name; -> a line about each. Raises OSError. lines: of `remarks`."""
+    """Writes the files that have a name, and returns a line about each. lines: from `remarks`.
+
+    Raises OSError.
+    """
     written = []
     for path in filter(None, (plot, markdown, csv)):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +56,7 @@ def write(
 
 
 def refuse(name: str | None, key: str, ending: str) -> list[str]:
-    """Complaints about a file that a comparison is to write: it replaces only what a comparison wrote."""
+    """Complaints about the name of an output file: only files that compare.py wrote may be replaced."""
     if name is None:
         return []
     if not name.endswith(ending):

@@ -1,4 +1,4 @@
-"""Run folders read back, and runs of the same configuration under several seeds put together as an arm."""
+"""Reads run folders and groups runs that differ in the seed only into arms."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from training.config import with_defaults
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step
 
-# keys that say where a run lives or how it is watched, not what it is
+# keys that do not change the results of a run: where it is stored and how it is watched
 INCIDENTAL = {
     *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
     *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout", "verify_data"),
@@ -46,11 +46,11 @@ class Run:
         return 3 * flops_per_token(model_config(self.config))
 
     def measures(self, step: int) -> dict[str, float | None]:
-        """What the table says of the run at an evaluated step; None for what it does not have.
+        """The measures of the run at an evaluated step; None for those that it does not have.
 
-        Losses in nats per token; minutes of training, evaluations left out; tokens_per_second is the median
-        of the records up to that step, without the first, which has the compiler in it; clamped is the
-        share of denominators below cf_eps, averaged over the layers with ladders.
+        Losses are in nats per token, minutes those of training without evaluations. tokens_per_second is
+        the median of the records up to that step, without the first one, which includes compilation.
+        clamped is the share of denominators below cf_eps, averaged over the layers with ladders.
         """
         at = self.evaluations[step]
         so_far = [evaluation for s, evaluation in self.evaluations.items() if s <= step]
@@ -70,7 +70,7 @@ class Run:
 
 @dataclass
 class Arm:
-    """Runs that differ in nothing but the seed. failed: how many more there should have been."""
+    """Runs that differ in the seed only. failed: the number of runs that are missing."""
 
     name: str
     runs: list[Run]
@@ -82,7 +82,7 @@ class Arm:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that every run evaluated, in order; never empty, as all evaluate at step 0."""
+        """The steps that every run evaluated, in order. Never empty: all runs evaluate at step 0."""
         return sorted(set.intersection(*(set(run.evaluations) for run in self.runs)))
 
     @property
@@ -104,7 +104,7 @@ class Arm:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Raises RunFolderError where the folder is no run, or was not evaluated once."""
+    """Reads a run. Raises RunFolderError if the folder is no run or has no evaluation yet."""
     try:
         config = read_json(folder / "config.json", ValueError)
         model_config(config)
@@ -136,9 +136,9 @@ def read_runs(folders: list[str]) -> list[Run]:
 
 
 def arms(runs: list[Run]) -> list[Arm]:
-    """The runs by everything that makes them but the seed, in the order in which they were given.
+    """Groups runs that differ in the seed only, in the order in which they were given.
 
-    Two runs of one seed are two arms: their mean would count one sample twice.
+    Two runs with the same seed become two arms, because their mean would count one sample twice.
     """
     found: list[list[Run]] = []
     for run in runs:
@@ -163,7 +163,7 @@ def same(a: Run, b: Run) -> bool:
 
 
 def shared_name(names: list[str]) -> str:
-    """What the names of an arm's runs begin with: `dense_seed1`, `dense_seed2` -> `dense`."""
+    """The common beginning of the names of an arm's runs: `dense_seed1`, `dense_seed2` -> `dense`."""
     if len(names) == 1:
         return names[0]
     pairs = zip(min(names), max(names), strict=False)

@@ -1,6 +1,6 @@
-"""Whether an arm beats another: differences of validation losses, paired by seed.
+"""Whether one arm is better than another: differences of validation losses, paired by seed.
 
-Runs of one seed saw the same batches, so what the data did to both cancels out in their difference.
+Runs with the same seed saw the same batches, so the effect of the data cancels out in their difference.
 """
 
 import statistics
@@ -11,10 +11,10 @@ from comparison.runs import Arm
 
 @dataclass
 class Difference:
-    """An arm's validation loss less the baseline's, in nats per token, over the seeds that both have.
+    """An arm's validation loss minus the baseline's, in nats per token, over the seeds that both have.
 
-    mean; deviation: sample standard deviation, and p: of a two-sided paired t-test that the mean is 0, both
-    None for a single pair; p is 0 where all pairs differ alike.
+    deviation is the sample standard deviation. p is that of a two-sided paired t-test of mean 0. Both are
+    None for a single pair. p is 0 if all pairs have the same difference other than 0.
     """
 
     pairs: int
@@ -24,7 +24,10 @@ class Difference:
 
 
 def difference(arm: Arm, baseline: Arm) -> Difference | None:
-    """At the last step that every run of both evaluated; None where they share no seed or no step."""
+    """The difference at the last step that every run of both evaluated.
+
+    None if they share no seed or no step.
+    """
     steps = sorted(set(arm.steps) & set(baseline.steps)) if arm.runs and baseline.runs else []
     if not steps:
         return None
@@ -40,7 +43,7 @@ def difference(arm: Arm, baseline: Arm) -> Difference | None:
 
 
 def _p(mean: float, deviation: float, pairs: int) -> float:
-    from scipy.stats import t  # slow to import, and seldom needed
+    from scipy.stats import t  # imported here because it is slow and seldom needed
 
     if not deviation:
         return float(mean == 0)

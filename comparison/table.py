@@ -1,4 +1,4 @@
-"""The table of several arms: for reading, and as numbers."""
+"""The table of several arms, as Markdown and as CSV."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ COLUMNS = {
     "wakes": "depths wake at step",
     "clamped": "clamped",
 }
-# left out of what is for reading where no arm has them
+# left out of the Markdown table if no arm has them
 OPTIONAL = ("seeds", "difference", "p", "wakes", "clamped")
 FORMATS = {
     "loss": "{:.4f}",
@@ -40,8 +40,9 @@ MEASURED = tuple(FORMATS)
 
 
 def markdown(arms: list[Arm], baseline: str | None = None) -> str:
-    """A Markdown table with a row for each arm: mean ± sample standard deviation over its seeds; with the
-    name of a baseline also the differences to that arm.
+    """A Markdown table with one row per arm: mean ± sample standard deviation over its seeds.
+
+    With the name of a baseline, the table also has the differences from that arm.
     """
     rows = [row(arm, _named(arms, baseline)) for arm in arms]
     shown = [key for key in COLUMNS if key not in OPTIONAL or any(cells[key] for cells in rows)]
@@ -81,10 +82,10 @@ def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
 
 
 def numbers(arms: list[Arm], baseline: str | None = None) -> str:
-    """The table as CSV: unrounded, with the standard deviation over seeds in columns of its own; with a
-    baseline also the differences to it, how many pairs they are of, and p.
+    """The table as CSV, unrounded, with the standard deviations over seeds in columns of their own.
 
-    FLOPs per token are not in millions here; losses in nats per token; clamped is a share from 0 to 1.
+    With a baseline, it also has the differences from it, their number of pairs, and p. FLOPs per token are
+    not in millions here. Losses are in nats per token. clamped is a share from 0 to 1.
     """
     against = _named(arms, baseline)
     of_pairs = ["difference", "difference_deviation", "pairs", "p"]

@@ -2,4 +2,4 @@
 
 
 class DataError(ValueError):
-    """Something is wrong with the text, the tokenizer or a data set; the message says what to do."""
+    """The text, the tokenizer or a data set is wrong; the message says how and what to do."""

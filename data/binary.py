@@ -1,15 +1,14 @@
-"""Documents -> a prepared data set: a folder that holds everything a model needs to know of its data.
+"""Documents -> a prepared data set: a folder with everything that a model needs to know about its data.
 
     train.bin, val.bin   the tokens of each split, one end-of-text after each document, little-endian
-                         uint16 (uint32 for a vocabulary above 65,536); test.bin where one was asked for
+                         uint16 (uint32 for a vocabulary above 65,536); also test.bin if requested
     token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text
     tokenizer.json       only for a BPE
     meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
 
-A document belongs to a split by the hash of its text, so its duplicates follow it and the split does not
-depend on the order. The folder appears under its name only when it is complete: until then it is
-`<name>.partial`. What is read from far away leaves a progress.json there, and a run that was stopped or
-killed goes on from it.
+The hash of a document's text decides its split. So duplicates share a split, and the split does not depend
+on the order. Until the folder is complete, its name is `<name>.partial`. A preparation from the hub stores
+its progress there in progress.json and continues from it after it was stopped or killed.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ from disk import read_json, why_not_written
 
 FORMAT = 1
 PROGRESS = "progress.json"
-PROGRESS_SECONDS = 60  # how much work a kill may cost
+PROGRESS_SECONDS = 60  # time between saves of the progress
 
 
 def prepare(
@@ -51,17 +50,21 @@ def prepare(
     min_tokens: int = 0,
     test_fraction: float = 0.0,
 ) -> dict:
-    """Write the data set folder `out` and return its meta.json; return at once if it is there already.
+    """Writes the data set folder `out` and returns its meta.json, at once if the folder exists already.
 
-    `documents()` starts the same documents over at each call; None stands for one that the source leaves
-    out. Where its iterator has `state()`, a dict of plain JSON values, `documents(state)` goes on behind
-    the last document; and where it has `about()`, meta.json tells what that returns. `source` says where
-    the documents come from, in plain JSON values, and takes part in deciding whether a finished folder is
-    the same. `tokenizer` is a name for `build_tokenizer`. The data set ends with the document that brings
-    the training split to `max_tokens`; without that, it is compared with `known_documents`, the number
-    that the source is known to hold. Documents of fewer than `min_tokens` tokens are left out. With a
-    `test_fraction` there is a third split, test. Raises DataError; what was written is removed then,
-    unless the documents can be gone on with.
+    - documents: each call `documents()` starts the same documents from the beginning. None stands for a
+      document that the source leaves out. If its iterator has `state()`, a dict of plain JSON values,
+      `documents(state)` continues after the last document. If it has `about()`, meta.json records its
+      result.
+    - source: the origin of the documents, in plain JSON values. A finished folder must have the same
+      source.
+    - tokenizer: a name for `build_tokenizer`.
+    - max_tokens: the data set ends with the document that brings the training split to so many tokens.
+    - known_documents: the number of documents in the source, which is compared if max_tokens is None.
+    - min_tokens: documents with fewer tokens are left out.
+    - test_fraction: above 0, there is a third split, test.
+
+    Raises DataError. Written files are then removed, unless a later call can continue from them.
     """
     if not 0 < val_fraction < 1:
         raise DataError(f"--val_fraction must lie between 0 and 1, not {val_fraction}")
@@ -127,7 +130,7 @@ def prepare(
             _check_counts(done, None if cut else before + reader.count)
             meta["files"] = checksums.of_splits(partial, meta, token_bytes)
         except DataError:
-            (partial / PROGRESS).unlink(missing_ok=True)  # going on would only lead here again
+            (partial / PROGRESS).unlink(missing_ok=True)  # continuing would only fail here again
             raise
         with _writing(partial / "token_bytes.npy") as file:
             np.save(file, token_bytes)
@@ -142,7 +145,7 @@ def prepare(
 
 
 def run(config, documents: Callable[..., Iterator[str | None]], source: dict, **options) -> dict:
-    """`prepare` as the keys of a script's config say, and the closing lines on the terminal."""
+    """Calls `prepare` with the keys of a script's config, and prints the closing lines."""
     start = time.monotonic()
     out = Path(config.out)
     meta = prepare(documents, source, config.tokenizer, out, config.val_fraction, config.workers, **options)
@@ -158,9 +161,9 @@ def run(config, documents: Callable[..., Iterator[str | None]], source: dict, **
 
 
 def run_texts(config, texts: list[str], package: str, what: str) -> dict:
-    """`run` for the texts out of a package, which fit into memory and are known by their content.
+    """`run` for the texts of a package, which fit into memory and are identified by their content.
 
-    `what` says what a document is, in the plural.
+    what: the name of a document, in the plural.
     """
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     source = {"package": package, what: len(texts), "sha256": digest}
@@ -168,7 +171,7 @@ def run_texts(config, texts: list[str], package: str, what: str) -> dict:
 
 
 def describe(out: Path, meta: dict) -> str:
-    """The closing lines of a prepare script: what each split holds, and where it lies."""
+    """The closing lines of a prepare script: the size of each split, and where it is stored."""
     lines = [f"tokenizer {meta['tokenizer']['name']}, vocabulary {meta['vocab_size']:,}"]
     for split, count in meta["splits"].items():
         lines.append(
@@ -184,7 +187,7 @@ def describe(out: Path, meta: dict) -> str:
 
 
 class _Reader:
-    """Counts documents; their OSErrors are not to be mistaken for those of writing."""
+    """Counts documents, and tells OSErrors of reading them from those of writing."""
 
     def __init__(self, documents: Iterator[str | None]):
         self.count = 0
@@ -209,7 +212,7 @@ class _Reader:
 
 @dataclass
 class _Progress:
-    """What is on disk: counts, and the state of the documents behind the last one that is."""
+    """What is on disk: the counts, and the state of the documents after the last one on disk."""
 
     splits: dict[str, dict]
     read: int = 0
@@ -230,10 +233,10 @@ class _Progress:
 
 
 def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, ...]) -> _Progress:
-    """What a stopped run of the same identity left; the .bin files, of `item` bytes a token, are cut to it.
+    """The progress of a stopped run with the same identity.
 
-    Where there is nothing to go on from, the folder is swept. What another preparation left may be worth
-    hours: that is for its owner to delete.
+    The .bin files, with `item` bytes per token, are cut to it. If there is no progress, the folder is
+    emptied. The progress of another preparation may be worth hours, so only its owner may delete it.
     """
     nothing = _Progress({split: {"documents": 0, "tokens": 0, "bytes": 0} for split in splits})
     if not (folder / PROGRESS).exists():
@@ -278,7 +281,7 @@ def _save_progress(folder: Path, files: dict, identity: dict, progress: _Progres
 
 
 def _identify(tokenizer: str) -> str:
-    """The name as the recipe records it: a file is known by its content, not by where it lies."""
+    """The name as meta.json records it: a file is identified by its content, not by its path."""
     _, argument = parse_tokenizer_name(tokenizer)
     if not isinstance(argument, Path):
         return tokenizer
@@ -310,7 +313,7 @@ def _finished(out: Path, recipe: dict) -> dict | None:
 
 
 def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, identity: dict) -> bool:
-    """Append to the .bin files and to `done`. Returns whether the last batch was cut short."""
+    """Appends to the .bin files and to `done`. Returns whether the last batch was cut short."""
     start = saved = time.monotonic()
     cut = False
     bytes_before = sum(count["bytes"] for count in done.splits.values())
@@ -342,7 +345,7 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
 
 
 def _check_counts(done: _Progress, given: int | None) -> None:
-    """Every document that was given, where that is known, must have arrived somewhere."""
+    """Raises DataError if documents were lost, as far as their number is known, or if a split is empty."""
     written = sum(count["documents"] for count in done.splits.values())
     if done.read != written + done.empty + done.left_out or given not in (None, done.read):
         raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
@@ -376,12 +379,14 @@ def _empty_split(split: str, done: _Progress) -> str:
 
 @contextlib.contextmanager
 def _partial_folder(out: Path) -> Iterator[Path]:
-    """`<out>.partial`, renamed to `out` at the end. It starts empty and is removed if anything goes wrong,
-    unless it holds progress."""
+    """Yields `<out>.partial`, and renames it to `out` at the end.
+
+    If anything goes wrong, it is removed unless it holds progress.
+    """
     partial = out.with_name(out.name + ".partial")
     with _blaming(partial):
         partial.mkdir(parents=True, exist_ok=True)
-        # Held while this process lives: a second run must not sweep away what the first is writing.
+        # Locked while this process lives, so that a second run does not delete what this one is writing.
         lock = os.open(partial, os.O_RDONLY)
     try:
         try:
@@ -419,7 +424,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path, mode: str = "wb"):
-    """A file open for writing, on disk at the end."""
+    """Opens a file for writing; at the end its content is on disk (fsync)."""
     with _blaming(path), path.open(mode) as file:
         yield file
         file.flush()
@@ -428,7 +433,7 @@ def _writing(path: Path, mode: str = "wb"):
 
 @contextlib.contextmanager
 def _blaming(path: Path):
-    """Turn an error of writing this file into a DataError that names it."""
+    """Turns an error of writing this file into a DataError that names it."""
     try:
         yield
     except OSError as error:

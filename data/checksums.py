@@ -1,9 +1,9 @@
-"""Whether the files of a data set still hold what was prepared.
+"""Checks that the files of a data set still have the prepared content.
 
-meta.json records under `files` the size in bytes and the SHA-256 of every file beside it. Sizes are
-compared whenever a file is opened. The SHA-256 of token_bytes.npy is compared then too, that of a split
-when `verified` reads it whole: one processor core reads 0.7 to 2 GB/s. Data sets that were prepared without
-`files` are compared with the counts of their splits instead, which takes about ten times as long.
+meta.json records under `files` the size in bytes and the SHA-256 of every other file in the folder. Sizes
+are compared whenever a file is opened, and so is the SHA-256 of token_bytes.npy. The SHA-256 of a split is
+compared when `verified` reads it completely, at 0.7 to 2 GB/s on one processor core. Data sets prepared
+without `files` are compared with the counts of their splits instead, which takes about ten times as long.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ MEND = "put back a sound copy, or delete the folder and prepare the data set aga
 
 
 def of_file(path: Path) -> dict:
-    """What meta.json records of a file."""
+    """The size and SHA-256 that meta.json records of a file."""
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def check_content(path: Path, files: dict):
-    """Raises DataError where a file's SHA-256 is not the recorded one; for files that are small."""
+    """Raises DataError if a small file's SHA-256 is not the recorded one."""
     if path.name in files:
         _compare(path, hashlib.sha256(path.read_bytes()).hexdigest(), files[path.name]["sha256"])
 
 
 def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
-    """What meta.json records of the .bin files that were just written.
+    """The entries of meta.json for the .bin files that were just written.
 
-    Reads the tokens back: their bytes must be those of the texts, their end-of-texts the documents. Raises
-    DataError where they are not.
+    Reads the tokens back and compares their bytes with those of the texts, and the number of end-of-text
+    tokens with that of documents. Raises DataError if they differ.
     """
     files = {}
     for split, count in meta["splits"].items():
@@ -55,10 +55,10 @@ def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
 def verified(
     path: Path, tokens: np.ndarray, counts: dict, meta: dict, token_bytes: np.ndarray
 ) -> Iterator[int]:
-    """Read a whole split; yields the bytes of each portion that was read.
+    """Reads a whole split, and yields the number of bytes of each portion.
 
     path, tokens, counts: of the split, tokens uint16 or uint32 [n_tokens]. token_bytes: int32 [vocab_size],
-    used where no SHA-256 is recorded. Raises DataError where the split is not what meta.json says.
+    used if no SHA-256 is recorded. Raises DataError if the split does not match meta.json.
     """
     recorded = meta.get("files", {}).get(path.name)
     found, digest = {"documents": 0, "bytes": 0}, hashlib.sha256()

@@ -1,7 +1,8 @@
-"""Files as bytes, decompressed where their ending is .gz, .xz or .zst, and never without a limit.
+"""Reads files as bytes and decompresses those that end in .gz, .xz or .zst, up to a limit.
 
-A few kilobytes can decompress to gigabytes. Text shrinks to a third or a tenth, very repetitive text to a
-fiftieth: a file that grows by more than MAX_EXPANSION is taken for such a bomb.
+A few kilobytes can decompress to gigabytes. Text is compressed to between a third and a tenth, very
+repetitive text to a fiftieth. So a file that grows by more than MAX_EXPANSION is refused as a decompression
+bomb.
 """
 
 import contextlib
@@ -18,15 +19,15 @@ from data import DataError
 
 ENDINGS = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 100
-ALWAYS = 64 << 20  # so many bytes harm nobody, however small the file
+ALWAYS = 64 << 20  # so many bytes are always allowed, even from a small file
 
 
 @contextlib.contextmanager
 def opened(path: Path, max_expansion: int = MAX_EXPANSION) -> Iterator[BinaryIO]:
-    """A file open for reading; a compressed one gives the bytes that it stands for.
+    """Opens a file for reading; a compressed file yields its decompressed bytes.
 
-    Raises DataError, also while the bytes are read: where the file is damaged or cut off, and where it
-    gives more than `max_expansion` times its size. Errors of opening it are OSErrors.
+    Raises DataError, also while the bytes are read, if the file is damaged or cut off, or if it
+    decompresses to more than `max_expansion` times its size. Errors of opening it are OSErrors.
     """
     with path.open("rb") as file:
         if path.suffix not in ENDINGS:
@@ -48,12 +49,12 @@ def _decompressor(path: Path, file: BinaryIO):
         import pyarrow
     except ImportError:
         raise DataError(f"{path}: reading .zst needs the package pyarrow: pip install pyarrow") from None
-    # of the readers of Zstandard this one tells a file that was cut off from a whole one
+    # unlike other Zstandard readers, this one raises an error for a file that was cut off
     return pyarrow.input_stream(file, compression="zstd")
 
 
 class _Limited(io.RawIOBase):
-    """Reads `stream` up to `limit` bytes; its errors become DataErrors that name the file."""
+    """Reads `stream` up to `limit` bytes, and turns its errors into DataErrors that name the file."""
 
     def __init__(self, stream, path: Path, limit: int):
         self.stream, self.path, self.limit, self.count = stream, path, limit, 0

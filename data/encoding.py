@@ -1,4 +1,4 @@
-"""Documents -> tokens per split, in several processes, in an order that does not depend on their number."""
+"""Encodes documents into tokens per split. The order does not depend on the number of processes."""
 
 import hashlib
 import itertools
@@ -17,16 +17,16 @@ import numpy as np
 from data import DataError
 from data.tokenizer import Tokenizer, valid_unicode
 
-BATCH_CHARACTERS = 1 << 20  # a worker's portion: enough to hide the cost of handing it over
-TINY = 4  # this many batches are encoded before another process would have started
+BATCH_CHARACTERS = 1 << 20  # per batch: enough to hide the cost of sending it to a worker
+TINY = 4  # so few batches are encoded sooner than another process starts
 
 
 @dataclass
 class Encoded:
     """The documents of one batch that belong to one split, in order.
 
-    `tokens` is uint16 or uint32, end-of-text after each document; the other arrays hold a number for
-    each document: its place in the batch, its tokens (end-of-text included) and the bytes of its text.
+    `tokens` is uint16 or uint32, with end-of-text after each document. The other arrays have one number per
+    document: its place in the batch, its number of tokens (end-of-text included) and the bytes of its text.
     """
 
     places: np.ndarray
@@ -35,7 +35,7 @@ class Encoded:
     tokens: np.ndarray
 
     def until(self, place: int) -> "Encoded":
-        """Without the documents behind this place."""
+        """The documents up to this place."""
         n = int(np.searchsorted(self.places, place, side="right"))
         counts = self.token_counts[:n]
         return Encoded(self.places[:n], counts, self.byte_counts[:n], self.tokens[: counts.sum()])
@@ -43,17 +43,17 @@ class Encoded:
 
 @dataclass
 class Batch:
-    """What some consecutive documents became. `read` of them were looked at; the others are in no split."""
+    """Consecutive documents, encoded. read: their number, including those that are in no split."""
 
     read: int
-    left_out: np.ndarray  # places of those that the source leaves out (None)
-    empty: np.ndarray  # places of those without any text
+    left_out: np.ndarray  # places of documents that the source leaves out (None)
+    empty: np.ndarray  # places of documents without text
     splits: dict[str, Encoded]
-    state: dict | None = None  # of the documents behind the last one, where they can tell
-    cut: bool = False  # whether documents behind it were dropped
+    state: dict | None = None  # state of the source after the last document, if it has one
+    cut: bool = False  # whether later documents were dropped
 
     def until(self, place: int) -> "Batch":
-        """Without the documents behind this place; there is no going on from here."""
+        """The documents up to this place. The result has no state to continue from."""
         splits = {split: part.until(place) for split, part in self.splits.items()}
         left_out, empty = (places[places <= place] for places in (self.left_out, self.empty))
         return Batch(place + 1, left_out, empty, splits, cut=True)
@@ -65,7 +65,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def in_validation(text: str, val_fraction: float) -> bool:
-    """Decided by the text alone: duplicates share a split, and nothing need be remembered."""
+    """Whether a text is in validation. The text alone decides, so that duplicates share a split."""
     return _place(text) < val_fraction * 2**64
 
 
@@ -75,7 +75,7 @@ def _place(text: str) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which documents a data set takes, and into which split. `min_tokens` counts without end-of-text."""
+    """Decides which documents are taken, and their split. `min_tokens` does not count end-of-text."""
 
     val_fraction: float
     test_fraction: float = 0.0
@@ -88,7 +88,7 @@ class Choice:
     def split(self, text: str) -> str:
         if in_validation(text, self.val_fraction):
             return "val"
-        # from the other end, so that neither split depends on the size of the other
+        # taken from the other end of the hash's range, so that no split depends on the size of the other
         return "test" if _place(text) >= (1 - self.test_fraction) * 2**64 else "train"
 
 
@@ -101,9 +101,9 @@ def training_documents(documents: Iterable[str | None], choice: Choice) -> Itera
 
 
 def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
-    """Stop behind the document with which the training split reaches `max_tokens`.
+    """Stops after the document with which the training split reaches `max_tokens`.
 
-    The cut depends on the documents and their order alone, not on how they were cut into batches.
+    The cut depends on the documents and their order alone, not on their division into batches.
     """
     total = 0
     for batch in batches:
@@ -119,10 +119,10 @@ def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
 def encode_documents(
     documents: Iterable[str | None], tokenizer: Tokenizer, choice: Choice, workers: int
 ) -> Iterator[Batch]:
-    """Yield the encoded documents batch by batch, in order.
+    """Yields the encoded documents batch by batch, in order.
 
-    Where `documents` has a method `state()`, each batch holds what it returned behind its last document.
-    At most 2 * workers + 1 batches are in memory. Raises DataError when a worker process dies.
+    If `documents` has a method `state()`, each batch holds its result after the batch's last document. At
+    most 2 * workers + 1 batches are in memory. Raises DataError if a worker process dies.
     """
     batches = _batches(documents)
     first = list(itertools.islice(batches, TINY))
@@ -179,7 +179,7 @@ def _encode(texts: list[str | None], tokenizer: Tokenizer, choice: Choice) -> Ba
     sizes = [len(text.encode()) for _, text in kept]
     dtype = token_dtype(tokenizer.vocab_size)
     chosen = {split: [] for split in choice.splits}
-    # no token is shorter than a byte: what is too short in bytes need not be encoded
+    # a token has at least one byte, so a text with too few bytes need not be encoded
     long = [(*one, size) for one, size in zip(kept, sizes, strict=True) if size >= choice.min_tokens]
     encoded = tokenizer.encode_batch([text for _, text, _ in long])
     for (place, text, size), ids in zip(long, encoded, strict=True):

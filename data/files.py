@@ -1,7 +1,7 @@
-"""Documents out of local files: .txt, .jsonl, .json, .csv and .parquet, each read as a stream.
+"""Reads documents from local files (.txt, .jsonl, .json, .csv and .parquet) as streams.
 
-All but Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). The standard library reads all but
-Parquet: its mistakes can be traced to a line, and a column of text that looks like numbers stays text.
+All but Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst), and are read with the standard library. So
+mistakes can be traced to a line, and a column of text that looks like numbers stays text.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from disk import parse_json
 SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
 CHUNK = 1 << 20  # characters read at a time
-BLANK = re.compile(r"[ \t\n\r]*")  # what JSON allows between its parts
-# characters: an error in JSON this near to the end of what was read may mean that more must be read first
+BLANK = re.compile(r"[ \t\n\r]*")  # blanks that JSON allows between its parts
+# characters: a JSON error this near to the end of what was read may only mean that more must be read
 NEAR_THE_END = 16
 
 
@@ -38,10 +38,10 @@ def format_of(path: Path) -> str | None:
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name means a local path, there or not, rather than `name` or `owner/name` of the hub."""
+    """Whether a name means a local path, existing or not, rather than `name` or `owner/name` on the hub."""
     path = Path(name)
     if (
-        os.path.exists(path)  # Path.exists raises an error where a name is too long
+        os.path.exists(path)  # Path.exists raises an error for a name that is too long
         or path.suffix in SUFFIXES + FOREIGN
         or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
     ):
@@ -50,10 +50,10 @@ def looks_local(name: str) -> bool:
 
 
 def find(names: list[str]) -> list[Path]:
-    """The files that the names stand for (files, folders searched in depth, globs), each once, in order.
+    """The files that the names stand for (files, folders with subfolders, globs), each once, in order.
 
-    A folder's .json files are left out: beside texts they usually describe them.
-    Raises DataError for a name without a file and for a file whose format is not known.
+    A folder's .json files are left out, because next to texts they usually hold metadata.
+    Raises DataError for a name without a file and for a file of an unknown format.
     """
     found = []
     for name in names:
@@ -61,7 +61,7 @@ def find(names: list[str]) -> list[Path]:
         try:
             path.stat()
         except FileNotFoundError:
-            pass  # it may be a pattern
+            pass  # the name may be a glob
         except OSError as error:
             raise DataError(f"{name}: {error.strerror}") from None
         if path.is_dir():
@@ -101,10 +101,10 @@ def documents(
             continue
         with readable(path, max_expansion), compressed.opened(path, max_expansion) as file:
             form = format_of(path)
-            if form == ".json":  # much that goes by this name is JSON lines
+            if form == ".json":  # many .json files are JSON lines
                 begins_with = file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
                 form = ".jsonl" if begins_with == b"{" else form
-            # CSV has line ends within its texts, JSON none but \n
+            # CSV may have line ends within texts; JSON lines end in \n only
             newline = {".txt": None, ".csv": ""}.get(form, "\n")
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
             if form == ".txt":
@@ -115,7 +115,7 @@ def documents(
 
 
 def text_of(row: dict, field: str, where: str) -> str:
-    """The text of a row; an empty cell (None) is an empty document."""
+    """The text of a row. An empty cell (None) is an empty document."""
     if field not in row:
         raise DataError(
             f"{where}: no field {field!r}; choose with --field among {', '.join(map(str, row))}"
@@ -128,7 +128,7 @@ def text_of(row: dict, field: str, where: str) -> str:
 
 @contextlib.contextmanager
 def readable(path: Path, max_expansion: int = MAX_EXPANSION):
-    """Turn the errors of opening, reading and decoding a file into a DataError."""
+    """Turns the errors of opening, reading and decoding a file into a DataError."""
     try:
         yield
     except UnicodeDecodeError:
@@ -153,7 +153,7 @@ def _text(file: TextIO, separator: str | None) -> Iterator[str]:
         yield file.read()
         return
     rest = ""
-    # As much again as is left over: a file without the separator costs no more than two readings.
+    # Reads as much again as is left over, so that a file without the separator is scanned at most twice.
     while chunk := file.read(max(CHUNK, len(rest))):
         *complete, rest = (rest + chunk).split(separator)
         yield from complete
@@ -178,7 +178,7 @@ def _text_of_element(row, field: str, where: str) -> str:
 
 
 def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
-    """The elements of the list are decoded one at a time, so that memory holds one of them."""
+    """Decodes the elements of a list one at a time, so that only one is in memory."""
     characters = _Characters(file)
     if (mark := characters.next()) != "[":
         raise DataError(
@@ -192,7 +192,7 @@ def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
         where = f"{path}, element {number}"
         try:
             row = characters.decode()
-        except (DataError, UnicodeDecodeError):  # the file cannot be read: this is no mistake in JSON
+        except (DataError, UnicodeDecodeError):  # the file cannot be read, which is not a JSON error
             raise
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON ({error})") from None
@@ -207,20 +207,20 @@ def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
 
 
 class _Characters:
-    """A file's text as far as it was read; `place` is the index of the next character in `text`."""
+    """The part of a file's text that was read. `place` is the index of the next character in `text`."""
 
     def __init__(self, file: TextIO):
         self.file, self.text, self.place = file, "", 0
         self.decoder = json.JSONDecoder()
 
     def read_on(self) -> bool:
-        # as much again as is left over: a long value costs no more than two readings
+        # reads as much again as is left over, so that a long value is scanned at most twice
         chunk = self.file.read(max(CHUNK, len(self.text) - self.place))
         self.text, self.place = self.text[self.place :] + chunk, 0
         return bool(chunk)
 
     def next(self) -> str:
-        """The next character that is not blank, "" at the end of the file; `place` moves there."""
+        """Moves `place` to the next non-blank character, and returns it; "" at the end of the file."""
         while (place := BLANK.match(self.text, self.place).end()) == len(self.text):
             self.place = place
             if not self.read_on():
@@ -229,7 +229,7 @@ class _Characters:
         return self.text[place]
 
     def decode(self):
-        """The next value. Raises ValueError or RecursionError."""
+        """Decodes the next value. Raises ValueError or RecursionError."""
         self.next()
         while True:
             try:

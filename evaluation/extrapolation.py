@@ -1,13 +1,14 @@
-"""Length extrapolation, as the ExPE paper's tables 1 to 4 measure it: the loss on windows of 1, 2, 4, ..
-times the length of training.
+"""Length extrapolation as in tables 1 to 4 of the ExPE paper: the loss on windows of 1, 2, 4, .. times the
+training length.
 
-A longer context alone lowers the loss, and long documents are other texts than short ones. So all lengths
-are scored on the same tokens: of every document that is longer than the longest window, as many whole
-windows of that length as there are, cut for a shorter length L into windows of L that do not overlap. With
-a document's end-of-text token in front as x_0, window w predicts x_{wL+1} .. x_{(w+1)L} from x_{wL} on.
+Long documents are other texts than short ones, so all lengths are scored on the same tokens. These are the
+documents that are longer than the longest window, cut to a whole number of such windows. For a shorter
+length L they are divided into windows of L that do not overlap. With a document's end-of-text token in
+front as x_0, window w predicts x_{wL+1} .. x_{(w+1)L} from x_{wL} on.
 
-Beside the average: the loss by position in the window, and that of the last positions, as many as training
-had, with what the same tokens cost in windows of the training length, where they have less context.
+A longer context alone lowers the loss. So besides the average there are the loss by position in the window,
+and the loss on the last positions, as many as the training length. The latter is compared with the loss on
+the same tokens in windows of the training length, where they have less context.
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ from tqdm import tqdm
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 
-BINS = 16  # of positions, in a training length: what JSON and the plot average over
+BINS = 16  # bins of positions per training length, over which JSON and the plot average
 
 
 def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
-    """The documents (end-of-text first) of more tokens than `longest`, cut to whole windows and one token.
+    """The documents (end-of-text first) with more than `longest` tokens, cut to whole windows plus a token.
 
-    Raises EvaluationError where there is none.
+    Raises EvaluationError if there is none.
     """
     kept = [s[: (len(s) - 1) // longest * longest + 1] for s in streams if len(s) > longest]
     if not kept:
@@ -39,7 +40,7 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
 
 
 def check_documents(name: str, streams: Sequence[np.ndarray], block_size: int, factors: Sequence[int]):
-    """Raises EvaluationError where `extrapolate` would, of a model of that name and block_size."""
+    """Raises EvaluationError if `extrapolate` would, for a model of that name and block_size."""
     if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
         raise EvaluationError(
             f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
@@ -60,10 +61,10 @@ def extrapolate(
 ) -> dict:
     """The losses of a model in nats per token at `factors` times its block_size.
 
-    streams: one integer array a document, end-of-text first. factors: 1 among them, each a divisor of the
-    largest. batch_size: windows of the training length in a batch; of longer ones as many fewer. Lengths
-    that the model cannot see are not measured but listed under "refused" with the reason. Raises
-    EvaluationError for other factors and where no document is long enough.
+    streams: one integer array per document, end-of-text first. factors: must include 1, and each must
+    divide the largest. batch_size: windows of the training length per batch; batches of longer windows have
+    proportionally fewer. Lengths that the model does not take are listed under "refused" with the reason.
+    Raises EvaluationError for other factors and if no document is long enough.
     """
     check_documents(loaded.name, streams, loaded.block_size, factors)
     train = loaded.block_size
@@ -90,7 +91,7 @@ def extrapolate(
 
 
 def _nats(loaded, documents, length, batch_size, label) -> np.ndarray:
-    """The cross-entropy of every token of the documents but the first, float64 [windows, length]"""
+    """The cross-entropy of every token of the documents except the first: float64 [windows, length]"""
     starts = [(d, at) for d, document in enumerate(documents) for at in range(0, len(document) - 1, length)]
     parts = []
     for at in tqdm(range(0, len(starts), batch_size), desc=label, disable=label is None, unit=" batches"):
@@ -123,7 +124,7 @@ def _summary(nats: np.ndarray, nats_at_train: np.ndarray, factor: int, train: in
 
 
 def draw(results: dict[str, dict], path: Path):
-    """The average loss against the length, and the loss by position in the longest window -> a PNG."""
+    """Draws a PNG: the average loss against the length, and the loss by position in the longest window."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
@@ -134,7 +135,7 @@ def draw(results: dict[str, dict], path: Path):
         x, y = [r["length"] for r in lengths], [r["loss"] for r in lengths]
         average.plot(x, y, marker="o", label=name, **style)
         longest = lengths[-1]
-        # a training length at a time: single positions of few windows are noise
+        # averaged over a training length, because single positions of few windows are noise
         parts = np.array_split(np.array(longest["by_position"]), longest["factor"])
         places = (np.arange(len(parts)) + 0.5) * result["train_length"]
         position.plot(places, [part.mean() for part in parts], marker=".", lw=1, **style)

@@ -1,13 +1,13 @@
-"""Perplexity as OpenAI measured GPT-2 (Radford et al. 2019, section 3.1), as far as it is known.
+"""Perplexity as OpenAI measured it for GPT-2 (Radford et al. 2019, section 3.1), as far as this is known.
 
-    perplexity = exp(summed nats / words),    words: of the data set as it was published
+    perplexity = exp(summed nats / words),    words: those of the data set as published
 
-The sets were published tokenized: "M @-@ 82", "do n't", spaces before full stops. A model of plain text
-sees them de-tokenized, and its nats are divided by the words of the published text, so that models with
-other tokens can be compared. LAMBADA counts its final words alone, each with its context.
+The data sets were published tokenized: "M @-@ 82", "do n't", spaces before full stops. A model of plain
+text gets them de-tokenized. Its nats are divided by the words of the published text, so that models with
+different tokenizers can be compared. For LAMBADA only the final words are scored, each given its context.
 
-OpenAI's de-tokenizers are not public: these are our own, and figures may differ from OpenAI's. Ends of
-lines and sentences are no words here.
+OpenAI's de-tokenizers are not public. These are our own, so figures may differ from OpenAI's. Ends of lines
+and sentences do not count as words here.
 """
 
 import math
@@ -29,7 +29,7 @@ CONTRACTIONS = r"(n't|'(?:s|re|ve|ll|d|m)\b)"
 
 
 def wikitext(text: str) -> str:
-    """A line of WikiText: hyphens and separators between @, punctuation with spaces around it."""
+    """De-tokenizes a line of WikiText: hyphens and separators between @, spaces around punctuation."""
     text = re.sub(r" @([-,.])@ ", r"\1", text)
     text = re.sub(rf" {CLOSING}(?=\s|$)", r"\1", text)
     text = re.sub(r"([(\[{]) ", r"\1", text)
@@ -38,13 +38,13 @@ def wikitext(text: str) -> str:
 
 
 def penn_treebank(text: str) -> str:
-    """A sentence of the Penn Treebank, without punctuation, its numbers replaced by N."""
+    """De-tokenizes a sentence of the Penn Treebank, which has no punctuation and N instead of numbers."""
     text = re.sub(rf" {CONTRACTIONS}", r"\1", text)
     return re.sub(r"\$ N", "$N", text)
 
 
 def billion_words(text: str) -> str:
-    """A sentence of the One Billion Word Benchmark."""
+    """De-tokenizes a sentence of the One Billion Word Benchmark."""
     text = re.sub(rf" {CLOSING}(?=\s|$)", r"\1", text)
     text = re.sub(r"([(\[{$£]) ", r"\1", text)
     text = re.sub(r'(^|\s)" (.*?) "(?=\W|$)', r'\1"\2"', text)
@@ -53,13 +53,13 @@ def billion_words(text: str) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a set becomes plain text; between: what stands between its rows, None: each by itself."""
+    """How a data set becomes plain text. between: the text between rows; None: each row by itself."""
 
     detokenize: Callable[[str], str]
     between: str | None
 
 
-# the sets of both papers' tables; AG News is in CoFrGeNet's alone
+# data sets in the tables of both papers; only CoFrGeNet's also has AG News
 RULES = {
     "wikitext2": Rule(wikitext, "\n"),
     "wikitext103": Rule(wikitext, "\n"),
@@ -70,7 +70,7 @@ FINAL_WORD = ("lambada",)
 
 
 def check_texts(names: list[str]):
-    """Raises EvaluationError where a text is none of those whose published form is known."""
+    """Raises EvaluationError for a text whose published form is not known."""
     if unknown := [name for name in names if name not in RULES and name not in FINAL_WORD]:
         raise EvaluationError(
             f"protocol=gpt2 undoes the tokenization of {', '.join([*RULES, *FINAL_WORD])}, and "
@@ -83,7 +83,8 @@ def measure(
 ) -> dict:
     """Nats per word (`loss`), perplexity, words and tokens scored, and for LAMBADA the accuracy.
 
-    text: one of `RULES` or `FINAL_WORD` in the form of the hub. Otherwise as `perplexity.perplexity`.
+    text: one of `RULES` or `FINAL_WORD`, in the form of the hub. Other arguments: see
+    `perplexity.perplexity`.
     """
     if text.name in FINAL_WORD:
         return final_words(loaded, text.documents, batch_size, label)
@@ -95,7 +96,7 @@ def measure(
 
 
 def plain_text(text: Documents) -> tuple[Documents, int]:
-    """(the text de-tokenized, the words of its published form)"""
+    """(the de-tokenized text, the number of words of its published form)"""
     rule = RULES[text.name]
     rows = [row.strip() for row in text.documents]
     words = sum(len(row.split()) for row in rows)
@@ -107,8 +108,10 @@ def plain_text(text: Documents) -> tuple[Documents, int]:
 
 @torch.no_grad()
 def final_words(loaded: Loaded, texts: list[str], batch_size: int, label: str | None = None) -> dict:
-    """The last word of each text, given what stands before it: perplexity per word, and the share of words
-    whose every token is the likeliest one. Contexts that are too long lose their beginning.
+    """Scores the last word of each text, given the text before it.
+
+    Returns the perplexity per word, and as accuracy the share of words of which every token is the
+    likeliest one. Contexts that are too long lose their beginning.
     """
     examples = []
     for text in texts:

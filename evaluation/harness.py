@@ -1,7 +1,7 @@
-"""What runs in the process of lm-evaluation-harness, which `zero_shot` starts.
+"""The code in the process of lm-evaluation-harness, which `zero_shot` starts.
 
-Standard input has the question, one line of JSON with the keywords of `answer`; standard output gets the
-answer as JSON. All that the harness prints goes to standard error, its progress bars included.
+It reads one line of JSON with the keywords of `answer` from standard input and writes the answer as JSON to
+standard output. Everything that the harness prints, including its progress bars, goes to standard error.
 """
 
 import difflib
@@ -23,8 +23,8 @@ from training.checkpoint import CheckpointError
 from training.hardware import DeviceError
 
 TESTED = "0.4.13"
-PACKAGES = ("lm_eval", "datasets", "evaluate", "scikit-learn", "sacrebleu")  # what may change a score
-RESAMPLES = 1000  # for standard errors of metrics that are no mean: the harness's 100,000 take minutes
+PACKAGES = ("lm_eval", "datasets", "evaluate", "scikit-learn", "sacrebleu")  # may change a score
+RESAMPLES = 1000  # for standard errors of metrics that are not means; the harness's 100,000 take minutes
 SEED = 1234  # the harness's
 
 
@@ -44,8 +44,8 @@ def main():
 
 
 def end_with_parent():
-    """The parent holds standard input open until it has the answer; it closes when the parent dies."""
-    while os.read(0, 1):  # not sys.stdin.read, which would hold a lock that Python's end needs
+    """Ends this process when the parent dies: standard input, which the parent holds open, closes then."""
+    while os.read(0, 1):  # not sys.stdin.read, which would hold a lock that Python needs to exit
         pass
     os._exit(1)
 
@@ -65,7 +65,7 @@ def answer(
 
     which, tokenizer, device, dtype: see `models.load`; the others: see `evaluate`.
     """
-    _manager(tasks, include_path)  # the quick mistakes first
+    _manager(tasks, include_path)  # finds wrong task names before a model is loaded
     measured = []
     for name, path in models.items():
         loaded = open_model(path, which, tokenizer).load(device, dtype)
@@ -82,14 +82,14 @@ def evaluate(
     limit: int | None = None,
     include_path: str | None = None,
 ) -> dict[str, dict]:
-    """Scores of tasks, groups and tags of the harness, {task: {metric: value}}.
+    """Scores of tasks, groups and tags of the harness: {task: {metric: value}}.
 
-    A tag, or a group that has no score of its own, becomes its tasks. Metrics have the harness's names,
-    `acc_norm` and `acc_norm_stderr` say, followed by `,filter` where the task filters what was written.
-    Beside them stands `about`: {version, examples, num_fewshot, higher_is_better} of a task, {version,
-    parts} of a group, parts like this whole. limit: of each task, only so many examples, which is for
-    trying things out. Raises EvaluationError as `load_tasks` does, and where a task asks for what the
-    model cannot do.
+    A tag, or a group without a score of its own, is replaced by its tasks. Metrics have the harness's
+    names, for example `acc_norm` and `acc_norm_stderr`, followed by `,filter` if the task filters generated
+    text. `about` has {version, examples, num_fewshot, higher_is_better} of a task and {version, parts} of a
+    group, where parts has the form of the returned value. limit: the number of examples per task, for a
+    quick try. Raises EvaluationError as `load_tasks` does, and if a task requires something that the model
+    cannot do.
     """
     chosen = load_tasks(tasks, include_path)
     from lm_eval.evaluator import evaluate as run
@@ -105,7 +105,7 @@ def evaluate(
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
         task.set_fewshot_seed(seed=SEED)
-    # the resampling would fork processes, each with a copy of the model
+    # otherwise resampling forks processes, each with a copy of the model
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     random.seed(0)
     np.random.seed(SEED)
@@ -124,10 +124,10 @@ def evaluate(
 
 
 def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
-    """The harness's objects, with their data: for each name {tasks, groups, top: those that it names}.
+    """The harness's objects with their data: for each name {tasks, groups, top: the objects that it names}.
 
-    Raises EvaluationError where the harness is not installed, a task is unknown, its data cannot be had,
-    or it runs code that the model writes.
+    Raises EvaluationError if the harness is not installed, a task is unknown, its data cannot be loaded, or
+    it runs code that the model writes.
     """
     manager = _manager(tasks, include_path)
     chosen = []
@@ -155,7 +155,7 @@ def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:
 
 
 def _manager(tasks: list[str], include_path: str | None):
-    """The harness's TaskManager that knows all of the tasks."""
+    """A TaskManager of the harness that knows all of the tasks."""
     try:
         import lm_eval
         import lm_eval.evaluator
@@ -169,7 +169,7 @@ def _manager(tasks: list[str], include_path: str | None):
         raise EvaluationError(f"include_path={include_path} is not a folder")
     if include_path is not None:
         manager = _index(include_path, include_defaults=False)
-        # a group may name tasks of the harness, whose thousands of files take a while to read
+        # read the harness's thousands of task files only if a task or a group's part needs them
         if set(tasks) <= set(manager.all_subtasks):
             return manager
     manager = _index(include_path, include_defaults=True)
@@ -195,7 +195,7 @@ def _index(include_path: str | None, include_defaults: bool):
 
 
 def _scores(objects: list, found: dict) -> dict[str, dict]:
-    """objects: Tasks and Groups of the harness, found: what it measured -> see `evaluate`"""
+    """objects: Tasks and Groups of the harness, found: its measurements -> scores as in `evaluate`"""
     scores = {}
     for item in objects:
         if hasattr(item, "task_name"):

@@ -1,8 +1,8 @@
-"""Our models as lm-evaluation-harness sees a model. To import this needs the harness; see `zero_shot`.
+"""The interface between our models and lm-evaluation-harness. Importing this module needs the harness.
 
-Scores are those of the harness's own `hf` model over the same weights, with GPT-2's conventions: an
-end-of-text token stands before an empty context and before a text that is scored whole, what is too long
-loses its beginning, and "<|endoftext|>" in a prompt is that token.
+Scores equal those of the harness's own `hf` model with the same weights. The conventions are GPT-2's: an
+end-of-text token precedes an empty context and a text that is scored whole, texts that are too long lose
+their beginning, and "<|endoftext|>" in a prompt is that token.
 """
 
 import json
@@ -21,14 +21,14 @@ from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
 from model import Cache, sample_token
 
-MOST_NEW_TOKENS = 256  # where a task does not say, as in the harness
-SEED = 1234  # of what is drawn, the harness's
+MOST_NEW_TOKENS = 256  # default of the harness, for tasks that set no limit
+SEED = 1234  # for sampling; the harness's seed
 
 
 class HarnessModel(TemplateLM):
     """Answers the harness's three kinds of requests with a Loaded model, `batch_size` sequences at a time.
 
-    Raises EvaluationError, before the model runs, where a task asks for what the model cannot do.
+    Raises EvaluationError before the model runs if a task requires something that the model cannot do.
     """
 
     def __init__(self, loaded: Loaded, batch_size: int):
@@ -46,20 +46,20 @@ class HarnessModel(TemplateLM):
         first, *others = map(self.loaded.tokenizer.encode, string.split(END_OF_TEXT))
         return first + [token for piece in others for token in (self.eot_token_id, *piece)]
 
-    # --- how likely is a continuation, and would the likeliest tokens have been just these? ---
+    # --- the likelihood of a continuation, and whether greedy decoding would give it ---
 
     def _loglikelihood_tokens(self, requests, disable_tqdm=False, **_) -> list[tuple[float, bool]]:
-        """requests: ((context, continuation), tokens of the one, tokens of the other) -> (nats, greedy).
+        """requests: ((context, continuation), context tokens, continuation tokens) -> (nats, greedy).
 
-        Continuations of one context share it: it is read once, into a cache. Those that differ in nothing
-        but their last token, which is never read, are one row.
+        A context with several continuations is read once, into a cache. Continuations that differ in their
+        last token only share one row, because the last token is never read.
         """
         rows = defaultdict(list)  # tokens that are read -> [(number of the request, continuation)]
         for number, (texts, context, continuation) in enumerate(requests):
             self._check_continuation(texts, continuation)
             read = (context + continuation)[-(self.max_length + 1) :][:-1]
             rows[tuple(read)].append((number, continuation))
-        # of the last so many tokens of a row the successors are scored
+        # for each row, the number of last tokens whose next tokens are scored
         scored = {read: max(len(c) for _, c in asked) for read, asked in rows.items()}
         answers = [None] * len(requests)
         with tqdm(total=len(requests), desc="loglikelihood", disable=disable_tqdm) as bar:
@@ -85,23 +85,23 @@ class HarnessModel(TemplateLM):
             )
 
     def _logits_of_rows(self, scored: dict[tuple, int]) -> Iterator[tuple[tuple, torch.Tensor]]:
-        """{row: n} -> in another order, each row with the logits of its last n tokens, [n, vocab_size]"""
-        groups = defaultdict(list)  # what stands before the first scored token -> rows
+        """{row: n} -> each row with the logits of its last n tokens [n, vocab_size], in another order"""
+        groups = defaultdict(list)  # the prefix before the first scored token -> rows
         for read, count in scored.items():
             groups[read[:-count]].append(read)
         shared = {prefix: group for prefix, group in groups.items() if prefix and len(group) > 1}
         single = [read for prefix, group in groups.items() if prefix not in shared for read in group]
-        # equally long ones together, so that little is padded; the longest first: if memory, it fails now
+        # sorted by length for little padding; the longest first, so that lack of memory shows at once
         for part in _parts(sorted(single, key=len, reverse=True), self.batch_size):
             yield from zip(part, self._logits(part, [scored[read] for read in part]), strict=True)
         for length in sorted({len(prefix) for prefix in shared}, reverse=True):
-            # a cache holds equally long sequences
+            # all sequences in a cache have the same length
             of_length = [prefix for prefix in shared if len(prefix) == length]
             for prefixes in _parts(of_length, self.batch_size):
                 yield from self._after_prefixes(prefixes, shared)
 
     def _after_prefixes(self, prefixes, shared) -> Iterator[tuple[tuple, torch.Tensor]]:
-        """prefixes: equally long ones -> each of their rows, with the logits of what follows the prefix"""
+        """prefixes: of one length -> each of their rows, with the logits of the tokens after the prefix"""
         length = len(prefixes[0])
         rows = [(number, read) for number, prefix in enumerate(prefixes) for read in shared[prefix]]
         rows.sort(key=lambda row: -len(row[1]))
@@ -118,7 +118,7 @@ class HarnessModel(TemplateLM):
     def _logits(self, rows, counts, cache=None) -> tuple[torch.Tensor, ...]:
         """The logits of the last `count` tokens of each row, [count, vocab_size].
 
-        Padding stands on the right, where no causal model sees it from a token that counts.
+        Padding is on the right, where a causal model's scored tokens do not see it.
         """
         shape = len(rows), max(map(len, rows))
         tokens = torch.full(shape, self.eot_token_id)
@@ -131,14 +131,15 @@ class HarnessModel(TemplateLM):
         return logits.split(counts)
 
     def _new_cache(self, batch, length) -> Cache:
-        # without autocast dtype is that of the weights
+        # without autocast, loaded.dtype is the dtype of the weights
         return self.loaded.model.new_cache(batch, length, getattr(torch, self.loaded.dtype))
 
-    # --- how likely is a text? ---
+    # --- the likelihood of a text ---
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False) -> list[float]:
-        """Nats of each text, after an end-of-text token, in windows of block_size that overlap no more than
-        the last of a text needs.
+        """Nats of each text after an end-of-text token, in windows of block_size.
+
+        Windows do not overlap, except that the last window of a text may overlap with the one before.
         """
         windows = []
         for number, request in enumerate(requests):
@@ -162,11 +163,11 @@ class HarnessModel(TemplateLM):
                 bar.update(len(part))
         return answers
 
-    # --- what does the model write? ---
+    # --- generated text ---
 
     def generate_until(self, requests, disable_tqdm=False) -> list[str]:
-        """What follows each prompt, up to a stop sequence, an end-of-text token or the longest allowed."""
-        alike = defaultdict(list)  # how to write -> numbers of requests
+        """Continues each prompt up to a stop sequence, an end-of-text token or the maximum length."""
+        alike = defaultdict(list)  # settings of generation -> numbers of requests
         for number, request in enumerate(requests):
             alike[json.dumps(self.settings(request.args[1]), sort_keys=True)].append(number)
         answers = [None] * len(requests)
@@ -186,7 +187,7 @@ class HarnessModel(TemplateLM):
         return answers
 
     def settings(self, given: dict, task: str = "a task") -> dict:
-        """What a task says about generation -> keywords of `_write`."""
+        """A task's settings of generation -> keywords of `_write`."""
         settings = dict(normalize_gen_kwargs(given, MOST_NEW_TOKENS))
         settings["until"] = handle_stop_sequences(settings["until"], eos=END_OF_TEXT)
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
@@ -214,10 +215,10 @@ class HarnessModel(TemplateLM):
         top_k=None,
         top_p=None,
     ) -> list[str]:
-        """Continue prompts of any lengths with one cache.
+        """Continues prompts of different lengths with one cache.
 
-        A cache holds equally long sequences: the batch advances together from the end of the shortest
-        prompt on, and a longer one reads its own tokens where others already write.
+        All sequences in a cache have the same length. So from the end of the shortest prompt on, the batch
+        advances together: longer prompts still read their own tokens while shorter ones already generate.
         """
         model, pieces = self.loaded.model, self.loaded.tokenizer.token_bytes()
         stops = [stop.encode() for stop in until if stop]

@@ -1,4 +1,4 @@
-"""A model to be measured, with its tokenizer and what the tables say of it."""
+"""A model to be measured, with its tokenizer and the facts that the tables show."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from training.hardware import autocast, choose_device, choose_dtype
 
 @dataclass
 class Loaded:
-    """A model in evaluation mode, weights in float32. `end_of_text` is the token before every document."""
+    """A model in evaluation mode with float32 weights. `end_of_text` is the token before every document."""
 
     name: str  # as tables call it
     path: Path  # of the checkpoint or model folder
@@ -25,7 +25,7 @@ class Loaded:
     config: ModelConfig
     end_of_text: int
     device: torch.device
-    dtype: str  # of matrix products
+    dtype: str  # dtype of matrix products
     step: int | None = None  # of a run
     tokens_seen: int | None = None  # in training, where it is known
     parameters: int = 0
@@ -35,11 +35,11 @@ class Loaded:
         return self.config.block_size
 
     def autocast(self):
-        """The context in which the model is to be called."""
+        """The autocast context in which the model must be called."""
         return autocast(self.device, self.dtype)
 
     def facts(self) -> dict:
-        """For tables and JSON."""
+        """Facts about the model for tables and JSON."""
         return {
             "path": str(self.path),
             "parameters": self.parameters,
@@ -56,7 +56,7 @@ class Loaded:
 
 @dataclass
 class Opened:
-    """A model that could be found and that fits together, its weights not read yet."""
+    """A model whose files exist and fit together; its weights are not read yet."""
 
     name: str
     source: pretrained.Source
@@ -96,7 +96,7 @@ class Opened:
 
 
 def open_model(path: str, which: str = "best", tokenizer: str | None = None) -> Opened:
-    """See `load`; quick, for the mistakes that should be found before any work starts."""
+    """Checks the arguments of `load` quickly, to find mistakes before any work starts."""
     source = pretrained.open_source(path, which)
     reader = _tokenizer(source, tokenizer)
     if reader.vocab_size > source.config.vocab_size:
@@ -115,19 +115,19 @@ def load(
     tokenizer: str | None = None,
     expe_inference_scale: float | None = None,
 ) -> Loaded:
-    """A run folder or .pt file of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama), or
-    one of `pretrained.HUB`.
+    """Loads a model.
 
-    device: auto, cpu, cuda or a torch.device; dtype: auto, float32, bfloat16 or float16. `which` is the
-    checkpoint of a run folder, best or last. `tokenizer`, a name as prepare.py takes it, serves a model
-    that has none of its own. `expe_inference_scale` replaces the model's. Raises CheckpointError,
-    DataError, DeviceError or EvaluationError.
+    path: a run folder or .pt file of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama), or
+    one of `pretrained.HUB`. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
+    float16. which: the checkpoint of a run folder, best or last. tokenizer: a name as in prepare.py, for a
+    model without a tokenizer of its own. expe_inference_scale: replaces the model's. Raises
+    CheckpointError, DataError, DeviceError or EvaluationError.
     """
     return open_model(path, which, tokenizer).load(device, dtype, expe_inference_scale)
 
 
 def check_scale(name: str, config: ModelConfig, scale: float):
-    """Raises EvaluationError where the model's positions have no such scale."""
+    """Raises EvaluationError if the model's positional encoding has no inference scale."""
     if scale != config.expe_inference_scale and config.position not in ("expe", "exqpe"):
         raise EvaluationError(
             f"{name}: a scale of {scale} multiplies the columns of position=expe and exqpe, and this model "
@@ -144,7 +144,7 @@ def _tokenizer(source: pretrained.Source, name: str | None) -> Tokenizer:
 
 
 def _name(path: Path) -> str:
-    """The run's or model's folder; of a checkpoint, the run and the step."""
+    """The name of the run's or model's folder; for a checkpoint, of the run and the step."""
     if path.suffix == ".pt":
         return f"{path.absolute().parents[1].name}/{path.stem}"
     return path.name or path.absolute().name

@@ -1,13 +1,14 @@
 """Sliding-window perplexity, in the window layout of the papers' table 3.
 
-A text is a stream x_0 .. x_n of tokens, x_0 an end-of-text token, which is context and not scored. A
+A text is a stream x_0 .. x_n of tokens. x_0 is an end-of-text token, which is context and is not scored. A
 window holds up to W tokens and moves by the stride S:
 
-    window i = x[iS : min(iS + W, n + 1)],   until one reaches the end,
+    window i = x[iS : min(iS + W, n + 1)],   until one reaches the end.
 
-and scores the tokens that no window before it held, each given all that stand before it in the window: the
-first one W - 1 tokens, every other S, the last one what is left. So each of x_1 .. x_n is scored once,
-with at least W - S tokens of context as soon as there are so many. Loss = summed nats / tokens.
+A window scores the tokens that no window before it held, each given all tokens before it in the window. So
+the first window scores W - 1 tokens, each further one S, and the last one the rest. Each of x_1 .. x_n is
+scored once, with at least W - S tokens of context as soon as there are that many. Loss = summed nats /
+tokens.
 """
 
 import math
@@ -24,7 +25,7 @@ from kernels.linear_cross_entropy import IGNORED
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, first scored, end) of each window over a stream of `count` tokens, its first one included."""
+    """(begin, first scored, end) of each window over a stream of `count` tokens, including x_0."""
     begin, scored = 0, 1
     while scored < count:
         end = min(begin + window, count)
@@ -40,13 +41,13 @@ def perplexity(
     batch_size: int = 8,
     progress: str | None = None,
 ) -> dict:
-    """Score every token of each stream but its first.
+    """Scores every token of each stream except its first.
 
     streams: one-dimensional integer arrays, an end-of-text token first; windows do not cross from one to
-    the next. window: tokens in a window, None for block_size. progress: the label of a bar, None for no
-    bar. Returns loss (nats per token), perplexity, bits_per_byte (end-of-text has no bytes; None where no
-    scored token has any), tokens and bytes scored, windows, window and stride. Raises EvaluationError
-    where the window or the stride cannot be had, or nothing is there to be scored.
+    the next. window: tokens in a window, None for block_size. progress: the label of a progress bar, None
+    for no bar. Returns loss (nats per token), perplexity, bits_per_byte (None if no scored token has bytes;
+    end-of-text has none), tokens and bytes scored, windows, window and stride. Raises EvaluationError if
+    the model does not take the window or the stride, or if there is no token to score.
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
     table = np.array([len(token) for token in loaded.tokenizer.token_bytes()], dtype=np.int64)
@@ -72,7 +73,7 @@ def perplexity(
 
 
 def check_layout(name: str, config: ModelConfig, stride: int, window: int | None = None) -> int:
-    """The window in tokens; raises EvaluationError where the model or the stride does not go with it."""
+    """The window in tokens. Raises EvaluationError if the model or the stride does not allow it."""
     window = window or config.block_size
     if window > config.block_size and (limits := config.length_limits()):
         raise EvaluationError(
@@ -97,11 +98,12 @@ def scored_batches(
     batch_size: int,
     progress: str | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Every token of each stream but its first, once: (tokens, targets), int64, and the targets' losses in
-    nats, float64, all [B, at most window - 1] on the CPU.
+    """Yields batches that score every token of each stream except its first, once.
 
-    Targets that are not scored are IGNORED, and their losses 0. progress: the label of a bar, None for no
-    bar. Raises EvaluationError where there is no token, or one that the tokenizer does not know.
+    A batch is (tokens, targets, losses): int64, int64 and float64 in nats, all [B, at most window - 1] on
+    the CPU. Targets that are not scored are IGNORED, and their losses are 0. progress: the label of a
+    progress bar, None for no bar. Raises EvaluationError if there is no token, or one that the tokenizer
+    does not know.
     """
     layout = [
         (number, *place)
@@ -110,7 +112,7 @@ def scored_batches(
     ]
     if not layout:
         raise EvaluationError("there is no token to score: the text is empty; name another with --texts")
-    # equally long ones together, so that little is padded
+    # sorted by length, so that there is little padding
     layout.sort(key=lambda place: place[1] - place[3])
     total, vocab_size = sum(end - first for _, _, first, end in layout), loaded.tokenizer.vocab_size
     with tqdm(total=total, unit=" tokens", unit_scale=True, desc=progress, disable=progress is None) as bar:
@@ -127,7 +129,7 @@ def scored_batches(
 def _batch(streams, places, padding) -> tuple[torch.Tensor, torch.Tensor]:
     """(tokens, targets) [B, longest - 1] int64; the targets that are not scored are IGNORED.
 
-    Padding stands on the right, where no causal model sees it from a token that is scored.
+    Padding is on the right, where a causal model's scored tokens do not see it.
     """
     length = max(end - begin for _, begin, _, end in places) - 1
     x = np.full((len(places), length), padding, dtype=np.int64)

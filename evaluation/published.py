@@ -1,7 +1,8 @@
-"""The papers' own figures, for rows beside ours: CoFrGeNet's tables 3 to 7 (GLUE: finetuning/tasks.py) and
+"""The papers' own figures, for rows below ours: CoFrGeNet's tables 3 to 7 (GLUE: finetuning/tasks.py) and
 ExPE's tables 1 to 5 (Datseris et al.).
 
-They are of other models, data and amounts of training than a reader's: a row to compare with, no baseline.
+Their models, data and amounts of training differ from a reader's. So they are rows to compare with, not a
+baseline.
 """
 
 TABLE_3_COLUMNS = ("ptb", "wikitext2", "lambada", "ag_news", "lm1b", "wikitext103")
@@ -21,7 +22,7 @@ TABLE_3 = {
     "Sparse Attn (1.21B), GW": (29.36, 18.95, 31.23, 46.38, 52.83, 19.45),
 }
 
-# perplexity as in table 3, whose models are those with the schedule
+# perplexity as in table 3, whose models have the schedule
 TABLE_5 = {
     "CoFrGeNet-F (985M), OWT, without the schedule": (33.72, 26.71, 12.56, 42.18, 47.28, 22.65),
     "CoFrGeNet-A (1.21B), OWT, without the schedule": (38.24, 21.82, 10.92, 45.52, 46.21, 24.25),
@@ -31,8 +32,8 @@ TABLE_5 = {
     "CoFrGeNet (798M), GW, without the schedule": (34.22, 22.98, 36.23, 44.39, 51.91, 21.67),
 }
 
-# hours of training on 16 H100, and microseconds of inference a sample on an A100 with their deviation;
-# CoFrGeNet_B: its divisions one by one
+# hours of training on 16 H100, and microseconds of inference per sample on an A100 with standard deviation;
+# CoFrGeNet_B computes its divisions one after the other
 TABLE_4 = {
     "GPT2-xl, OWT": (190, 643.93, 1.73),
     "CoFrGeNet-F, OWT": (186, 627.48, 1.85),
@@ -45,7 +46,7 @@ TABLE_4 = {
     "CoFrGeNet, GW": (387, 619.78, 1.49),
     "CoFrGeNet_B, GW": (424, 5877.87, 4.52),
 }
-# billions of tokens a day on 128 H100, and days of training
+# billions of tokens per day on 128 H100, and days of training
 TABLE_7 = {
     "Llama (3.2B)": (235, 8.5),
     "CoFrGeNet-F (2.1B)": (303, 6.6),
@@ -56,7 +57,7 @@ TABLE_7 = {
 TABLE_6_COLUMNS = (
     "openbookqa", "piqa", "arc_easy", "winogrande", "hellaswag", "lambada_openai", "boolq", "sciq",
 )  # fmt: skip
-# accuracy; whether acc or acc_norm is not said
+# accuracy; the paper does not say whether acc or acc_norm
 TABLE_6 = {
     "Llama (3.2B)": (0.282, 0.76, 0.77, 0.654, 0.503, 0.581, 0.691, 0.941),
     "CoFrGeNet-F (2.1B)": (0.294, 0.764, 0.778, 0.649, 0.491, 0.583, 0.668, 0.944),
@@ -65,8 +66,8 @@ TABLE_6 = {
 }
 
 EXPE_COLUMNS = (1, 2, 4, 8, 16, "time")  # times the 512 tokens of training; None: not given
-# loss in nats per token, and the time of training (table 2: of an epoch) over that of the first model of
-# its table and size, each with the table it stands in. ExPE 35M has 3.88 at 4x in table 3, 4.26 in table 2.
+# loss in nats per token, then the time of training (table 2: of an epoch) relative to the first model of
+# its table and size; each row names its table. ExPE 35M has 3.88 at 4x in table 3, but 4.26 in table 2.
 EXPE = {
     "Llama Small, RoPE (table 1)": (2.89, 3.80, 4.95, None, None, 1.00),
     "ExPE Small (table 1)": (2.87, 2.83, 3.25, None, None, 0.93),
@@ -90,7 +91,7 @@ EXPE = {
 }
 
 EXPE_5_COLUMNS = ("hellaswag", "mmlu", "arc_challenge", "arc_easy")
-# table 5, which says neither acc nor acc_norm, and only "ARC" and "ARC easy"
+# table 5; it does not say whether acc or acc_norm, and names only "ARC" and "ARC easy"
 EXPE_5 = {
     "Llama Small, RoPE (ExPE, table 5)": (0.29, 0.26, 0.24, 0.30),
     "ExPE Small (table 5)": (0.28, 0.26, 0.24, 0.29),
@@ -104,7 +105,7 @@ EXPE_5 = {
 
 
 def rows(table: dict[str, tuple], columns: tuple, wanted: list) -> dict[str, dict]:
-    """{model: {column: value}} of the wanted columns that the table has, without models that have none."""
+    """{model: {column: value}} for the wanted columns; models without any of them are left out."""
     found = {}
     for model, values in table.items():
         cells = {c: v for c, v in zip(columns, values, strict=True) if c in wanted and v is not None}

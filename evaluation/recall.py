@@ -1,14 +1,14 @@
-"""Recall: how well a model predicts what its window has shown before.
+"""Recall: how well a model predicts tokens that repeat what its window has shown before.
 
-What a token mixer finds again in its context (associative recall, induction) is told apart from the rest by
-the length of the repeat that a token ends: that of token t in window w is
+This separates what a token mixer retrieves from its context (associative recall, induction) from the rest,
+by the length of the repeat that a token ends. For token t in window w the length is
 
-    r(t) = the largest n, up to LONGEST, so that w_{t-n+1} .. w_t stands in w_0 .. w_{t-1} too,
+    r(t) = the largest n, up to LONGEST, such that w_{t-n+1} .. w_t also occurs in w_0 .. w_{t-1}.
 
-0 where the token is new in the window, 1 where it is not but the pair that it ends is, and so on. A model
-that finds the place where the last tokens stood before gains on long repeats; what it knows of the language
-counts everywhere, and alone on new tokens. (A phrase that it knows by heart is a repeat too, where it
-stands a second time.)
+r(t) is 0 if the token is new in the window, 1 if the token is known but the pair that it ends is new, and
+so on. A model that finds the earlier occurrence of the last tokens gains on long repeats. Its knowledge of
+the language helps everywhere, and is all that helps on new tokens. (A phrase that it knows by heart also
+counts as a repeat at its second occurrence.)
 
 The layout is that of `evaluation.perplexity`: windows of W tokens that move by S, each token scored once.
 """
@@ -22,20 +22,20 @@ from evaluation.models import Loaded, Opened
 from evaluation.perplexity import check_layout, scored_batches
 from kernels.linear_cross_entropy import IGNORED
 
-LONGEST = 4  # longer repeats count as this
+LONGEST = 4  # longer repeats count as repeats of this length
 
 
 def repeats(window: np.ndarray, longest: int = LONGEST) -> np.ndarray:
-    """How long a repeat each token of a window ends. window: int [T] -> int64 [T], 0 to `longest`.
+    """The length of the repeat that each token of a window ends: int [T] -> int64 [T], 0 to `longest`.
 
     O(T^2 longest) comparisons.
     """
-    earlier = np.tri(len(window), k=-1, dtype=bool)  # the repeat may overlap with what it repeats
+    earlier = np.tri(len(window), k=-1, dtype=bool)  # both occurrences may overlap
     ends_alike = (window[:, None] == window) & earlier
     alike, found = ends_alike, ends_alike.any(1).astype(np.int64)
     for _ in range(1, longest):
         longer = np.zeros_like(alike)
-        longer[1:, 1:] = alike[:-1, :-1]  # the tokens before both are a repeat already
+        longer[1:, 1:] = alike[:-1, :-1]  # the repeat grows by one where the previous tokens are alike too
         alike = longer & ends_alike
         found += alike.any(1)
     return found
@@ -51,9 +51,9 @@ def recall(
 ) -> dict:
     """The loss of a model, in nats per token, by the length of the repeat that a token ends.
 
-    Arguments and errors as of `perplexity.perplexity`. Returns loss and tokens of all that is scored,
-    window, stride, and "repeats": for each length from 0 to LONGEST its tokens, and their loss (None where
-    there are none).
+    Arguments and errors are those of `perplexity.perplexity`. Returns loss and tokens of everything scored,
+    window, stride, and "repeats": for each length from 0 to LONGEST the number of tokens and their loss
+    (None if there are none).
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
     nats, counts = np.zeros(LONGEST + 1), np.zeros(LONGEST + 1, dtype=np.int64)
@@ -78,7 +78,7 @@ def recall(
 
 
 def check_comparable(models: Sequence[Opened]):
-    """Raises EvaluationError where models have not one tokenizer: their repeats are not the same."""
+    """Raises EvaluationError if the models have different tokenizers, because their repeats differ then."""
     kinds = {model.tokenizer.hash: model for model in models}
     if len(kinds) > 1:
         told = [f"{model.name}: {model.tokenizer.kind}, {key[:12]}" for key, model in kinds.items()]

@@ -1,4 +1,4 @@
-"""What evaluate.py prints: tables with the best in bold and the papers' rows below."""
+"""The tables that evaluate.py prints, with the best value in bold and the papers' rows below."""
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,7 @@ PACKAGES = ("numpy", "tiktoken", "tokenizers", "datasets", "transformers")
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Of packages that are installed; by default of those that read texts and tokens."""
+    """Versions of installed packages; by default of those that read texts and tokens."""
     found = {}
     for name in packages:
         try:
@@ -43,8 +43,9 @@ def comparison(
 ) -> str:
     """A Markdown table of {row: {column: number, text or None}}, the best of each column in bold.
 
-    form: of the numbers, such as ".2f"; equals at that precision are all bold, a single number is not.
-    highest: whether a column's highest is its best. papers: rows that stand below and take no part.
+    form: the format of numbers, such as ".2f". Values that are equal in this format are all bold; a single
+    number is not. highest: whether the highest value of a column is the best. papers: rows below, which are
+    never bold.
     """
     cells = {row: {c: _cell(values.get(c), form) for c in columns} for row, values in rows.items()}
     for column in columns:
@@ -66,8 +67,9 @@ def _cell(value, form: str) -> str:
 
 
 def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: {text: what `perplexity.perplexity` or `gpt2_protocol.measure` returns}} -> all, then
-    perplexities side by side, and by which protocol they are.
+    """{model: {text: result of `perplexity.perplexity` or `gpt2_protocol.measure`}} -> the tables.
+
+    First all measures, then the perplexities side by side, with the protocol that they follow.
     """
     rows = [
         {
@@ -101,7 +103,7 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
 
 
 def extrapolation(results: dict[str, dict], papers: bool) -> str:
-    """{model: what `extrapolation.extrapolate` returns} -> average loss, and loss on the last positions."""
+    """{model: result of `extrapolation.extrapolate`} -> average loss, and loss on the last positions."""
     factors = sorted(
         {k for r in results.values() for k in (*(m["factor"] for m in r["lengths"]), *r["refused"])}
     )
@@ -142,8 +144,9 @@ def extrapolation(results: dict[str, dict], papers: bool) -> str:
 
 
 def recall(results: dict[str, dict], papers: bool) -> str:
-    """{model: what `recall.recall` returns} -> losses by the length of the repeat that a token ends; with
-    several models, what each length has of the difference to the first one.
+    """{model: result of `recall.recall`} -> losses by the length of the repeat that a token ends.
+
+    With several models, also what each length contributes to the difference from the first model.
     """
     (name, first), *others = results.items()
     repeats = first["repeats"]
@@ -175,7 +178,7 @@ def recall(results: dict[str, dict], papers: bool) -> str:
 
 
 def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: what `zero_shot.evaluate` returns}; standard errors stand in the JSON alone."""
+    """{model: result of `zero_shot.evaluate`} -> the table. Only the JSON has standard errors."""
     columns, lowest = [], set()
     for tasks in results.values():
         for task, metrics in tasks.items():

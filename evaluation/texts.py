@@ -1,13 +1,13 @@
 """Texts to measure models on: the papers' data sets, local files, and prepared .bin files.
 
-How the documents of a text are joined decides what a model has seen before a token:
+The way the documents of a text are joined decides what a model sees before a token:
 
     blank_line    one stream, an empty line between documents: "\\n\\n"
     space         one stream, a space between them
     end_of_text   one stream, an end-of-text token between them, which is scored too
-    separate      a stream for each document: nothing is seen across them
+    separate      one stream per document, so that no document sees another
 
-Every stream begins with an end-of-text token, as documents do in training, which is not scored.
+Every stream begins with an end-of-text token, as documents do in training. This first token is not scored.
 """
 
 from abc import ABC, abstractmethod
@@ -39,8 +39,8 @@ class Published:
     stride: int
 
 
-# WikiText's rows are lines, and "\n\n" between them is the convention for GPT-2. The papers say
-# nothing of joining: PTB's rows are consecutive sentences, those of the last three have no order.
+# WikiText's rows are lines, and "\n\n" between them is the convention for GPT-2. The papers do not say how
+# rows are joined. PTB's rows are consecutive sentences; rows of the last three data sets have no order.
 NAMED = {
     "ptb": Published("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "space", 256),
     "wikitext2": Published("Salesforce/wikitext", "wikitext-2-raw-v1", "text", "blank_line", 512),
@@ -53,8 +53,10 @@ NAMED = {
 
 @dataclass
 class Text(ABC):
-    """`stride` is the published one, None for a text that no paper names; `source` tells JSON where it is
-    from."""
+    """A text to measure models on.
+
+    stride: the published one, None for a text that no paper names. source: its origin, for the JSON.
+    """
 
     name: str
     join: Join
@@ -64,10 +66,11 @@ class Text(ABC):
     def streams(
         self, tokenizer: Tokenizer, join: Join | None = None, max_tokens: int | None = None
     ) -> list[np.ndarray]:
-        """The text as integer arrays that begin with end-of-text; join: None for the text's own.
+        """The text as integer arrays that begin with end-of-text.
 
-        Of the tokens that are to be scored, the first `max_tokens`. Raises DataError or EvaluationError
-        where the tokenizer is not the text's, or has no token for a byte of it.
+        join: None for the text's own way of joining. max_tokens: only so many tokens that are scored, from
+        the beginning. Raises DataError or EvaluationError if the tokenizer is not the text's, or has no
+        token for one of its bytes.
         """
         found, left = [], max_tokens
         for stream in self._streams(tokenizer, join or self.join, max_tokens):
@@ -82,12 +85,12 @@ class Text(ABC):
 
     @abstractmethod
     def _streams(self, tokenizer, join, max_tokens):
-        """Yields the streams that `join` makes of the text, whole or with at least `max_tokens` tokens."""
+        """Yields the streams of the text joined by `join`: all of it, or at least `max_tokens` tokens."""
 
 
 @dataclass
 class Documents(Text):
-    """Texts in memory."""
+    """A text whose documents are in memory."""
 
     documents: list[str]
 
@@ -135,10 +138,10 @@ class Prepared(Text):
 
 
 def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
-    """One of NAMED from the hub, a local file or folder of texts, or a prepared .bin file or its folder.
+    """Opens one of NAMED from the hub, a local file or folder of texts, or a prepared .bin file or folder.
 
-    split: of NAMED, None for test; of a prepared folder, None for val. field: which one of local .jsonl,
-    .csv and .parquet rows is the text. Raises DataError or EvaluationError.
+    split: None means test for NAMED, and val for a prepared folder. field: the column with the text in
+    local .jsonl, .csv and .parquet files. Raises DataError or EvaluationError.
     """
     path = Path(name)
     if name in NAMED:
@@ -148,7 +151,7 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
     if path.suffix == ".bin" or (path / "meta.json").is_file():
         folder, of = (path.parent, path.stem) if path.suffix == ".bin" else (path, split or "val")
         dataset = Dataset(folder, of, block_size=1)
-        if of != "train":  # which is too large to be read for its checksum in passing
+        if of != "train":  # the training split is too large to be read here for its checksum
             for _ in dataset.verified():
                 pass
         source = {"prepared": str(folder), "split": of, "recipe": dataset.meta.get("source")}

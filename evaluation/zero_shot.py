@@ -1,7 +1,7 @@
 """Tasks of lm-evaluation-harness (papers' table 6) on our models as they are.
 
-The harness is optional: pip install lm_eval. Its tasks take their data from the Hugging Face hub, or from
-local files where a task of your own, a YAML file in `include_path`, says so:
+The harness is optional: pip install lm_eval. Its tasks take their data from the Hugging Face hub. A task of
+your own, a YAML file in `include_path`, can take them from local files:
 
     task: rivers
     dataset_path: json
@@ -24,8 +24,8 @@ from pathlib import Path
 from evaluation import EvaluationError
 
 ROOT = Path(__file__).resolve().parents[1]
-# The harness imports a package `evaluate`: that must not be our script of this name. So our modules are
-# imported first, and then their folder leaves the path.
+# The harness imports a package `evaluate`, which must not be our script of that name. So our modules are
+# imported first, and then their folder is removed from the path.
 START = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -43,10 +43,10 @@ TASKS = [
 
 
 def evaluate(models: dict[str, str], **settings) -> dict:
-    """Measure models, {name: path}, one after the other; progress bars go to standard error.
+    """Measures models, {name: path}, one after the other. Progress bars go to standard error.
 
-    settings: the keywords of `harness.answer`, which says what comes back. Raises EvaluationError where
-    the harness is not installed, a task is unknown or cannot be measured, or its process dies.
+    settings: the keywords of `harness.answer`, whose result is returned. Raises EvaluationError if the
+    harness is not installed, if a task is unknown or cannot be measured, or if the harness's process dies.
     """
     command = [sys.executable, "-P", "-c", START, str(ROOT)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -54,9 +54,9 @@ def evaluate(models: dict[str, str], **settings) -> dict:
             process.stdin.write(json.dumps({"models": models, **settings}) + "\n")
             process.stdin.flush()
             text = process.stdout.read()
-            process.wait()  # before standard input is closed, which would end it at once
+            process.wait()  # wait before standard input is closed, which would end the process at once
         except BrokenPipeError:
-            text = ""  # it ended at once; its status says why
+            text = ""  # the process ended at once; its exit status tells why
         except BaseException:  # Ctrl-C
             process.kill()
             raise

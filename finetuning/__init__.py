@@ -1,1 +1,1 @@
-"""What finetune.py is made of: GLUE's tasks and files, a classification head, its training, its tables."""
+"""The parts of finetune.py: GLUE's tasks and files, a classification head, its training and its tables."""

@@ -3,8 +3,8 @@
     DIR/MNLI/{train,dev_matched,dev_mismatched}.tsv
     DIR/{QQP,QNLI,SST-2,CoLA,MRPC,RTE,WNLI}/{train,dev}.tsv
 
-The test sets are not used: their labels are not public. MRPC may also lie there as its owner gives it out,
-MRPC/msr_paraphrase_train.txt, with GLUE's list of the pairs that are validation, MRPC/dev_ids.tsv.
+The test sets are not used, because their labels are not public. MRPC may also be given in the form of its
+owner: MRPC/msr_paraphrase_train.txt, with GLUE's list of validation pairs in MRPC/dev_ids.tsv.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task's examples: those for training, and the validation sets by name."""
+    """A task's training examples, and its validation sets by name."""
 
     task: Task
     train: list[Example]
@@ -38,7 +38,7 @@ class TaskData:
     left_out: int = 0  # malformed rows
 
     def fingerprint(self) -> str:
-        """Of all examples in order, wherever they came from."""
+        """A hash of all examples in order; it does not depend on their source."""
         digest = hashlib.blake2b(digest_size=16)
         for examples in (self.train, *self.validation.values()):
             for example in examples:
@@ -48,9 +48,9 @@ class TaskData:
 
 
 def read_folder(task: Task, folder: Path, max_bad_rows: int = 0) -> TaskData:
-    """The task's TSV files in `folder`/<title>. Raises DataError naming file and line.
+    """Reads the task's TSV files in `folder`/<title>. Raises DataError that names file and line.
 
-    max_bad_rows: so many malformed rows of a file are left out before they are an error.
+    max_bad_rows: the number of malformed rows that may be left out of a file; one more is an error.
     """
     place = folder / task.title
     if task.name == "mrpc" and not (place / "train.tsv").exists() and (place / MSR).exists():
@@ -65,7 +65,7 @@ def read_folder(task: Task, folder: Path, max_bad_rows: int = 0) -> TaskData:
 
 
 def read_hub(task: Task) -> TaskData:
-    """The task from the hub, through the package `datasets`. Raises DataError."""
+    """Reads the task from the hub with the package `datasets`. Raises DataError."""
     return TaskData(
         task,
         _from_hub(task, "train"),
@@ -79,7 +79,7 @@ def _from_hub(task: Task, split: str) -> list[Example]:
         rows = list(hub.library().load_dataset(HUB, task.name, split=split))
     except DataError:
         raise
-    except Exception as error:  # network, names, disk: the library has an error for each
+    except Exception as error:  # the library has its own errors for network, names and disk
         reason = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")
         raise DataError(
             f"{shown} could not be had from the Hugging Face hub ({reason}). Local files in GLUE's TSV "
@@ -103,7 +103,7 @@ def _from_hub(task: Task, split: str) -> list[Example]:
 
 
 def _read_msr(task: Task, place: Path, max_bad_rows: int) -> TaskData:
-    """Training and validation out of one file: GLUE's validation is what dev_ids.tsv lists."""
+    """Splits one file into training and validation: dev_ids.tsv lists GLUE's validation pairs."""
     ids = place / MSR_DEV
     if not ids.is_file():
         raise DataError(
@@ -124,9 +124,9 @@ def _read_msr(task: Task, place: Path, max_bad_rows: int) -> TaskData:
 
 
 def _read(task: Task, path: Path, max_bad_rows: int) -> tuple[list[tuple[Example, tuple]], int]:
-    """([(example, MRPC's pair of ids)], malformed rows that were left out).
+    """([(example, MRPC's pair of ids)], the number of malformed rows that were left out).
 
-    Tabs alone separate: a quotation mark is a character of the text, as GLUE's own readers have it.
+    Only tabs separate columns. A quotation mark is part of the text, as in GLUE's own readers.
     """
     lines, cut_off = _lines(path)
     if not lines:
@@ -154,7 +154,7 @@ def _read(task: Task, path: Path, max_bad_rows: int) -> tuple[list[tuple[Example
         else:
             wrong = _wrong_texts(texts)
         if cut_off and number == lines[-1][0] and header[-1] in task.columns:
-            # where the label stands last, what is left of it has been looked at
+            # if the label is the last column, a cut label was already reported as wrong
             wrong = wrong or "the file ends within this row, without a line break: it was cut off"
         if not wrong:
             pair = tuple(row.get(column, "") for column in MSR_IDS)
@@ -176,7 +176,7 @@ def _wrong_texts(texts: tuple) -> str | None:
         return "a text is missing"
     if found := CONTROL.search("".join(texts)):
         return f"a text holds the control character {ord(found[0]):#04x}: the file is damaged"
-    # one empty question of two occurs in QQP
+    # QQP has pairs with one empty question
     return None if any(text.strip() for text in texts) else "there is no text"
 
 
@@ -189,7 +189,7 @@ def _lines(path: Path) -> tuple[list[tuple[int, str]], bool]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: is not UTF-8 ({error.reason})") from None
-    # not splitlines, which also cuts at characters that a text may hold
+    # not splitlines, which also splits at characters that a text may contain
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     cut_off = bool(lines[-1].strip())
     while lines and not lines[-1].strip():

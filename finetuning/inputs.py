@@ -11,8 +11,8 @@ from data.tokenizer import Tokenizer
 from finetuning.glue import Example
 
 PORTION = 1024  # examples encoded at a time
-POOL = 50  # batches that are sorted by length together
-MULTIPLE = 8  # padded lengths are its multiples
+POOL = 50  # batches whose examples are sorted by length together
+MULTIPLE = 8  # padded lengths are multiples of this
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,11 @@ class Inputs:
 
 
 def encode(examples: list[Example], tokenizer: Tokenizer, max_length: int, shown: str) -> Inputs:
-    """End-of-text, as before every document in training, then the text; two are parted by a line break.
+    """Encodes each example as end-of-text, then its text or its two texts with a line break between them.
 
-    A single text is cut at its end, of a pair whichever is longer. `shown` names the progress bar. Raises
-    DataError where a text has no tokens in this tokenizer.
+    End-of-text also precedes every document in training. A single text is cut at its end; of a pair the
+    longer text is cut. shown: the label of the progress bar. Raises DataError if the tokenizer has no
+    tokens for a text.
     """
     parting = tokenizer.encode("\n")
     tokens, cut = [], 0
@@ -52,13 +53,15 @@ def encode(examples: list[Example], tokenizer: Tokenizer, max_length: int, shown
 
 
 def shortened(texts: tuple[list[int], ...], room: int) -> list[list[int]]:
-    """One or two texts, cut to `room` tokens together: token by token off the longer one's end, off the
-    second's where they are equally long.
+    """Cuts one or two texts to `room` tokens together.
+
+    Tokens are removed one by one from the end of the longer text, or of the second one if both are equally
+    long.
     """
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = texts
-    longest = room - room // 2  # what the first has where both are cut
+    longest = room - room // 2  # length of the first text if both are cut
     if len(first) + len(second) > room:
         length = max(longest, room - len(second))
         first = first[:length]
@@ -67,9 +70,9 @@ def shortened(texts: tuple[list[int], ...], room: int) -> list[list[int]]:
 
 
 def training_order(inputs: Inputs, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The batches of an epoch, as indices: every example once, shuffled, then similar lengths together.
+    """The batches of an epoch, as indices: every example once, shuffled, then grouped by similar length.
 
-    A function of its arguments alone. The last batch of a pool may be smaller.
+    The result depends on the arguments alone. The last batch of a pool may be smaller.
     """
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
     order = random.permutation(len(inputs))
@@ -87,7 +90,7 @@ def steps_in_epoch(inputs: Inputs, batch_size: int) -> int:
 
 
 def by_length(inputs: Inputs, batch_size: int) -> Iterator[np.ndarray]:
-    """Batches of indices for an evaluation, the longest first: if memory does not suffice, it shows."""
+    """Batches of indices for an evaluation, the longest first, so that lack of memory shows at once."""
     order = np.argsort([-len(tokens) for tokens in inputs.tokens], kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
@@ -98,7 +101,7 @@ def padded(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """-> tokens [B, T] int64, padded on the right; lengths [B] int64; labels [B] int64.
 
-    T is the longest length, rounded up so that a GPU meets few shapes, and at most `longest`.
+    T is the largest length, rounded up so that a GPU sees few shapes, and at most `longest`.
     """
     rows = [inputs.tokens[i] for i in indices]
     lengths = torch.tensor([len(row) for row in rows])

@@ -36,7 +36,7 @@ def predict(
 
 
 def evaluate(classifier, task: Task, validation: dict[str, Inputs], *keys) -> dict[str, dict[str, float]]:
-    """The loss, the accuracy and the task's metrics of each validation set; `keys`: as of `predict`."""
+    """The loss, accuracy and task's metrics on each validation set. keys: arguments of `predict`."""
     scores = {}
     for name, inputs in validation.items():
         predicted, loss = predict(classifier, inputs, *keys)
@@ -51,12 +51,12 @@ def finetune(
     classifier: Classifier, task: Task, train: Inputs, validation: dict[str, Inputs], padding: int,
     learning_rate: float, seed: int, config, device: torch.device, dtype: str, shown: str,
 ) -> dict:  # fmt: skip
-    """Train on `train`, score on `validation` after each epoch -> what came out, for JSON.
+    """Trains on `train`, scores on `validation` after each epoch, and returns the results for JSON.
 
-    config: finetune.py's. AdamW, linear warmup, then a straight line or half a cosine to 0; the same seed
-    gives the same batches, and on a CPU with the same number of threads the same weights. `best` is the
-    evaluation with the highest accuracy on the first validation set, the earliest of equals. A step whose
-    gradient is not finite is left out and counted.
+    config: that of finetune.py. The optimizer is AdamW with linear warmup and linear or cosine decay to 0.
+    The same seed gives the same batches, and on a CPU with the same number of threads the same weights.
+    `best` is the evaluation with the highest accuracy on the first validation set, the earliest of equals.
+    A step whose gradient is not finite is skipped and counted.
     """
     epochs = config.epochs or task.epochs
     total = epochs * steps_in_epoch(train, config.batch_size)
@@ -64,7 +64,7 @@ def finetune(
     optimizer = adamw(classifier, learning_rate, config.weight_decay, (config.beta1, config.beta2))
     micro = config.micro_batch_size or config.batch_size
     longest = classifier.model.config.block_size
-    torch.manual_seed(seed)  # of dropout
+    torch.manual_seed(seed)  # for dropout
     classifier.train()
     evaluations, step, start = [], 0, time.perf_counter()
     skipped = torch.zeros((), device=device)

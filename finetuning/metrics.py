@@ -1,4 +1,4 @@
-"""GLUE's metrics over classes 0, 1, ..: shares, not percent."""
+"""GLUE's metrics over classes 0, 1, .., as shares from 0 to 1 (Matthews: -1 to 1), not in percent."""
 
 import math
 
@@ -6,12 +6,12 @@ import numpy as np
 
 
 def accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
-    """int [N] each -> the share that agrees."""
+    """int [N] each -> the share of equal entries."""
     return float((predicted == true).mean())
 
 
 def f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Of class 1: 2 TP / (2 TP + FP + FN); 0 where no class 1 is predicted rightly."""
+    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 if there is no true positive."""
     both = int(((predicted == 1) & (true == 1)).sum())
     either = int((predicted == 1).sum()) + int((true == 1).sum())
     return 2 * both / either if both else 0.0
@@ -22,7 +22,7 @@ def matthews(predicted: np.ndarray, true: np.ndarray) -> float:
 
         (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN))
 
-    and 0 where one of the vectors is constant.
+    It is 0 if one of the vectors is constant.
     """
     table = [[int(((predicted == p) & (true == t)).sum()) for t in (0, 1)] for p in (0, 1)]
     (tn, fn), (fp, tp) = table
@@ -34,5 +34,5 @@ METRICS = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
 
 
 def majority(true: np.ndarray) -> float:
-    """The accuracy of always answering the commonest class."""
+    """The accuracy of always predicting the commonest class."""
     return float(np.bincount(true).max() / len(true))

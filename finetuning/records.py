@@ -1,7 +1,7 @@
-"""Finished results: a JSON file for each model, task, learning rate and seed, never overwritten.
+"""Finished results: one JSON file per model, task, learning rate and seed, never overwritten.
 
-out_dir/results/<model>/<task>_lr<rate>_seed<seed>.json holds what finetuning.loop.finetune returned,
-`model`, `task`, `settings` (what the result depends on), `data` (sizes, majority) and the environment.
+out_dir/results/<model>/<task>_lr<rate>_seed<seed>.json has the results of finetuning.loop.finetune,
+`model`, `task`, `settings` (on which the result depends), `data` (sizes, majority) and the environment.
 """
 
 import json
@@ -16,9 +16,9 @@ def place(out_dir: Path, model: str, task: str, learning_rate: float, seed: int)
 
 
 def read(path: Path, settings: dict) -> dict | None:
-    """A finished result; None where there is none yet.
+    """Reads a finished result; None if there is none yet.
 
-    Raises RunFolderError where it was made with other settings, or is damaged.
+    Raises RunFolderError if it was made with other settings or is damaged.
     """
     if not path.exists():
         return None
@@ -35,6 +35,6 @@ def read(path: Path, settings: dict) -> dict | None:
 
 
 def write(path: Path, record: dict):
-    """Whole or not at all. Raises OSError."""
+    """Writes a record atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(record, indent=1) + "\n")

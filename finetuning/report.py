@@ -9,7 +9,7 @@ Group = tuple[str, str, float]  # model, task, learning rate
 
 
 def groups(records: list[dict]) -> dict[Group, list[dict]]:
-    """The records of all seeds, by model, task and learning rate, in the order in which they come."""
+    """The records of all seeds, grouped by model, task and learning rate, in their order."""
     found: dict[Group, list[dict]] = {}
     for record in records:
         key = (record["model"], record["task"], record["settings"]["learning_rate"])
@@ -18,12 +18,12 @@ def groups(records: list[dict]) -> dict[Group, list[dict]]:
 
 
 def mean_and_deviation(values: list[float]) -> tuple[float, float | None]:
-    """The sample's standard deviation, which a single value does not have: None."""
+    """Mean and sample standard deviation; the latter is None for a single value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def cell(values: list[float], scale: float = 100.0) -> str:
-    """ "93.56 ± 0.24" of values between 0 and 1"""
+    """Formats values between 0 and 1 in percent: "93.56 ± 0.24"."""
     mean, deviation = mean_and_deviation([scale * value for value in values])
     return f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
@@ -42,7 +42,7 @@ def sets(records: list[dict]) -> list[str]:
 
 
 def chosen(records: list[dict]) -> dict[tuple[str, str], Group]:
-    """(model, task) -> the learning rate's group with the highest mean accuracy, the first of equals."""
+    """(model, task) -> the group (learning rate) with the highest mean accuracy, the first of equals."""
     best: dict[tuple[str, str], Group] = {}
     found = groups(records)
     for key, of_group in found.items():
@@ -53,8 +53,10 @@ def chosen(records: list[dict]) -> dict[tuple[str, str], Group]:
 
 
 def summary(records: list[dict]) -> str:
-    """A row a model, a column a task: accuracy of the best evaluation at the best learning rate, the best
-    mean of a column in bold; below it the majority class and the paper's rows.
+    """A table with one row per model and one column per task.
+
+    Cells are accuracies of the best evaluation at the best learning rate, with the best mean of a column in
+    bold. Below are the majority class and the paper's rows.
     """
     found, best = groups(records), chosen(records)
     models = list(dict.fromkeys(record["model"] for record in records))
@@ -83,7 +85,7 @@ def summary(records: list[dict]) -> str:
 
 
 def details(records: list[dict]) -> str:
-    """A row for each model, task, learning rate and validation set, with all metrics."""
+    """One row per model, task, learning rate and validation set, with all metrics."""
     rows, best = [], set(chosen(records).values())
     for (model, task, rate), of_group in groups(records).items():
         for name in sets(of_group):

@@ -1,4 +1,4 @@
-"""The models under study, and the tasks in their tokens."""
+"""The models to be fine-tuned, and the tasks encoded with their tokenizers."""
 
 import dataclasses
 import hashlib
@@ -12,13 +12,14 @@ from finetuning.inputs import Inputs, encode
 from training import pretrained
 from training.checkpoint import CheckpointError
 
-BASELINE_RATE, LADDERS_RATE = 2.5e-5, 1.25e-5  # CoFrGeNet, fine-tuning: baselines, models with fractions
-SHORTEST = 8  # tokens of an example that max_length may ask for
+# the CoFrGeNet papers' learning rates for baselines, and for their own models
+BASELINE_RATE, LADDERS_RATE = 2.5e-5, 1.25e-5
+SHORTEST = 8  # smallest max_length, in tokens
 
 
 @dataclass
 class Subject:
-    """A model under study. `weights`: what identifies them; `max_length`: of its examples, in tokens."""
+    """A model to be fine-tuned. weights: their identity; max_length: the longest example in tokens."""
 
     name: str
     source: pretrained.Source
@@ -31,9 +32,9 @@ class Subject:
 def open_subjects(
     models: list[str], which: str, rates: list[float] | None, max_length: int | None, dropout: float
 ) -> list[Subject]:
-    """The models, their weights read once to see that they can be.
+    """Opens the models and reads their weights once, to find damaged ones before any training.
 
-    rates: None takes the published one of each; max_length: at most so many tokens, None: block_size.
+    rates: None takes the published learning rate of each model. max_length: in tokens, None for block_size.
     Raises CheckpointError with everything that is wrong with the models.
     """
     subjects, wrong = [], []
@@ -61,7 +62,7 @@ def open_subjects(
 
 
 def shown_names(models: list[str]) -> list[str]:
-    """The last part of each path, or all of it where two models would have the same name.
+    """The last part of each path, or the whole path if two models would have the same name.
 
     Raises CheckpointError for a model that is named twice.
     """
@@ -76,7 +77,7 @@ Encoded = dict[tuple[str, int, str], dict[str, Inputs]]  # tokenizer, length, ta
 
 
 def encode_all(subjects: list[Subject], data: dict[str, TaskData]) -> Encoded:
-    """Once for all models that share a tokenizer and a length. Raises DataError."""
+    """Encodes the data once for all models that share a tokenizer and a length. Raises DataError."""
     encoded: Encoded = {}
     for subject in subjects:
         for name, of_task in data.items():

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task. A class is the place of its label in `labels`.
+    """A classification task. A class is the index of its label in `labels`.
 
-    columns: of the TSV files that hold the one or two texts; label: the column of the label.
-    labels: as the TSV files write them, in the hub's order of classes.
+    columns: the TSV columns with the one or two texts; label: the column with the label.
+    labels: as in the TSV files, in the hub's order of classes.
     validation: set -> (TSV file, split of the hub); the first set decides which evaluation is the best.
-    metrics: the official ones of GLUE, next to the accuracy, which the papers report for all tasks.
-    epochs: the papers state none; 10 for tasks with fewer than 10,000 training examples, 3 for the rest.
-    headerless: the columns of files that have no first line of names.
+    metrics: GLUE's official ones besides the accuracy, which the papers report for all tasks.
+    epochs: not in the papers; 10 for tasks with fewer than 10,000 training examples, else 3.
+    headerless: the column names of files without a header line.
     """
 
-    name: str  # here, and the configuration's name on the hub
-    title: str  # in tables, and the folder of the TSV files
+    name: str  # also the configuration's name on the hub
+    title: str  # the name in tables, and of the folder with the TSV files
     columns: tuple[str, ...]
     label: str
     labels: tuple[str, ...]

@@ -29,9 +29,9 @@ def linear_cross_entropy(
 
     h: [..., C], weight: [V, C], targets: [...] int64 below `columns`, or -100 for tokens that are not
     scored. If no token is scored, the loss is NaN. columns: the size of the vocabulary (None: V). Columns
-    beyond it are padding: they get no probability and a gradient of 0. Matrix products are in autocast's
-    dtype if it is enabled, else in h's. Sums over rows and over chunks are float32. Memory grows with
-    `chunk_bytes`, not with tokens times V. Differentiable once.
+    beyond it are padding: they get no probability and a gradient of 0.
+    Matrix products are in autocast's dtype if it is enabled, else in h's. Sums over rows and over chunks
+    are float32. Memory grows with `chunk_bytes`, not with tokens times V. Differentiable once.
     """
     dtype = product_dtype(h)
     columns = weight.shape[0] if columns is None else columns

@@ -23,9 +23,9 @@ def update_cache(held, new, pos):
     """Writes the rows of new tokens, and returns all rows that the newest of them may see.
 
     held: [.., rows, width], changed in place. Without a compiler, its last row must be that of the newest
-    token. new: [.., T, width]; pos: [T] int64, ascending. Returns [.., rows, width] in held's dtype, with
-    zeros in rows after the last of pos. Raises IndexError (on CUDA: a device-side assertion) if a position
-    is not below rows.
+    token. new: [.., T, width]; pos: [T] int64, ascending.
+    Returns [.., rows, width] in held's dtype, with zeros in rows after the last of pos.
+    Raises IndexError (on CUDA: a device-side assertion) if a position is not below rows.
     """
     held.index_copy_(-2, pos, new.to(held.dtype))
     if not torch.compiler.is_compiling():
@@ -37,9 +37,9 @@ def update_cache(held, new, pos):
 def of_token_before(new, pos=None, last=None):
     """Shifts rows by one token: each token gets the row of the previous token, the first one gets 0.
 
-    new: [B, T, width], one row per token -> [B, T, width]. last: in decoding, the cache's row of the token
-    before these: [B, 1, width], overwritten with the row of the newest token. pos: [T] int64, the positions
-    of the tokens, needed with last only.
+    new: [B, T, width], one row per token -> [B, T, width].
+    last: in decoding, the cache's row of the token before these: [B, 1, width]. It is overwritten with the
+    row of the newest token. pos: [T] int64, the positions of the tokens, needed with last only.
     """
     if last is None:
         return F.pad(new[:, :-1], (0, 0, 1, 0))

@@ -75,7 +75,8 @@ class SinusoidalPosition(NoPosition):
     x sqrt(C) + PE,   PE(n, 2i) = sin(n / 10000^(2i / C)),   PE(n, 2i + 1) = cos(n / 10000^(2i / C))
 
     A tied head uses the embedding without the factor. The embedding is initialised with standard deviation
-    1 / sqrt(C), so that x sqrt(C) has variance 1. If it were much smaller, the blocks would see little but sines.
+    1 / sqrt(C), so that x sqrt(C) has variance 1. If it were much smaller, the blocks
+    would see little but the sines.
     """
 
     def __init__(self, config):

@@ -1,26 +1,26 @@
-"""The docling data mix: the nine sources that the CoFrGeNet paper names, as far as they are public.
+"""Prepares the docling data mix: the nine sources that the CoFrGeNet paper names, as far as public.
 
     python data/docling_mix/prepare.py --stack_edu_files=PATH
     python data/docling_mix/prepare.py --sources=dclm2,dclm3plus,fineweb2,finemath,cosmopedia
 
-Each source becomes a data set of its own, and the --dataset=... that mixes them is printed at the end.
-Stopped or killed, the same command goes on where it was. The paper gives names and no more; what is read:
+Each source becomes a data set of its own. The --dataset=... that mixes them is printed at the end. After a
+stop or a kill, the same command continues. The paper gives names only. We read:
 
-    dclm2, dclm3plus    no published names. HuggingFaceTB/dclm-edu, which is DCLM with the scores of
-                        FineWeb-Edu's classifier: what has score 2, and what has 3 and more
+    dclm2, dclm3plus    not published under these names. HuggingFaceTB/dclm-edu, which is DCLM with the
+                        scores of FineWeb-Edu's classifier: documents with score 2, and with 3 or more
     fineweb2            "FineWeb-2-edu" is not published: HuggingFaceFW/fineweb-2, --languages in turn
     starcoder           bigcode/starcoderdata, --programming in turn; gated: accept its terms and log in
-    stack_edu           HuggingFaceTB/stack-edu holds ids only. The contents are Software Heritage's; the
-                        script on its page downloads them: give files with a column `text`
-    finemath            HuggingFaceTB/finemath, of its two qualities the better: finemath-4plus
-    infiwebmath         HuggingFaceTB/finemath, likewise: infiwebmath-4plus
+    stack_edu           HuggingFaceTB/stack-edu has ids only. The script on its page downloads the contents
+                        from Software Heritage: give them as files with a column `text`
+    finemath            HuggingFaceTB/finemath, the better of its two qualities: finemath-4plus
+    infiwebmath         HuggingFaceTB/finemath, the better of its two qualities: infiwebmath-4plus
     opc_math            OpenCoder-LLM/opc-fineweb-math-corpus
     cosmopedia          HuggingFaceTB/cosmopedia, its eight parts in turn
 
-The paper gives no weights. Ours follow the sizes of what is public, from trillions of tokens of web text to
-some five billion in the smallest source, but flatter: so that 100 billion tokens in all read none of them
-more than about once. They are 48 % web, 10 % other languages, 24 % code, 14 % math and 4 % synthetic text,
-and can be changed in --dataset.
+The paper gives no weights. Ours follow the public sizes, from trillions of tokens of web text to about five
+billion in the smallest source, but are flatter, so that 100 billion tokens in total read no source more
+than about once. They are 48 % web, 10 % other languages, 24 % code, 14 % math and 4 % synthetic text.
+Change them in --dataset.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ COSMOPEDIA = "auto_math_text khanacademy openstax stanford stories web_samples_v
 
 @dataclass
 class PrepareConfig:
-    """Nine sources -> OUT/<source>/<tokenizer>, each with train.bin, val.bin and what belongs to them."""
+    """Nine sources -> OUT/<source>/<tokenizer>, each a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/docling_mix"  # folder to write the sources' folders into
     sources: str = ",".join(WEIGHTS)  # which ones, separated by commas
@@ -77,7 +77,7 @@ class PrepareConfig:
 
 @dataclass
 class Source:
-    """The first two arguments of binary.prepare."""
+    """A source of documents: the first two arguments of binary.prepare."""
 
     documents: Callable[..., Iterator[str | None]]
     about: dict
@@ -100,7 +100,7 @@ def main(config: PrepareConfig) -> None:
 
 
 def open_sources(config: PrepareConfig, names: list[str]) -> dict[str, Source]:
-    """The sources, each of which has given a document; DataError that names all that cannot be had."""
+    """Opens the sources and reads a first document of each. Raises DataError that names all that fail."""
     found: dict[str, Source] = {}
     failed: dict[str, str] = {}
     for name in names:
@@ -128,8 +128,10 @@ def from_hub(
     score: Callable[[int], bool] | None = None,
     hint: str = "The hub needs network. Run the same command again when it is back",
 ) -> Source:
-    """A data set of the hub: one configuration or folder, or a document of several in turn. `score` decides
-    by the column edu_int_score which documents are taken."""
+    """A data set of the hub: one configuration or folder, or several, one document of each in turn.
+
+    score: decides from the column edu_int_score whether a document is taken.
+    """
     parts = [(None, folder) for folder in folders] or [(config, None) for config in configs]
 
     def document(row: dict, place: str) -> str | None:

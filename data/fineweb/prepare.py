@@ -1,13 +1,13 @@
-"""FineWeb: English web pages; as the ExPE paper's protocol has it, only those of at least 4000 tokens.
+"""Prepares FineWeb, English web pages: by default those of at least 4000 tokens, as in the ExPE paper.
 
     python data/fineweb/prepare.py
     python data/fineweb/prepare.py --min_tokens=0 --max_tokens=10_000_000_000 --out=data/fineweb/all
 
-The first line writes 600 million training tokens, and validation and test splits of about 50 million each:
-the text of a document decides its split, so these two are met as nearly as some thousands of documents can.
-Documents that are too short are counted as left out. The paper counts in tokens of Llama's SentencePiece
-tokenizer of 32,000; here a tokenizer is a byte-level BPE. Read from the Hugging Face hub as a stream.
-Stopped or killed, the same command goes on where it was.
+The first command writes 600 million training tokens, and validation and test splits of about 50 million
+each. The text of a document decides its split, so the sizes of these two are approximate. Documents that
+are too short are counted as left out. The paper counts tokens of Llama's SentencePiece tokenizer of 32,000;
+here a tokenizer is a byte-level BPE. The data are streamed from the Hugging Face hub. After a stop or a
+kill, the same command continues.
 """
 
 import os
@@ -26,7 +26,7 @@ NAME = "HuggingFaceFW/fineweb"
 
 @dataclass
 class PrepareConfig:
-    """FineWeb -> train.bin, val.bin, test.bin and what belongs to them."""
+    """FineWeb -> a data set with train.bin, val.bin, test.bin and meta.json."""
 
     out: str = "data/fineweb/gpt2"  # folder to write
     hub_config: str = "sample-100BT"  # a random sample (also 10BT, 350BT), default (all), or one crawl

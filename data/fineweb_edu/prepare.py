@@ -1,8 +1,8 @@
-"""FineWeb-Edu: web pages that a classifier found instructive. 10 billion tokens in the default sample.
+"""Prepares FineWeb-Edu: web pages that a classifier rated as educational, 10 billion tokens by default.
 
     python data/fineweb_edu/prepare.py --max_tokens=1_000_000_000
 
-Read from the Hugging Face hub as a stream. Stopped or killed, the same command goes on where it was.
+The data are streamed from the Hugging Face hub. After a stop or a kill, the same command continues.
 """
 
 import os
@@ -21,7 +21,7 @@ NAME = "HuggingFaceFW/fineweb-edu"
 
 @dataclass
 class PrepareConfig:
-    """FineWeb-Edu -> train.bin, val.bin and what belongs to them."""
+    """FineWeb-Edu -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/fineweb_edu/gpt2"  # folder to write
     hub_config: str = "sample-10BT"  # sample-10BT, sample-100BT, sample-350BT, default (all) or a crawl

@@ -1,14 +1,15 @@
-"""GneissWeb: the web pages of FineWeb that IBM's filters of quality let through, up to 35 billion tokens.
+"""Prepares GneissWeb: the web pages of FineWeb that pass IBM's quality filters, up to 35 billion tokens.
 
     python data/gneissweb/prepare.py
     python data/gneissweb/prepare.py --hub_config=CC-MAIN-2024-10 --bloom=PATH --max_tokens=1_000_000_000
 
-GneissWeb is no data set that can be read but a Bloom filter of 28 GB which knows the ids of its documents:
-FineWeb is streamed from the Hugging Face hub, and what the filter knows is kept. The filter is downloaded
-into the hub's cache and has to fit into memory. Like every Bloom filter it also lets a few strangers pass.
-By default it is applied to FineWeb's random sample of 100 billion tokens: all of FineWeb comes crawl by
-crawl, and its first 35 billion tokens would be those of a few months. IBM's data set also cuts repeated
-passages out of documents, which ids cannot tell. Stopped or killed, the same command goes on where it was.
+GneissWeb is not published as text but as a Bloom filter of 28 GB over the ids of its documents. FineWeb is
+streamed from the Hugging Face hub, and documents whose ids pass the filter are kept. The filter is
+downloaded into the hub's cache and must fit into memory. Like every Bloom filter, it also passes a few
+wrong documents. By default it is applied to FineWeb's random sample of 100 billion tokens: the whole of
+FineWeb is ordered by crawl, so its first 35 billion tokens would come from a few months. IBM's data set
+also has repeated passages removed from documents, which ids cannot tell. After a stop or a kill, the same
+command continues.
 """
 
 import hashlib
@@ -27,13 +28,13 @@ from data import DataError, binary, files, hub  # noqa: E402
 
 FINEWEB = "HuggingFaceFW/fineweb"
 FILTER = "ibm-granite/GneissWeb.bloom"
-PROBE = 100_000  # the right filter knows more than half of the documents
+PROBE = 100_000  # documents to test the filter on: the right one knows more than half of them
 HINT = "The hub needs network. Run the same command again when it is back"
 
 
 @dataclass
 class PrepareConfig:
-    """FineWeb, filtered to GneissWeb -> train.bin, val.bin and what belongs to them."""
+    """FineWeb, filtered to GneissWeb -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/gneissweb/gpt2"  # folder to write
     hub_config: str = "sample-100BT"  # of FineWeb: a random sample, default (all crawls in turn), one crawl
@@ -80,7 +81,7 @@ def main(config: PrepareConfig) -> None:
 
 
 class Selection:
-    """The text of a row whose id the filter knows, None of any other."""
+    """Returns the text of a row whose id the filter knows, and None for any other row."""
 
     def __init__(self, bloom):
         self.bloom = bloom
@@ -100,7 +101,7 @@ class Selection:
 
 
 def hash_id(document_id: str) -> int:
-    """The hash that the filter was made with. Other protocols pickle the same id to other bytes."""
+    """The hash that the filter was made with; it depends on the pickle protocol."""
     digest = hashlib.sha256(pickle.dumps(document_id, protocol=4)).digest()
     return int.from_bytes(digest[:16], "big", signed=True)
 
@@ -120,20 +121,20 @@ def load_filter(path: str | None):
 
 
 def download_filter() -> str:
-    """Path of the hub's filter in the hub's cache; asks for memory and disk before it downloads."""
+    """Downloads the hub's filter into its cache, and returns the path. Checks memory and disk first."""
     import huggingface_hub  # comes with `datasets`
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
         listed = huggingface_hub.HfApi().model_info(FILTER, files_metadata=True).siblings
-        largest = max(listed, key=lambda file: file.size or 0)  # beside it lie a card and the like
+        largest = max(listed, key=lambda file: file.size or 0)  # the others are small, such as the card
         require_memory(largest.size)
         if not isinstance(huggingface_hub.try_to_load_from_cache(FILTER, largest.rfilename), str):
             require_space(Path(HF_HUB_CACHE), largest.size, "the filter")
         return huggingface_hub.hf_hub_download(FILTER, largest.rfilename)
     except DataError:
         raise
-    except Exception as error:  # the library has an error for each thing that can be wrong with a network
+    except Exception as error:  # the library has many kinds of network errors
         raise DataError(
             f"the filter {FILTER} cannot be downloaded: {type(error).__name__}: {error}\n{HINT}, or give "
             "the filter as --bloom=PATH"
@@ -150,15 +151,15 @@ def require_memory(size: int) -> None:
 
 
 def available_memory() -> int:
-    """Bytes: what the system calls available, no more than the limit of a container."""
+    """Available memory in bytes, at most the limit of the container."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError):  # no Linux
+    except (OSError, ValueError, KeyError):  # not Linux
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no container, or "max"
+    except (OSError, ValueError):  # not in a container, or its limit is "max"
         return free
 
 

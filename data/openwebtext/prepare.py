@@ -1,11 +1,11 @@
-"""OpenWebText, the open remake of GPT-2's training text: 8,013,769 web pages.
+"""Prepares OpenWebText, the open remake of GPT-2's training text: 8,013,769 web pages.
 
     python data/openwebtext/prepare.py
 
-Read from the Hugging Face hub as a stream, in whichever of three forms the hub has it: the data set under
-its name, the hub's own conversion to Parquet, or the 21 archives (.tar of .xz of .txt files) that it was
-made from. Stopped or killed, the same command goes on where it was. nanoGPT counts 9,035,582,198 training
-tokens in it; its split is another than ours.
+It is streamed from the Hugging Face hub, in the first of three forms that the hub has: the data set itself,
+the hub's own conversion to Parquet, or the 21 archives (.tar of .xz of .txt files) that it was made from.
+After a stop or a kill, the same command continues. nanoGPT counts 9,035,582,198 training tokens with a
+different split.
 """
 
 import os
@@ -29,7 +29,7 @@ KNOWN_DOCUMENTS = 8_013_769
 
 @dataclass
 class PrepareConfig:
-    """OpenWebText -> train.bin, val.bin and what belongs to them."""
+    """OpenWebText -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/openwebtext/gpt2"  # folder to write
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
@@ -59,11 +59,11 @@ def open_archives():
 
 
 def read_archives(urls: list[str]) -> Iterator[dict]:
-    """The pages as rows. Runs of blank lines are cut to one, as the data set under its name has them."""
+    """The pages as rows. Runs of blank lines are reduced to one, as in the data set itself."""
     import fsspec  # comes with `datasets`
 
     for url in urls:
-        # block_size 0: one connection from the first byte to the last, instead of a request for each part
+        # block_size 0: one connection for the whole file, instead of one request per part
         with fsspec.open(url, block_size=0) as file, tarfile.open(fileobj=file, mode="r|") as outer:
             for packed in outer:
                 if not packed.name.endswith(".xz"):

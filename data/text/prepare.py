@@ -1,12 +1,12 @@
-"""Any text: local files, or a data set of the Hugging Face hub by name.
+"""Prepares any text: local files, or a data set of the Hugging Face hub by name.
 
     python data/text/prepare.py --input=books/*.txt,more.jsonl --out=data/text/books
     python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
 
-Files are .txt, .jsonl, .json (a list of objects, or an object a line), .csv and .parquet; all but Parquet
-may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator cuts it;
-line endings are read as \\n. In the other formats each row is a document, and --field names the column that
-holds its text. Files are read as a stream: memory holds a few documents per worker, never a whole data set.
+Files are .txt, .jsonl, .json (a list of objects, or one object per line), .csv and .parquet. All but
+Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator
+splits it; line endings are read as \\n. In the other formats each row is a document, and --field names the
+column with its text. Files are streamed: only a few documents per worker are in memory.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from data.compressed import MAX_EXPANSION  # noqa: E402
 
 @dataclass
 class PrepareConfig:
-    """Local files or a data set of the hub -> train.bin, val.bin and what belongs to them."""
+    """Local files or a data set of the hub -> a data set with train.bin, val.bin and meta.json."""
 
     input: str  # files, folders or globs, separated by commas; or the name of one data set of the hub
     out: str  # folder to write
@@ -64,7 +64,7 @@ def main(config: PrepareConfig) -> None:
 
 
 def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], dict]:
-    """How to start the documents over, and what meta.json says of where they come from."""
+    """A function that starts the documents from the beginning, and their origin for meta.json."""
     names = [name.strip() for name in config.input.split(",") if name.strip()]
     if len(names) == 1 and not files.looks_local(names[0]):
         source = {"hub": names[0], "config": config.hub_config, "split": config.hub_split}

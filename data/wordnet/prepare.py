@@ -1,9 +1,9 @@
-"""WordNet 3.0 as a dictionary: 147,306 entries, 31 MB, free to use with its notice kept.
+"""Prepares WordNet 3.0 as a dictionary: 147,306 entries, 31 MB, free to use with its notice kept.
 
     python data/wordnet/prepare.py
     python data/wordnet/prepare.py --deb=dict-wn_3.0-37_all.deb
 
-They come out of the Debian package `dict-wn` (downloaded, not installed), one document per entry, with the
+They come from the Debian package `dict-wn` (downloaded, not installed), one document per entry, with the
 line breaks and the indentation of the dictionary.
 """
 
@@ -26,7 +26,7 @@ DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/" 
 
 @dataclass
 class PrepareConfig:
-    """The entries of WordNet -> train.bin, val.bin and what belongs to them."""
+    """The entries of WordNet -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/wordnet/gpt2"  # folder to write
     deb: str | None = None  # the Debian package as a file; without it, apt-get downloads it
@@ -57,7 +57,7 @@ def fetch_entries(deb: str | None) -> list[str]:
 
 
 def number(digits: str) -> int:
-    """dictd writes numbers in base 64."""
+    """Reads a number in dictd's base 64."""
     value = 0
     for digit in digits:
         value = 64 * value + DIGITS.index(digit)
