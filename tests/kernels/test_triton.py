@@ -44,8 +44,8 @@ def test_the_backend_is_refused_where_it_cannot_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = ModelConfig(cf_backend="triton")
     assert config.check() == [
-        "cf_backend=triton needs a GPU; without one, TRITON_INTERPRET=1 in the environment runs it slowly, "
-        "for tests"
+        "cf_backend=triton needs a GPU; for tests without one, set TRITON_INTERPRET=1 in the environment "
+        "(slow)"
     ]
     with pytest.raises(ValueError, match="cf_backend=triton needs a GPU"):
         backend.use_triton("triton", torch.ones(1))
