@@ -1,7 +1,7 @@
 # Overlay for the CoFrGeNet papers' models: as printed. The clamp at 0.01 with equation 9 as its gradient;
 # in evaluation, ladders clipped to their ranges in training; tokens attend to earlier tokens only;
-# N(0, 0.02) and weight decay for all weights, as in nanoGPT. Intercepts, which are not in print, start
-# where the model below has them.
+# N(0, 0.02) and weight decay for all weights, as in nanoGPT. Print does not say where the intercepts
+# start: they keep the start of the model below.
 #   python train.py config/cofrgenet.py config/ablate/as_printed.py --out_dir=out/as_printed
 cf_pole = "clamp"
 cf_eps = 0.01
