@@ -113,7 +113,10 @@ class ModelConfig:
             if name not in registry:
                 wrong.append(_unknown(key, name, registry))
             else:
-                wrong += registry[name].validate(self)
+                part = registry[name]
+                if unknown := set(part.keys) - {field.name for field in dataclasses.fields(ModelConfig)}:
+                    wrong.append(f"{part.__name__}.keys names {', '.join(sorted(unknown))}: no config key")
+                wrong += part.validate(self)
         position, attention = POSITION.get(self.position), ATTENTION.get(self.attention)
         if position and attention and position.needs_queries_and_keys and not attention.queries_and_keys:
             wrong.append(

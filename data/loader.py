@@ -275,7 +275,7 @@ def _how_to_prepare(folder: Path) -> str:
     data/NAME/SOURCE/X belongs to a script that prepares several sources.
     """
     own, of_several = folder.parent / "prepare.py", folder.parent.parent / "prepare.py"
-    named = "with the options that the config file's first lines name, if they do"
+    named = "with the options that the head of the config file names, if any"
     if own.is_file():
         return f"run: python {own} --out={folder}, {named}"
     if of_several.is_file():

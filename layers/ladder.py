@@ -230,7 +230,7 @@ class LadderEnsemble(Ladders):
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
         """L d p for the ladders, L d for their intercepts, p q for U (q more with its own), L q for V."""
-        affine = linear * (n_in + config.cf_linear_intercept) * n_out
+        affine = (n_in + config.cf_linear_intercept) * n_out if linear else 0
         if config.cf_control != "none":
             return affine + (config.cf_control == "constant") * n_out
         return ladders * depth * (n_in + has_intercepts(config)) + affine + project * ladders * n_out

@@ -406,5 +406,6 @@ def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
         changed[:, s:] += torch.randn(2, 17 - s, 24)
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32), torch.no_grad():
             before, after = layer(x), layer(changed)
+        assert before.shape == x.shape
         assert torch.equal(before[:, :s], after[:, :s])
         assert not torch.equal(before[:, s:], after[:, s:])

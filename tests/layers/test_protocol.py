@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from architecture import ModelConfig
-from layers import ATTENTION, FFN
+from architecture import OF_ALL, ModelConfig
+from layers import ATTENTION, FFN, POSITION
 from layers.protocol import ChannelMixer, TokenMixer
 from model import GPT, flops_per_token, parameter_counts
 
@@ -125,6 +125,33 @@ def test_keys_that_no_part_reads():
     parts = {"attention": "decaying", "ffn": "bilinear", "position": "none", "ffn_hidden": 7}
     assert ModelConfig(**parts).unused_keys() == []
     assert ModelConfig(**parts, cf_depth=5, n_kv_head=1).unused_keys() == ["n_kv_head=1", "cf_depth=5"]
+
+
+class Reader:
+    """A config that notes what is read of it."""
+
+    def __init__(self, config):
+        self.config, self.read = config, set()
+
+    def __getattr__(self, key):
+        self.read.add(key)
+        return getattr(self.config, key)
+
+
+@pytest.mark.parametrize("registry", [ATTENTION, FFN, POSITION])
+def test_a_part_lists_the_keys_that_it_reads(registry, tiny):
+    """Otherwise ablate.py would not vary them, and a key that matters would be called without effect."""
+    for name, part in registry.items():
+        for control in ("none", "zero", "constant"):
+            seen = Reader(tiny(cf_control=control, token_shift=True, cattn_content=True))
+            part(seen)
+            part.parameter_count(seen)
+            assert seen.read <= {*part.keys, *OF_ALL}, name
+
+
+def test_a_key_that_does_not_exist_is_a_mistake(mine, monkeypatch):
+    monkeypatch.setattr(Bilinear, "keys", ("ffn_hiden",))
+    assert mine.check() == ["Bilinear.keys names ffn_hiden: no config key"]
 
 
 def test_it_takes_no_more_tokens_than_it_says(mine):
