@@ -212,10 +212,6 @@ class CAttnM(TokenMixer):
                     f"cattn_value_heads={of_values} of n_head={config.n_head} needs cattn_heads=1 or a "
                     f"multiple of {config.n_head // of_values}, not {heads}"
                 )
-        if config.cf_ladder == "elementwise":
-            wrong.append(
-                f"attention={config.attention} needs cf_ladder=inner: its scores are no map of coordinates"
-            )
         return wrong
 
     @classmethod

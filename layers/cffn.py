@@ -31,7 +31,7 @@ class CffnGated(ChannelMixer):
     h of a GLU is `ffn_hidden` wide, None: as wide as x.
     """
 
-    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
+    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -56,7 +56,7 @@ class CffnGated(ChannelMixer):
         glu = config.cffn_gate in GLUS
         ranks = config.cf_control == "none" or config.cffn_gate == "glu"
         keys = ("cffn_gate", "cf_linear_intercept", *ladder.keys_read(config))
-        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ranks, *_shape_key(config))
+        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ranks)
 
     def residual_outputs(self):
         return [self.V] if self.kind == "glu" else list(filter(None, (self.ladders.V, self.ladders.U)))
@@ -67,16 +67,6 @@ class CffnGated(ChannelMixer):
         if self.V is not None:
             y = self.V(y.to(self.V.weight.dtype))
         return self.dropout(y)
-
-    @classmethod
-    def validate(cls, config):
-        if config.cf_ladder == "inner":
-            return []
-        if config.cffn_gate == "glu":
-            return ["cffn_gate=glu needs cf_ladder=inner: its fractions have no projection of their own"]
-        if CffnGated.hidden(config) != config.n_embd:
-            return ["cf_ladder=elementwise needs h as wide as n_embd: leave ffn_hidden out"]
-        return []
 
     @staticmethod
     def hidden(config):
@@ -115,7 +105,7 @@ class CffnGated(ChannelMixer):
 class CffnProduct(ChannelMixer):
     """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
-    keys = ("cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
+    keys = ("cf_ladders", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -128,7 +118,7 @@ class CffnProduct(ChannelMixer):
     @classmethod
     def keys_read(cls, config):
         ladders = ("cf_ladders",) * (config.cf_control == "none")
-        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config), *_shape_key(config))
+        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config))
 
     def residual_outputs(self):
         return list(filter(None, (self.first.U, self.first.V)))
@@ -155,7 +145,7 @@ class CffnAdded(ChannelMixer):
     but for biases it has as many parameters as as many ladders of depth 2.
     """
 
-    keys = ("ffn_hidden", "cf_ladders", "cf_ladder", *ladder.KEYS)
+    keys = ("ffn_hidden", "cf_ladders", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -174,7 +164,7 @@ class CffnAdded(ChannelMixer):
     @classmethod
     def keys_read(cls, config):
         own = "cf_ladders" if config.cf_control == "none" else "ffn_hidden"
-        return (own, *ladder.keys_read(config), *_shape_key(config))
+        return (own, *ladder.keys_read(config))
 
     def residual_outputs(self):
         return list(filter(None, (self.U1, self.ladders.V, self.down)))
@@ -209,8 +199,3 @@ class CffnAdded(ChannelMixer):
         p, ladders = config.n_embd, config.cf_ladders
         ensemble = LadderEnsemble.flops_per_token(config, p, p, ladders, config.cf_depth, linear=False)
         return 4 * p * p + 6 * p * CffnAdded.units(config) + ensemble
-
-
-def _shape_key(config):
-    """cf_ladder has an effect where there are ladders."""
-    return ("cf_ladder",) * (config.cf_control == "none")
