@@ -64,7 +64,6 @@ class ModelConfig:
     cf_linear_intercept: bool = False  # the linear part of an ensemble, a_0, has an intercept too
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or d divisions as written
     cf_backend: Literal["auto", "torch", "triton"] = "auto"  # the code; auto: Triton's kernels on a GPU
-    cf_ladder: Literal["inner", "elementwise"] = "inner"  # ladders of all of x, or of each coordinate
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_control: Literal["none", "zero", "constant"] = "none"  # replace fractions by 0 or constants
     cffn_gate: Literal["self", "glu_collapsed"] = "self"  # cffn_gated: what h is

@@ -51,7 +51,7 @@ class CAttnM(TokenMixer):
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
         self.heads, self.collapsed = heads_of(config), self.is_collapsed(config)
-        self.strict, self.backend = config.cattn_strict, config.cf_backend
+        self.strict, self.backend = self.is_strict(config), config.cf_backend
         width, ladders = config.n_embd, self.heads * config.cf_ladders
         self.ladders = LadderEnsemble(
             config, width, ladders, ladders, config.cf_depth, linear=not self.collapsed, project=False
@@ -173,6 +173,10 @@ class CAttnM(TokenMixer):
         return config.cattn_scores == "collapsed"
 
     @classmethod
+    def is_strict(cls, config) -> bool:
+        return config.cattn_strict
+
+    @classmethod
     def rank_of(cls, config) -> int:
         """Rows of the columns in each head: what the scores of a token are a linear map of."""
         if not cls.is_collapsed(config):
@@ -212,10 +216,6 @@ class CAttnM(TokenMixer):
                     f"cattn_value_heads={of_values} of n_head={config.n_head} needs cattn_heads=1 or a "
                     f"multiple of {config.n_head // of_values}, not {heads}"
                 )
-        if config.cf_ladder == "elementwise":
-            wrong.append(
-                f"attention={config.attention} needs cf_ladder=inner: its scores are no map of coordinates"
-            )
         return wrong
 
     @classmethod

@@ -29,10 +29,6 @@ class CAttnRelative(CAttnM):
         *("cattn_content", "token_shift"),
     )
 
-    def __init__(self, config, layer=0):
-        super().__init__(config, layer)
-        self.strict = False
-
     def hold_content(self, config, ladders):
         maps = maps_of(config)
         self.content = nn.Linear(config.n_embd, ladders, bias=False) if maps > 0 else None
@@ -84,6 +80,10 @@ class CAttnRelative(CAttnM):
 
     @classmethod
     def is_collapsed(cls, config):
+        return False
+
+    @classmethod
+    def is_strict(cls, config):
         return False
 
     @classmethod

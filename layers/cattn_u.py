@@ -43,7 +43,7 @@ class CAttnU(Ladders, TokenMixer):
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
         self.b0 = nn.Parameter(torch.empty(shape)) if config.cf_linear_intercept else None
-        self.hold_ladders(config, config.cf_depth, shape, shape, shape, 1, shape)
+        self.hold_ladders(config, config.cf_depth, shape, shape, 1, shape)
         self.M = nn.Parameter(torch.empty(2, packed_size(config.block_size)))
         self.dropout = nn.Dropout(config.dropout)
 

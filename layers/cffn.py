@@ -28,7 +28,7 @@ class CffnGated(ChannelMixer):
     h of a GLU is `ffn_hidden` wide, None: as wide as x.
     """
 
-    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
+    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -50,7 +50,7 @@ class CffnGated(ChannelMixer):
     def keys_read(cls, config):
         glu, ladders = is_glu(config), config.cf_control == "none"
         keys = ("cffn_gate", "cf_linear_intercept", *ladder.keys_read(config))
-        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ladders, *_shape_key(config))
+        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ladders)
 
     def residual_outputs(self):
         return list(filter(None, (self.ladders.V, self.ladders.U)))
@@ -59,12 +59,6 @@ class CffnGated(ChannelMixer):
         gate = self.gate(x)
         h = F.silu(gate) * self.up(x) if self.is_glu else torch.sigmoid(gate) * x
         return self.dropout(self.ladders(h))
-
-    @classmethod
-    def validate(cls, config):
-        if config.cf_ladder == "elementwise" and cls.hidden(config) != config.n_embd:
-            return ["cf_ladder=elementwise needs h as wide as n_embd: leave ffn_hidden out"]
-        return []
 
     @staticmethod
     def hidden(config):
@@ -97,7 +91,7 @@ class CffnGated(ChannelMixer):
 class CffnProduct(ChannelMixer):
     """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
-    keys = ("cf_ladders", "cf_ladder", "cf_linear_intercept", *ladder.KEYS)
+    keys = ("cf_ladders", "cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -110,7 +104,7 @@ class CffnProduct(ChannelMixer):
     @classmethod
     def keys_read(cls, config):
         ladders = ("cf_ladders",) * (config.cf_control == "none")
-        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config), *_shape_key(config))
+        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config))
 
     def residual_outputs(self):
         return list(filter(None, (self.first.U, self.first.V)))
@@ -137,7 +131,7 @@ class CffnAdded(ChannelMixer):
     but for biases it has as many parameters as as many ladders of depth 2.
     """
 
-    keys = ("ffn_hidden", "cf_ladders", "cf_ladder", *ladder.KEYS)
+    keys = ("ffn_hidden", "cf_ladders", *ladder.KEYS)
     has_ladders = True
 
     def __init__(self, config):
@@ -156,7 +150,7 @@ class CffnAdded(ChannelMixer):
     @classmethod
     def keys_read(cls, config):
         own = "cf_ladders" if config.cf_control == "none" else "ffn_hidden"
-        return (own, *ladder.keys_read(config), *_shape_key(config))
+        return (own, *ladder.keys_read(config))
 
     def residual_outputs(self):
         return list(filter(None, (self.U1, self.ladders.V, self.down)))
@@ -196,8 +190,3 @@ class CffnAdded(ChannelMixer):
 def is_glu(config) -> bool:
     """Whether h of the gated Cffn is a GLU, which has two maps."""
     return config.cffn_gate == "glu_collapsed"
-
-
-def _shape_key(config):
-    """cf_ladder has an effect where there are ladders."""
-    return ("cf_ladder",) * (config.cf_control == "none")

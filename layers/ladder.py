@@ -111,10 +111,8 @@ class Ladders(Drawn):
     still; `depth_parameters` returns them. With cf_intercept=none there are no b_k.
     """
 
-    def hold_ladders(
-        self, config, depth, weight_shape, bias_shape, fraction_shape, fan_in, constant_shape, start=0.5
-    ):
-        """fan_in: how many inputs a partial denominator sums over.
+    def hold_ladders(self, config, depth, weight_shape, shape, fan_in, constant_shape, start=0.5):
+        """shape: that of the ladders. fan_in: how many inputs a partial denominator sums over.
 
         cf_control=zero holds nothing. cf_control=constant holds `constant`, which is initialised to
         `start`: by default about the value of a fraction at initialisation.
@@ -125,8 +123,8 @@ class Ladders(Drawn):
         self.intercept = config.cf_intercept
         intercepts = self.depth if has_intercepts(config) else 0
         self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
-        self.b = nn.ParameterList(torch.empty(bias_shape) for _ in range(intercepts))
-        self.fraction = Fraction(config, fraction_shape) if self.depth else None
+        self.b = nn.ParameterList(torch.empty(shape) for _ in range(intercepts))
+        self.fraction = Fraction(config, shape) if self.depth else None
         constant = config.cf_control == "constant"
         self.constant = nn.Parameter(torch.empty(constant_shape)) if constant else None
         self.start = start
@@ -164,10 +162,6 @@ class LadderEnsemble(Ladders):
     n_in = p and n_out = q are the widths of x and y. With project=False there is no V and n_out must
     be `ladders`: y = U x + z (the form inside CAttnM's scores). With linear=False there is no U.
 
-    cf_ladder=elementwise, an ablation: ladders of one variable, for each coordinate c of x its own,
-    a_k^{j,c} = W_k[j,c] x_c + b_k[j] and y_c = (U x)_c + sum_j V[c,j] z_{j,c}. As many parameters; p
-    times as many fractions, and activations in proportion. Needs p = q and V.
-
     cf_control=zero: y = U x, and 0 without U. cf_control=constant: a learned vector in place of V z or z.
     """
 
@@ -177,16 +171,12 @@ class LadderEnsemble(Ladders):
             raise ValueError(
                 f"without a projection the width {n_out} must be the number of ladders {ladders}"
             )
-        self.elementwise = config.cf_ladder == "elementwise"
-        if self.elementwise and not (project and n_in == n_out):
-            raise ValueError("cf_ladder=elementwise needs a projection and outputs as wide as the inputs")
         self.n_in, self.ladders, self.projects = n_in, ladders, project
         self.U = nn.Linear(n_in, n_out, bias=config.cf_linear_intercept) if linear else None
         projects = project and config.cf_control == "none"
         self.V = nn.Linear(ladders, n_out, bias=False) if projects else None
-        fractions, fan_in = ((ladders, n_in), 1) if self.elementwise else ((ladders,), n_in)
-        shapes = (ladders, n_in), (ladders,), fractions
-        self.hold_ladders(config, depth, *shapes, fan_in, (n_out,), 0.0 if project else 0.5)
+        start = 0.0 if project else 0.5
+        self.hold_ladders(config, depth, (ladders, n_in), (ladders,), n_in, (n_out,), start)
 
     def forward(self, x):
         """x: [..., n_in] -> y: [..., n_out], in the type that the linear maps give."""
@@ -197,35 +187,29 @@ class LadderEnsemble(Ladders):
             constant = self.constant.to(product_dtype(x)) if self.projects else self.constant
             return constant if linear is None else linear + constant
         z = self.fractions(x)
-        if self.elementwise:
-            z = (z * self.V.weight.T).sum(-2).to(x.dtype)
-        elif self.V is not None:
+        if self.V is not None:
             z = self.V(z.to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
 
     def fractions(self, x):
-        """x: [..., n_in] -> z: [..., L] (elementwise: [..., L, n_in]), float32 (float64 for float64)."""
+        """x: [..., n_in] -> z: [..., L], float32 (float64 for float64)."""
         return self.fraction(self.partial_denominators(x))
 
     def partial_denominators(self, x):
-        """x: [..., n_in] -> a: [..., d, L] (elementwise: [..., d, L, n_in]), a view of a tensor in which d
-        comes first, then L: so the fraction works on whole rows of memory.
+        """x: [..., n_in] -> a: [..., d, L], a view of a tensor in which d comes first, then L: so the
+        fraction works on whole rows of memory.
 
         Never rounded to half precision, whatever autocast says.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
-        weight, bias = torch.stack(list(self.W)).to(dtype), None
-        if self.b:
-            bias = torch.stack(list(self.b)).to(dtype)[(..., *[None] * (x.dim() - 1))]
-        if self.elementwise:
-            shape = (self.depth, self.ladders, *[1] * (x.dim() - 1), self.n_in)
-            a = x.to(dtype) * weight.view(shape)
-            return (a if bias is None else a + bias[..., None]).movedim((0, 1), (-3, -2))
+        weight = torch.stack(list(self.W)).to(dtype)
         with without_autocast(x):
             a = weight.flatten(0, 1) @ x.reshape(-1, self.n_in).to(dtype).T
         a = a.view(self.depth, self.ladders, *x.shape[:-1])
-        # a sum beside the product is fused with the fraction; in it, it costs more than the product
-        return (a if bias is None else a + bias).movedim((0, 1), (-2, -1))
+        if self.b:
+            # a sum beside the product is fused with the fraction; in it, it costs more than the product
+            a = a + torch.stack(list(self.b)).to(dtype)[(..., *[None] * (x.dim() - 1))]
+        return a.movedim((0, 1), (-2, -1))
 
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):
@@ -237,9 +221,7 @@ class LadderEnsemble(Ladders):
 
     @staticmethod
     def flops_per_token(config, n_in, n_out, ladders, depth, linear=True, project=True):
-        """Matrix products only (two FLOPs a weight). The fraction itself is O(L d) and not counted;
-        elementwise all but U is element by element, O(L d p), and not counted either.
-        """
-        if config.cf_ladder == "elementwise" or config.cf_control != "none":
+        """Matrix products only (two FLOPs a weight). The fraction itself is O(L d) and not counted."""
+        if config.cf_control != "none":
             return 2 * linear * n_in * n_out
         return 2 * (ladders * depth * n_in + linear * n_in * n_out + project * ladders * n_out)

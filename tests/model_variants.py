@@ -15,7 +15,7 @@ OPTIONS = [
     {"cffn_gate": "glu_collapsed"},
 ]
 OPTIONS += [{"cf_intercept": "none", "cf_linear_intercept": True}, {"cattn_scores": "collapsed"}]
-OPTIONS += [{"cf_ladder": "elementwise"}, {"cattn_heads": 3, "cattn_strict": True}]
+OPTIONS += [{"cattn_heads": 3, "cattn_strict": True}]
 # of the block around the mixers; one ffn is enough for them
 BLOCKS = [
     {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},

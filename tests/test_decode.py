@@ -58,9 +58,8 @@ OPTIONS = [
     {"attention": "synthesizer", "synthesizer_proj": False, "bias": True},
     {"attention": "synthesizer", "n_head": 2},
     {"attention": "softmax", "ffn": "cffn_product"},
-    {"attention": "cattn_m", "ffn": "cffn_added", "cf_ladder": "inner", "tie_embeddings": False},
+    {"attention": "cattn_m", "ffn": "cffn_added", "tie_embeddings": False},
     {"attention": "softmax", "ffn": "cffn_gated", "cffn_gate": "glu_collapsed"},
-    {"attention": "cattn_u", "ffn": "swiglu", "cf_ladder": "elementwise"},
 ]
 LEGAL = [{"attention": a, "position": p} for a, p in itertools.product(ATTENTION, POSITION)] + OPTIONS
 LEGAL = [

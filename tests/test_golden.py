@@ -68,7 +68,6 @@ VARIANTS |= {
     "cattn_relative content": ["--attention=cattn_relative", "--cattn_content=True", "--token_shift=True"],
     "control": ["--attention=cattn_u", "--ffn=cffn_product", "--cf_control=zero"],
     "control constant": ["--attention=cattn_u", "--ffn=cffn_product", "--cf_control=constant"],
-    "elementwise": ["--ffn=cffn_gated", "--cf_ladder=elementwise"],
     # without biases some ladders are clamped from the start; a wide eps keeps their gradients small
     **{
         f"clamp {key}": [

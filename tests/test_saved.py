@@ -117,6 +117,7 @@ def test_a_form_that_is_gone_is_refused_by_its_name():
     ("keys", "message"),
     [
         ({"cf_pole_grad": "exact"}, "cf_pole_grad=exact has left: commit 466f118 is the last"),
+        ({"cf_ladder": "elementwise"}, "cf_ladder=elementwise has left: commit 466f118 is the last"),
         ({"cf_pole": "smooth"}, "cf_pole=smooth has left"),
         ({"ffn": "cffn_gated", "cffn_gate": "glu"}, "cffn_gate=glu has left"),
         ({"cffn_proj": True}, "cffn_proj=True has left"),

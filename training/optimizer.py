@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from layers.ladder import LadderEnsemble, Ladders
+from layers.ladder import Ladders
 from layers.protocol import Mixer
 
 MOMENTUM = 0.95
@@ -54,12 +54,9 @@ def hidden_matrices(model) -> list[nn.Parameter]:
     one hidden vector to another. All else stays with AdamW: the embedding, the head and positions,
     whose rows are updated each on its own; ladder weights W_k and b_k, in which a row is one ladder and
     depths wake at different times; CAttnM's columns and the Synthesizer's W_1 and W_2, stacks indexed by
-    head and position; CAttnU's M, two packed triangles; the V of an elementwise ladder; and vectors.
+    head and position; CAttnU's M, two packed triangles; and vectors.
     """
-    ensembles = [module for module in model.blocks.modules() if isinstance(module, LadderEnsemble)]
-    tables = {id(ensemble.V) for ensemble in ensembles if ensemble.elementwise}
-    linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
-    return [module.weight for module in linear if id(module) not in tables]
+    return [module.weight for module in model.blocks.modules() if isinstance(module, nn.Linear)]
 
 
 def _groups(model, weight_decay, decay_ladders, matrices) -> list[dict]:

@@ -127,18 +127,12 @@ def test_counts_parameters(intercept, affine):
         config = ModelConfig(**keys)
         expected = LadderEnsemble.parameter_count(config, 8, n_out, 3, 3, linear, project)
         assert sum(p.numel() for p in made.parameters()) == expected
-    inner, elementwise = (
-        LadderEnsemble.parameter_count(ModelConfig(cf_ladder=name), 8, 8, 3, 4)
-        for name in ("inner", "elementwise")
-    )
-    assert inner == elementwise == 3 * 8 * (4 + 1) + 3 * 4 + 8 * 8  # L p (d + 1) + L d + p^2
-    assert sum(p.numel() for p in ensemble(8, 8, 3, 4, cf_ladder="elementwise").parameters()) == inner
+    square = LadderEnsemble.parameter_count(ModelConfig(), 8, 8, 3, 4)
+    assert square == 3 * 8 * (4 + 1) + 3 * 4 + 8 * 8  # L p (d + 1) + L d + p^2
 
 
-@pytest.mark.parametrize("cf_ladder", ["inner", "elementwise"])
-def test_nanogpt_weights_without_intercepts(cf_ladder):
-    keys = {"cf_init": "nanogpt", "cf_intercept": "none", "cf_ladder": cf_ladder}
-    made = LadderEnsemble(ModelConfig(**keys), 256, 256, 7, 3)
+def test_nanogpt_weights_without_intercepts():
+    made = LadderEnsemble(ModelConfig(cf_init="nanogpt", cf_intercept="none"), 256, 256, 7, 3)
     made.init_weights()
     assert [name for name, _ in made.named_parameters() if "b." in name] == []
     assert [[tuple(p.shape) for p in depth] for depth in made.depth_parameters()] == [[(7, 256)]] * 3
@@ -170,47 +164,6 @@ def test_where_intercepts_start_is_independent_of_the_weights(cf_init, std, inte
     assert made.U.bias.shape == (64,)
     assert (made.U.bias == 0).all()
     assert [len(depth) for depth in made.depth_parameters()] == [2, 2, 2]
-
-
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("linear", [True, False])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_elementwise_ladders_equal_a_loop_over_coordinates(depth, linear, biased):
-    keys = {"cf_pole": "positive", "cf_floor": 0.3, "cf_intercept": "one" if biased else "none"}
-    made = ensemble(8, 8, 3, depth, linear, dtype=torch.float64, cf_ladder="elementwise", **keys)
-    x = torch.randn(2, 7, 8, dtype=torch.float64)
-    expected = x @ made.U.weight.T if linear else torch.zeros_like(x)
-    for j in range(3):
-        for c in range(8):
-            a = [made.W[k][j, c] * x[..., c] + (made.b[k][j] if biased else 0.0) for k in range(depth)]
-            z = continued_fraction_naive(torch.stack(a, dim=-2), "positive", floor=0.3)
-            expected[..., c] += made.V.weight[c, j] * z
-    torch.testing.assert_close(made(x), expected)
-
-
-def test_elementwise_ladders_start_without_poles():
-    """Each partial denominator sums over one input: std(a) is 0.1 again."""
-    made = LadderEnsemble(ModelConfig(cf_ladder="elementwise"), 64, 64, 7, 3)
-    made.init_weights()
-    a = made.partial_denominators(torch.randn(2000, 64))
-    assert a.shape == (2000, 3, 7, 64)
-    assert a.mean().item() == pytest.approx(1, abs=0.02)
-    assert a.std().item() == pytest.approx(0.1, rel=0.1)
-
-
-def test_elementwise_ladders_are_not_rounded_to_half_precision():
-    made = ensemble(16, 16, depth=7, cf_ladder="elementwise")
-    x = torch.randn(50, 16).bfloat16()
-    with torch.autocast("cpu", torch.bfloat16):
-        z = made.fractions(x)
-    exact = ensemble(16, 16, depth=7, cf_ladder="elementwise", dtype=torch.float64)
-    torch.testing.assert_close(z.double(), exact.fractions(x.double()), rtol=1e-4, atol=1e-5)
-
-
-def test_elementwise_ladders_need_a_projection_and_outputs_as_wide_as_inputs():
-    for sizes in ({"n_out": 5}, {"n_out": 3, "project": False}, {"n_in": 3, "n_out": 3, "project": False}):
-        with pytest.raises(ValueError, match="as wide as the inputs"):
-            ensemble(cf_ladder="elementwise", **sizes)
 
 
 def test_the_fraction_follows_the_config():
@@ -278,9 +231,8 @@ def test_recording_a_range_twice_changes_nothing():
     assert torch.equal(fraction.z_max, once[1])
 
 
-@pytest.mark.parametrize("cf_ladder", ["inner", "elementwise"])
-def test_a_hook_on_the_fraction_sees_the_partial_denominators(cf_ladder):
-    made = ensemble(8, 8, cf_ladder=cf_ladder)
+def test_a_hook_on_the_fraction_sees_the_partial_denominators():
+    made = ensemble()
     seen = []
     made.fraction.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
     x = torch.randn(2, 7, 8)

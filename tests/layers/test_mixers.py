@@ -208,30 +208,6 @@ def test_cffn_added_without_biases(tiny, dtype):
     check(drawn(CffnAdded(tiny(cf_intercept="none"))), oracle, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_elementwise_ladders(tiny, dtype):
-    def ladders(w, prefix, depth, h):
-        """V z, one coordinate after the other: each is an ensemble of one input and one output."""
-        columns = []
-        for c in range(h.shape[-1]):
-            own = {name: v[:, c : c + 1] if ".W." in name else v for name, v in w.items()}
-            columns.append(fractions(own, prefix, depth, h[..., c : c + 1]) @ w[f"{prefix}.V.weight"][c])
-        return torch.stack(columns, dim=-1)
-
-    def gated(w, x):
-        h = torch.sigmoid(x @ w["gate.weight"].T) * x
-        return h @ w["ladders.U.weight"].T + ladders(w, "ladders", 3, h)
-
-    def product(w, x):
-        parts = [(name, depth) for name, depth in (("first", 3), ("second", 4))]
-        first, second = (x @ w[f"{n}.U.weight"].T + ladders(w, n, depth, x) for n, depth in parts)
-        return first * second
-
-    config = tiny(cf_ladder="elementwise")
-    check(drawn(CffnGated(config)), gated, dtype)
-    check(drawn(CffnProduct(config)), product, dtype)
-
-
 @pytest.mark.parametrize(
     ("registry", "name", "keys"),
     [
@@ -241,7 +217,6 @@ def test_elementwise_ladders(tiny, dtype):
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed"}),
         (FFN, "cffn_product", {}),
-        (FFN, "cffn_product", {"cf_ladder": "elementwise"}),
         (FFN, "cffn_added", {}),
     ],
 )
@@ -265,7 +240,6 @@ def test_a_control_is_the_module_whose_fractions_are_zero(tiny, monkeypatch, reg
         (FFN, "cffn_gated", {"cffn_gate": "self"}),
         (FFN, "cffn_gated", {"cffn_gate": "glu_collapsed"}),
         (FFN, "cffn_product", {}),
-        (FFN, "cffn_product", {"cf_ladder": "elementwise"}),
         (FFN, "cffn_added", {}),
     ],
 )
@@ -390,14 +364,13 @@ def test_dropout_acts_on_the_output(tiny, ffn):
         {},
         {"cf_pole": "clamp", "cf_depth": 2, "cattn_strict": True},
         {"cf_intercept": "none", "cf_impl": "ladder"},
-        {"cf_ladder": "elementwise"},
     ],
 )
 def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
     """Perturb token s: outputs before s stay the same to the bit, some output from s on changes."""
     config = tiny(**{"attention" if registry is ATTENTION else "ffn": name}, **keys)
     if config.check():
-        assert (name[:7], config.cf_ladder) == ("cattn_m", "elementwise") or name == "cattn_relative"
+        assert name == "cattn_relative"
         return
     layer = drawn(registry[name](config), 0.5).eval()
     x = layer_norm(torch.randn(2, 17, 24), (24,))

@@ -9,7 +9,7 @@ from training.optimizer import adamw, muon, orthogonalised
 VARIANTS = [{"attention": a, "ffn": f, "bias": True} for a, f in itertools.product(ATTENTION, FFN)]
 VARIANTS += [
     {"ffn": "cffn_gated", "cffn_gate": "glu_collapsed"},
-    {"ffn": "cffn_added", "cf_ladder": "elementwise", "position": "expe", "expe_learned": "random"},
+    {"ffn": "cffn_added", "position": "expe", "expe_learned": "random"},
     {"attention": "cattn_m", "cattn_proj": True, "tie_embeddings": False},
 ]
 
@@ -58,8 +58,6 @@ def test_what_muon_takes(build, keys):
     *others, matrices = muon(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     maps = {"qkv", "proj", "value", "up", "down", "gate", "U", "V", "U1", "U2"}
-    if "cf_ladder" in keys:
-        maps.remove("V")
     found = {names[id(p)] for p in matrices["params"]}
     expected = (name for name in names.values() if name.startswith("blocks."))
     assert found == {n for n in expected if n.endswith(".weight") and n.split(".")[-2] in maps}

@@ -66,7 +66,7 @@ def test_wakes_at_the_first_step_that_the_definition_allows():
 VARIANTS = [
     {"attention": "cattn_m", "ffn": "cffn_product"},
     {"attention": "cattn_u", "ffn": "cffn_gated"},
-    {"attention": "softmax", "ffn": "cffn_added", "cf_ladder": "elementwise", "cf_init": "nanogpt"},
+    {"attention": "softmax", "ffn": "cffn_added", "cf_init": "nanogpt"},
 ]
 
 
