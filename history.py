@@ -28,13 +28,13 @@ def config_of_today(saved: dict, known: set[str] | None = None) -> dict:
     values = _intercepts(dict(saved))
     for key, value in GONE.items():
         if (found := values.pop(key, value)) != value:
-            raise _refused(f"{key}={found}", "has left")
+            raise _refused(f"{key}={found}")
     if values.get("ffn") == "cffn_gated" and values.get("cffn_gate") == "glu":
-        raise _refused("cffn_gate=glu", "has left")
+        raise _refused("cffn_gate=glu")
     if values.get("attention") == "cattn_c":
-        raise _refused("attention=cattn_c", "has left")
+        raise _refused("attention=cattn_c")
     if values.get("cf_pole") in ("absolute", "smooth", "soft_clamp"):
-        raise _refused(f"cf_pole={values['cf_pole']}", "has left")
+        raise _refused(f"cf_pole={values['cf_pole']}")
     if "key_shift" in values:
         values["token_shift"] = values.pop("key_shift")
     values = _relative(_control(values))
@@ -85,16 +85,16 @@ def _relative(values: dict) -> dict:
         return values
     relative, content = values.pop("cattn_relative", False), values.get("cattn_content", False)
     if content and not relative:
-        raise _refused("cattn_content=True without cattn_relative=True", "has left")
+        raise _refused("cattn_content=True without cattn_relative=True")
     if relative and values.get("cattn_strict", False):
-        raise _refused("cattn_relative=True with cattn_strict=True", "has left")
+        raise _refused("cattn_relative=True with cattn_strict=True")
     if relative:
         values["attention"] = "cattn_relative"
     return values
 
 
-def _refused(what: str, why: str) -> ValueError:
-    return ValueError(f"{what} {why}: commit {LAST_BEFORE_SWEEP} is the last that computes that model")
+def _refused(what: str) -> ValueError:
+    return ValueError(f"{what} has left: commit {LAST_BEFORE_SWEEP} is the last that computes that model")
 
 
 def weights_of_today(weights: dict) -> dict:

@@ -74,7 +74,7 @@ class Cache:
 class GPT(nn.Module):
     """A decoder-only language model; its head is tied to the embedding unless tie_embeddings=False.
 
-    Build it under `torch.device("meta")` for the accounts alone; call `init_weights()` to draw the
+    Build it under `torch.device("meta")` for its shapes alone; call `init_weights()` to draw the
     weights. Raises ValueError where the config is not sound or has no vocab_size.
     """
 

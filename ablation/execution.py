@@ -138,11 +138,11 @@ def ended(plan: Plan, run: Planned, status: int, asked: bool) -> str:
 
 
 def command(run: Planned, folder: Path, defaults: dict) -> list[str]:
-    """The command line of a run: the keys that are not at train.py's defaults, whatever file they are from,
-    so that a file that is edited meanwhile changes nothing.
+    """The command line of a run: the data set, and the keys that are not at train.py's defaults, whatever
+    file they are from, so that a file that is edited meanwhile changes nothing.
     """
-    own = {"out_dir", "resume"}
-    given = {key: value for key, value in run.config.items() if key not in own and value != defaults[key]}
+    own, always = {"out_dir", "resume"}, {"dataset"}  # a command that names nothing is refused
+    given = {k: v for k, v in run.config.items() if k not in own and (k in always or v != defaults[k])}
     keys = [f"--{key}={value}" for key, value in given.items()]
     return [sys.executable, str(TRAIN), *keys, f"--out_dir={folder / run.name}", "--resume=True"]
 

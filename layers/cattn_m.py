@@ -244,7 +244,7 @@ class CAttnM(TokenMixer):
 
     @classmethod
     def _ensemble(cls, config):
-        """What the accounts of the ensemble are asked for."""
+        """The arguments with which the ensemble counts its parameters and FLOPs."""
         ladders = heads_of(config) * config.cf_ladders
         linear = not cls.is_collapsed(config)
         return config, config.n_embd, ladders, ladders, config.cf_depth, linear, False

@@ -37,13 +37,7 @@ class CffnGated(ChannelMixer):
         self.is_glu = is_glu(config)
         self.gate = nn.Linear(width, hidden, bias=False)
         self.up = nn.Linear(width, hidden, bias=False) if self.is_glu else None
-        self.ladders = LadderEnsemble(
-            config,
-            hidden,
-            n_out=width,
-            ladders=ladders,
-            depth=config.cf_depth,
-        )
+        self.ladders = LadderEnsemble(config, hidden, width, ladders, config.cf_depth)
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod

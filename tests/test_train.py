@@ -20,6 +20,7 @@ from training import checkpoint, hardware, reporting, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
+from training.inputs import saved_config
 from training.log import RunFolderError, draw_losses, open_run, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,6 +156,15 @@ def test_resume_from_nothing_starts_from_scratch(run, capsys):
     _, records = run("new", "--max_iters=2", "--resume=True")
     assert [r["step"] for r in records if "loss" in r] == [1, 2]
     assert "holds no checkpoint: starting from scratch" in capsys.readouterr().out
+
+
+def test_resuming_a_folder_that_is_none_names_its_neighbour(run, capsys, tmp_path):
+    """Where nothing else is named; a first start with the same command as a later one is no mistake."""
+    run("speeches", "--max_iters=2")
+    said = refused(capsys, [], "--resume=True", f"--out_dir={tmp_path / 'speechs'}")
+    assert "speechs has no checkpoint to go on from" in said
+    assert f"did you mean {tmp_path / 'speeches'}?" in said
+    assert saved_config({"resume": True, "out_dir": str(tmp_path / "new"), "n_layer": 2}) is None
 
 
 def test_resume_with_another_configuration_is_refused(run, arguments, capsys, tmp_path):

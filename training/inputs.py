@@ -27,16 +27,16 @@ def saved_config(given: dict) -> Path | dict | None:
     a run that starts from another model's weights has its architecture.
 
     Without a checkpoint there is nothing to resume, and nothing of an earlier start counts. Raises
-    ConfigError where such a run would start anew, on data that nobody has named.
+    ConfigError where such a run would start anew and nothing but its folder is named.
     """
     folder = Path(given.get("out_dir", TrainConfig.out_dir))
     if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
         return folder / "config.json"
-    if given.get("resume") and "dataset" not in given:
+    if given.get("resume") and given.keys() <= {"resume", "out_dir"}:
         runs = [str(run.parent) for run in folder.parent.glob("*/ckpt")]
         near = difflib.get_close_matches(str(folder), runs, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        missing = "has no checkpoint to go on from, and no dataset is named for a new run"
+        missing = "has no checkpoint to go on from, and no config file or key says what to train anew"
         raise ConfigError([f"resume: {folder} {missing}{hint}"])
     if not given.get("init_from"):
         return None

@@ -6,7 +6,9 @@ import subprocess
 
 from ablation import execution
 from ablation.plan import Plan
+from ablation.product import Planned
 from tests.ablation.planned_runs import planned
+from training.config import DEFAULTS
 
 
 class Counting:
@@ -90,3 +92,10 @@ def test_why_an_attempt_failed(tmp_path):
     assert execution.reason(output, 1) == "KeyError: 'x'"
     assert execution.reason(output, -9) == "killed by SIGKILL"
     assert execution.reason(tmp_path / "none", 3) == "status 3"
+
+
+def test_a_run_at_all_defaults_still_names_its_data(tmp_path):
+    """A command of a folder and --resume=True alone is refused where the folder holds no checkpoint."""
+    run = Planned("a", "a", dict(DEFAULTS))
+    given = execution.command(run, tmp_path, DEFAULTS)[2:]
+    assert f"--dataset={DEFAULTS['dataset']}" in given
