@@ -31,7 +31,7 @@ WIDE = 256
 # scores per thread that exist at a time on a CPU: 1 MB in float32, which fits into a core's cache
 TILE = 2**18
 # the Triton kernels keep a tile's rows of y and columns of F in registers, at full rank
-LARGEST_RANK = 64
+LARGEST_RANK = 32
 
 
 def shared_attention(
