@@ -43,7 +43,7 @@ def _dot(a, b, WIDE: tl.constexpr, total=None):
 
 @triton.jit
 def _load(pointer, first, values, stride, count, width, TILE: tl.constexpr, EDGE: tl.constexpr):
-    """Loads rows first .. first + TILE - 1 of a matrix whose columns are contiguous; zeros beyond its edges.
+    """Loads TILE rows from `first` on of a matrix whose columns are contiguous; zeros beyond its edges.
 
     EDGE: whether rows from `count` on may be among them.
     """
@@ -148,8 +148,8 @@ def _attend(
     if BY_POSITION:
         k = _load_parts(k_ptr, start, S, COLUMNS)
     if BY_DISTANCE:
-        far = _load_parts(f_ptr, row - start + COLUMNS, S, COLUMNS)
-        near = _load_parts(f_ptr, row - start, S, COLUMNS)
+        far = _load_parts(f_ptr, row - start, S, COLUMNS)
+        near = _load_parts(f_ptr, row - start - COLUMNS, S, COLUMNS)
     scores = _scores(q, k, far, near, 1, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE)
     columns = start + tl.arange(0, COLUMNS)
     if MASKED:
@@ -244,18 +244,20 @@ def _weights(
 
 @triton.jit
 def _through(
-    weights, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-    AXIS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, WIDE: tl.constexpr,
+    weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+    AXIS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dS = A (dP - delta) of the same tile, with dP = dO v^T"""
-    through = tl.zeros((TILE, TILE), tl.float32)
-    for start in range(0, width, CHUNK):
-        values = start + tl.arange(0, CHUNK)
-        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
-        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
-        through = (
-            _dot(grad, tl.trans(v), WIDE, through) if AXIS == 1 else _dot(v, tl.trans(grad), WIDE, through)
-        )
+    """dS = A (dP - delta) of the same tile, with dP = dO v^T. grad, v: their first CHUNK columns."""
+    through = _dot(grad, tl.trans(v), WIDE) if AXIS == 1 else _dot(v, tl.trans(grad), WIDE)
+    if not WHOLE:
+        for start in range(CHUNK, width, CHUNK):
+            values = start + tl.arange(0, CHUNK)
+            grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+            v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
+            if AXIS == 1:
+                through = _dot(grad, tl.trans(v), WIDE, through)
+            else:
+                through = _dot(v, tl.trans(grad), WIDE, through)
     rows = row + tl.arange(0, TILE)
     delta = tl.load(delta_ptr + rows, rows < length, other=0.0)
     return weights * (through - (delta[:, None] if AXIS == 1 else delta[None, :]))
@@ -268,11 +270,12 @@ def columns_kernel(
     k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t, grad_v_b, grad_v_h, grad_v_t,
     S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
     BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
-    OF_V: tl.constexpr, OF_K: tl.constexpr,
+    WHOLE: tl.constexpr, OF_V: tl.constexpr, OF_K: tl.constexpr,
 ):  # fmt: skip
     """What a tile of columns receives from all rows.
 
-    OF_V: a chunk of grad_v = A^T dO, [B, H, length, width]; OF_K: grad_k = dS^T y, [B H, length, R] float32.
+    OF_V: a chunk of grad_v = A^T dO, [B, H, length, width]. OF_K: grad_k = dS^T y, [B H, length, R]
+    float32. Both at a time only if one chunk is all (WHOLE).
     """
     chunks = tl.cdiv(width, CHUNK) if OF_V else 1
     column = tl.program_id(0) // chunks * TILE
@@ -286,23 +289,25 @@ def columns_kernel(
     lse_ptr += sequence * length
     delta_ptr += sequence * length
     k = _load_parts(k_ptr + batch * k_b + head * k_h, column, S, TILE)
+    if OF_K:
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
     grad_v, grad_k = tl.zeros((TILE, CHUNK), tl.float32), tl.zeros((TILE, S), tl.float32)
     for row in range(column, length, TILE):
         q = _load_parts(q_ptr, row, S, TILE)
         far, near = k, k
         if BY_DISTANCE:
-            far = _load_parts(f_ptr, row - column + TILE, S, TILE)
-            near = _load_parts(f_ptr, row - column, S, TILE)
+            far = _load_parts(f_ptr, row - column, S, TILE)
+            near = _load_parts(f_ptr, row - column - TILE, S, TILE)
         weights = _weights(
             q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, BY_DISTANCE, WIDE
         )
+        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
         if OF_V:
-            grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
             grad_v = _dot(weights, grad, WIDE, grad_v)
         if OF_K:
             through = _through(
-                weights, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-                0, TILE, CHUNK, WIDE,
+                weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+                0, TILE, CHUNK, WHOLE, WIDE,
             )  # fmt: skip
             grad_k = _dot(through, q, WIDE, grad_k)
     columns = column + tl.arange(0, TILE)
@@ -322,7 +327,7 @@ def rows_kernel(
     heads, length, width, padded, R,
     k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
     S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
-    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """grad_y = dS times columns, for a tile of rows: [B H, length, R] float32"""
     row = (tl.cdiv(length, TILE) - 1 - tl.program_id(0)) * TILE
@@ -335,20 +340,23 @@ def rows_kernel(
     lse_ptr += sequence * length
     delta_ptr += sequence * length
     q = _load_parts(q_ptr + sequence * padded * S, row, S, TILE)
+    values = tl.arange(0, CHUNK)
+    grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
     grad_y = tl.zeros((TILE, S), tl.float32)
     for column in range(0, row + 1, TILE):
         k, far, near = q, q, q
         if BY_POSITION:
             k = _load_parts(k_ptr, column, S, TILE)
         if BY_DISTANCE:
-            far = _load_parts(f_ptr, row - column + TILE, S, TILE)
-            near = _load_parts(f_ptr, row - column, S, TILE)
+            far = _load_parts(f_ptr, row - column, S, TILE)
+            near = _load_parts(f_ptr, row - column - TILE, S, TILE)
         weights = _weights(
             q, k, far, near, lse_ptr, row, column, length, 1, TILE, BY_POSITION, BY_DISTANCE, WIDE
         )
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
         through = _through(
-            weights, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-            1, TILE, CHUNK, WIDE,
+            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+            1, TILE, CHUNK, WHOLE, WIDE,
         )  # fmt: skip
         if BY_POSITION:
             grad_y = _dot(through, k, WIDE, grad_y)
@@ -366,7 +374,7 @@ def diagonals_kernel(
     heads, length, width, padded, R,
     k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
     S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
-    BY_POSITION: tl.constexpr, WIDE: tl.constexpr,
+    BY_POSITION: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """What the tiles on a diagonal add to the gradient of F, both [B H, length, R] float32.
 
@@ -382,20 +390,24 @@ def diagonals_kernel(
     grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
     lse_ptr += sequence * length
     delta_ptr += sequence * length
-    far = _load_parts(f_ptr + head * f_h, distance + TILE, S, TILE)
-    near = _load_parts(f_ptr + head * f_h, distance, S, TILE)
+    far = _load_parts(f_ptr + head * f_h, distance, S, TILE)
+    near = _load_parts(f_ptr + head * f_h, distance - TILE, S, TILE)
     further, nearer = tl.zeros((TILE, S), tl.float32), tl.zeros((TILE, S), tl.float32)
+    values = tl.arange(0, CHUNK)
     for row in range(distance, length, TILE):
+        column = row - distance
         q = _load_parts(q_ptr, row, S, TILE)
         k = q
         if BY_POSITION:
-            k = _load_parts(k_ptr, row - distance, S, TILE)
+            k = _load_parts(k_ptr, column, S, TILE)
         weights = _weights(
-            q, k, far, near, lse_ptr, row, row - distance, length, 0, TILE, BY_POSITION, True, WIDE
-        )
+            q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, True, WIDE
+        )  # fmt: skip
+        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
         through = _through(
-            weights, grad_ptr, v_ptr, delta_ptr, row, row - distance, length, width, grad_t, v_t,
-            0, TILE, CHUNK, WIDE,
+            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+            0, TILE, CHUNK, WHOLE, WIDE,
         )  # fmt: skip
         through = _turned(through, 0, TILE)
         mask = _further(0, TILE)

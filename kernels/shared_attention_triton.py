@@ -16,77 +16,81 @@ from kernels import attention_tiles_triton as tiles
 from kernels import split
 from kernels.backend import INTERPRETED
 
-LARGEST_RANK = 32
 LOG2E = 1.4426950408889634
-REGISTERS = 128  # per thread, so that an SM holds at least 512 threads
+PADDING = 128  # operands are padded to a multiple, which every height of a tile divides
+BEFORE = 64  # rows of zeros before distance 0, for tiles on the diagonal: the largest tile by distance
 
 
 class Launch(NamedTuple):
-    """Sizes of a kernel's tiles, its warps, and how many tiles it loads ahead."""
+    """Rows, columns and chunk of values of a kernel's tiles, its warps, and the registers of a thread."""
 
     rows: int
     columns: int
     chunk: int
     warps: int
-    stages: int
+    registers: int
 
     @property
     def options(self):
-        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": REGISTERS}
+        return {"num_warps": self.warps, "num_stages": 2, "maxnreg": self.registers}
 
 
-def launches(half: bool, roomy: bool, width: int, rank: int, by_distance: bool) -> tuple[Launch, Launch]:
-    """The forward and the backward launch. roomy: 227 KiB of shared memory, not 99.
+def launches(half: bool, hopper: bool, width: int, rank: int, by_distance: bool) -> tuple[Launch, ...]:
+    """Launches of forward_kernel, of columns_kernel for values in several chunks, and of the other kernels.
 
-    Chosen so that registers and shared memory suffice. Not tuned: no GPU has run them.
+    Chosen by the registers and the shared memory that the compiler reports: with at most 8 ranks and half
+    precision, forward keeps to 128 registers, so that four programs of 128 threads fit on an SM, and
+    nothing spills. They are not tuned: no GPU has run them.
     """
-    chunk = max(16, triton.next_power_of_2(width))
+    width = max(16, triton.next_power_of_2(width))
     if not half:
-        side = Launch(32, 32, min(chunk, 64), 4, 2)
-        return side, side
-    backward = Launch(64, 64, min(chunk, 64), 4, 2)
+        backward = Launch(32, 32, min(width, 32), 4, 255)
+        return Launch(32, 32, min(width, 64), 4, 255), backward, backward
+    registers = 128 if rank <= 8 else 168
+    side = 64 if hopper and rank <= 8 else 32
+    backward = Launch(side, side, min(width, 64), 4, 168)
     if by_distance:
-        return Launch(64, 64, min(chunk, 64), 4, 2), backward
-    return Launch(128, 64, min(chunk, 128), 8, 2), backward
+        side = 64 if hopper else 32
+        return Launch(side, side, min(width, 64), 4, registers), backward, backward
+    forward = Launch(128, 64 if hopper else 32, min(width, 128), 8, registers)
+    return forward, Launch(64, 64, min(width, 128), 8, registers), backward
 
 
-def launches_on(device: torch.device, half, width, rank, by_distance):
-    roomy = device.type != "cuda" or torch.cuda.get_device_capability(device)[0] in (9, 10)
-    return launches(half, roomy, width, rank, by_distance)
+def _launches(v, rank, by_distance):
+    hopper = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] == 9
+    return launches(v.dtype.itemsize == 2, hopper, v.shape[-1], rank, by_distance)
 
 
-def padded_rank(rank: int, half: bool) -> int:
-    """Width of a row of operands: four parts of at least 8 numbers, or one of at least 16."""
-    return 4 * max(8, triton.next_power_of_2(rank)) if half else max(16, triton.next_power_of_2(rank))
+def operand_width(rank: int, half: bool) -> int:
+    """Numbers in a row of operands: four parts of at least 8, or one of at least 16."""
+    rank = 1 << (rank - 1).bit_length()  # torch.compile does not trace triton.next_power_of_2
+    return 4 * max(8, rank) if half else max(16, rank)
 
 
 def _operands(y, F, v, keys, strict, relative):
     """-> queries q [B, H, padded, S], columns by position k [B or 1, H, padded, S] or None and columns by
-    distance f [H, TILE + padded, S] or None, as `kernels.attention_tiles_triton` takes them.
+    distance f [H, BEFORE + padded, S] or None, as `kernels.attention_tiles_triton` takes them.
     """
     half, rank, length = v.dtype.itemsize == 2, y.shape[-1], y.shape[2] - strict
-    forward, _ = launches_on(v.device, half, v.shape[-1], rank, relative)
-    size = padded_rank(rank, half)
-    rows = triton.cdiv(length, forward.rows) * forward.rows
+    size = operand_width(rank, half)
+    rows = -(-length // PADDING) * PADDING
 
     def operand(x, order, before=0):
-        x = pad(x.float(), (0, 0, before, rows - x.shape[-2]))
+        x = pad(x, (0, 0, before, rows - length))
         if not half:
             return pad(x, (0, size - rank)).contiguous()
         x = split.side_by_side(x, order, size // 4)
         return x.float() if INTERPRETED else x  # the interpreter has no bfloat16 products
 
     q = operand(y[:, :, strict:].float() * LOG2E, split.LEFT)
-    F, k, f = F.float().mT, None, None
+    F = F.float().mT
+    by_position = None if keys is None else keys[:, :, :length].float()
     if relative:
-        f = operand(F[:, int(strict) :], split.RIGHT, before=forward.columns)
-    if keys is not None:
-        keys = keys[:, :, :length].float()
-    if not relative:
-        keys = F[None, :, :length] if keys is None else keys + F[:, :length]
-    if keys is not None:
-        k = operand(keys, split.RIGHT)
-    return q, k, f
+        f = operand(F[:, int(strict) :], split.RIGHT, BEFORE)
+    else:
+        f, F = None, F[None, :, :length]
+        by_position = F if by_position is None else F + by_position
+    return q, None if by_position is None else operand(by_position, split.RIGHT), f
 
 
 def _dense(x):
@@ -103,7 +107,7 @@ def _empty(x, zeros):
 
 def _common(q, k, f, v, shift):
     """Arguments that kernels share: operands (q in place of one that there is not), sizes and strides."""
-    pointers = [q, q if k is None else k, q if f is None else f, _dense(v)]
+    pointers = [q, q if k is None else k, q if f is None else f[:, BEFORE:], _dense(v)]
     of_k = (0, 0) if k is None else (k.stride(0) if k.shape[0] > 1 else 0, k.stride(1))
     strides = [*of_k, 0 if f is None else f.stride(0), *pointers[3].stride()[:3]]
     sizes = [v.shape[1], v.shape[2] - shift, v.shape[3], q.shape[2]]
@@ -119,14 +123,14 @@ def _forward(
     v: torch.Tensor,
     rank: int,
     strict: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """-> out [B, H, T, P], log-sum-exp [B H, T - strict] float32 in base 2"""
     batch, heads, length, width = v.shape
     out = _empty(v, zeros=strict)
     lse = v.new_empty((batch * heads, length - strict), dtype=torch.float32)
-    launch, _ = launches_on(v.device, v.dtype.itemsize == 2, width, rank, f is not None)
+    launch, *_ = _launches(v, rank, f is not None)
     pointers, sizes, strides, flags = _common(q, k, f, v, int(strict))
-    if lse.numel() and width:
+    if lse.numel():
         programs = triton.cdiv(length - strict, launch.rows) * triton.cdiv(width, launch.chunk)
         tiles.forward_kernel[(programs, batch * heads)](
             *pointers, out, lse, *sizes, *strides, *out.stride()[:3],
@@ -143,57 +147,61 @@ def _(q, k, f, v, rank, strict):
 
 @torch.library.custom_op("cofrgenet::shared_attention_triton_backward", mutates_args=())
 def _backward(
-    q: torch.Tensor, k: torch.Tensor | None, f: torch.Tensor | None, v: torch.Tensor, rank: int, strict: bool,
-    grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor | None, f: torch.Tensor | None, v: torch.Tensor,
+    rank: int, strict: bool, grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """-> grad_v like v; grad_y [B, H, T - strict, R]; grad_k, by position, like it; grad_d, by distance, two
-    of it (see `diagonals_kernel`). All but grad_v are float32; grad_k and grad_d are empty without k and f.
+    """-> grad_v like v, and in float32 [B, H, T - strict, R] grad_y and what each sequence adds to the
+    gradients of the columns by position and by distance; empty without k or f.
     """
     (batch, heads, _, width), shift = v.shape, int(strict)
     grad, out, grad_v = _dense(grad), _dense(out), _empty(v, zeros=strict)
-    grad_y, grad_k, grad_d = _partial(q, k, f, v, rank, strict)
-    _, launch = launches_on(v.device, v.dtype.itemsize == 2, width, rank, f is not None)
+    grad_y, grad_k, further = _gradients(k, f, v, rank, strict)
+    nearer = torch.empty_like(further)
+    _, of_values, launch = _launches(v, rank, f is not None)
     pointers, sizes, strides, flags = _common(q, k, f, v, shift)
     length = lse.shape[1]
-    if lse.numel() and width:
+    if lse.numel():
         delta = torch.empty_like(lse)
         tiles.delta_kernel[(triton.cdiv(length, 16), batch * heads)](
             out, grad, delta, *sizes[:3], *out.stride()[:3], *grad.stride()[:3],
             ROWS=16, CHUNK=launch.chunk, SHIFT=shift,
         )  # fmt: skip
         common = [*sizes, rank, *strides, *grad.stride()[:3]]
-        flags |= {"PARTS": 4 if v.dtype.itemsize == 2 else 1, "TILE": launch.rows, "CHUNK": launch.chunk}
-        count, chunks = triton.cdiv(length, launch.rows), triton.cdiv(width, launch.chunk)
+        flags |= {"PARTS": 4 if v.dtype.itemsize == 2 else 1, "WHOLE": width <= launch.chunk}
         # dS needs all values, their gradient only a chunk: one kernel for both where one chunk is all
-        for of_v, of_k in (
-            [(True, k is not None)] if chunks == 1 else [(True, False), (False, k is not None)]
-        ):
+        both = [(launch, True, k is not None)]
+        apart = [(of_values, True, False), (launch, False, k is not None)]
+        for one, of_v, of_k in both if flags["WHOLE"] else apart:
             if of_v or of_k:
-                tiles.columns_kernel[(count * (chunks if of_v else 1), batch * heads)](
+                chunks = triton.cdiv(width, one.chunk) if of_v else 1
+                tiles.columns_kernel[(triton.cdiv(length, one.rows) * chunks, batch * heads)](
                     *pointers, grad, lse, delta, grad_v, grad_k, *common, *grad_v.stride()[:3],
-                    **flags, OF_V=of_v, OF_K=of_k, **launch.options,
+                    **flags, TILE=one.rows, CHUNK=one.chunk, OF_V=of_v, OF_K=of_k, **one.options,
                 )  # fmt: skip
+        flags |= {"TILE": launch.rows, "CHUNK": launch.chunk}
+        count = triton.cdiv(length, launch.rows)
         tiles.rows_kernel[(count, batch * heads)](
             *pointers, grad, lse, delta, grad_y, *common, **flags, **launch.options
         )
         if flags.pop("BY_DISTANCE"):
             tiles.diagonals_kernel[(count, batch * heads)](
-                *pointers, grad, lse, delta, *grad_d, *common, **flags, **launch.options
+                *pointers, grad, lse, delta, further, nearer, *common, **flags, **launch.options
             )
-    return grad_v, grad_y, grad_k, grad_d
+            end = (count - 1) * launch.rows  # nearer has no more
+            further[:, :, :end] += nearer[:, :, :end]
+    return grad_v, grad_y, grad_k, further
 
 
-def _partial(q, k, f, v, rank, strict):
-    """Memory for the sums of one sequence: of y, of columns by position and twice by distance."""
-    shape = (*v.shape[:2], v.shape[2] - strict, rank)
-    counts = (1,), (int(k is not None),), (2 * (f is not None),)
-    grad_y, grad_k, grad_d = (q.new_empty((*count, *shape), dtype=torch.float32) for count in counts)
-    return grad_y[0], grad_k[:1].flatten(0, 1), grad_d
+def _gradients(k, f, v, rank, strict):
+    """Empty gradients: of y, and of each sequence's columns by position and by distance, if any."""
+    shape, nothing = (*v.shape[:2], v.shape[2] - strict, rank), (0,)
+    shapes = shape, nothing if k is None else shape, nothing if f is None else shape
+    return [v.new_empty(one, dtype=torch.float32) for one in shapes]
 
 
 @_backward.register_fake
 def _(q, k, f, v, rank, strict, grad, out, lse):
-    return _empty(v, False), *_partial(q, k, f, v, rank, strict)
+    return _empty(v, False), *_gradients(k, f, v, rank, strict)
 
 
 class _SharedAttention(torch.autograd.Function):
@@ -211,20 +219,12 @@ class _SharedAttention(torch.autograd.Function):
         strict, relative = ctx.strict, ctx.relative
         operands = _operands(y, F, v, keys, strict, relative)
         grad_v, grad_y, of_k, of_d = _backward(*operands, v, y.shape[-1], strict, grad, out, lse)
-        if relative:
-            whole = max(0, (lse.shape[1] - 1) // _tile(v, y) * _tile(v, y))
-            of_F = of_d[0].sum(0) + pad(of_d[1, :, :, :whole].sum(0), (0, 0, 0, lse.shape[1] - whole))
-        else:
-            of_F = of_k.sum(0)
+        of_F = (of_d if relative else of_k).sum(0)
         # strict: the last token (relative: distance 0) is never a column
         grad_F = pad(of_F.mT, (int(strict), 0) if relative else (0, int(strict)))
         grad_keys = None if keys is None else pad(of_k, (0, 0, 0, int(strict))).to(keys.dtype)
         grad_y = pad(grad_y, (0, 0, int(strict), 0))
         return grad_y.to(y.dtype), grad_F.to(F.dtype), grad_v, grad_keys, None, None
-
-
-def _tile(v, y):
-    return launches_on(v.device, v.dtype.itemsize == 2, v.shape[-1], y.shape[-1], True)[1].rows
 
 
 def shared_attention_triton(

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional
 
 
-def high_and_low(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: any floating type -> its high and its low part, bfloat16. The low part of an infinite x is NaN."""
+def high_and_low(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
+    """x: any floating type -> its high and its low part in dtype. The low part of an infinite x is NaN."""
     x = x.float()
-    high = x.bfloat16()
-    return high, (x - high.float()).bfloat16()
+    high = x.to(dtype)
+    return high, (x - high.float()).to(dtype)
 
 
 # which parts stand side by side in the factors of a product of 2 x 2 parts

@@ -17,7 +17,7 @@ the strips.
 import torch
 
 from kernels.autocast import without_autocast
-from kernels.shared_attention import attention_by_rank
+from kernels.sdpa import attention_by_rank
 
 # scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
 STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
@@ -58,11 +58,7 @@ def fused(y, F, v, strict=False, bias=None):
     """`wide_attention` through PyTorch's SDPA. strict shifts the rows by one token and stays causal."""
     if bias is not None:
         y, F = torch.cat((y, torch.ones_like(y[..., :1])), -1), torch.cat((F, bias[:, None].to(F.dtype)), 1)
-    keys = F.mT[None]
-    if not strict:
-        return attention_by_rank(y, keys, v)
-    out = attention_by_rank(y[:, :, 1:], keys[:, :, :-1], v[:, :, :-1])
-    return torch.cat((torch.zeros_like(v[:, :, :1]), out), dim=2)
+    return attention_by_rank(y, F.mT[None], v, strict)
 
 
 @torch.library.custom_op("cofrgenet::wide_attention", mutates_args=())
