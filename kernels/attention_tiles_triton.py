@@ -42,6 +42,13 @@ def _dot(a, b, WIDE: tl.constexpr, total=None):
 
 
 @triton.jit
+def _sequence(heads):
+    """The program's sequence and head as one number, the sequence and the head, as 64 bits for offsets."""
+    number = tl.program_id(1)
+    return number.to(tl.int64), (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+
+
+@triton.jit
 def _load(pointer, first, values, stride, count, width, TILE: tl.constexpr, EDGE: tl.constexpr):
     """Loads TILE rows from `first` on of a matrix whose columns are contiguous; zeros beyond its edges.
 
@@ -175,8 +182,7 @@ def forward_kernel(
     # the tiles with the most columns first
     row = (tl.cdiv(length, ROWS) - 1 - tl.program_id(0) // chunks) * ROWS
     chunk = tl.program_id(0) % chunks
-    sequence = tl.program_id(1).to(tl.int64)
-    batch, head = sequence // heads, sequence % heads
+    sequence, batch, head = _sequence(heads)
     values = chunk * CHUNK + tl.arange(0, CHUNK)
     q = _load_parts(q_ptr + sequence * padded * S, row, S, ROWS)
     k_ptr += batch * k_b + head * k_h
@@ -211,8 +217,7 @@ def delta_kernel(
     ROWS: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """delta: [B H, length] float32, the sum over j of A_tj dA_tj, which equals out_t . grad_t"""
-    sequence = tl.program_id(1).to(tl.int64)
-    batch, head = sequence // heads, sequence % heads
+    sequence, batch, head = _sequence(heads)
     first = tl.program_id(0) * ROWS
     out_ptr += batch * out_b + head * out_h + SHIFT * out_t
     grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
@@ -280,8 +285,7 @@ def columns_kernel(
     chunks = tl.cdiv(width, CHUNK) if OF_V else 1
     column = tl.program_id(0) // chunks * TILE
     values = tl.program_id(0) % chunks * CHUNK + tl.arange(0, CHUNK)
-    sequence = tl.program_id(1).to(tl.int64)
-    batch, head = sequence // heads, sequence % heads
+    sequence, batch, head = _sequence(heads)
     q_ptr += sequence * padded * S
     f_ptr += head * f_h
     v_ptr += batch * v_b + head * v_h
@@ -331,8 +335,7 @@ def rows_kernel(
 ):  # fmt: skip
     """grad_y = dS times columns, for a tile of rows: [B H, length, R] float32"""
     row = (tl.cdiv(length, TILE) - 1 - tl.program_id(0)) * TILE
-    sequence = tl.program_id(1).to(tl.int64)
-    batch, head = sequence // heads, sequence % heads
+    sequence, batch, head = _sequence(heads)
     k_ptr += batch * k_b + head * k_h
     f_ptr += head * f_h
     v_ptr += batch * v_b + head * v_h
@@ -382,8 +385,7 @@ def diagonals_kernel(
     nearer[n - TILE : n]. So nearer has nothing for the last, perhaps incomplete tile of distances.
     """
     distance = tl.program_id(0) * TILE
-    sequence = tl.program_id(1).to(tl.int64)
-    batch, head = sequence // heads, sequence % heads
+    sequence, batch, head = _sequence(heads)
     q_ptr += sequence * padded * S
     k_ptr += batch * k_b + head * k_h
     v_ptr += batch * v_b + head * v_h

@@ -22,20 +22,25 @@ BEFORE = 64  # rows of zeros before distance 0, for tiles on the diagonal: the l
 
 
 class Launch(NamedTuple):
-    """Rows, columns and chunk of values of a kernel's tiles, its warps, and the registers of a thread."""
+    """Rows, columns and chunk of values of a kernel's tiles, its warps, the registers of a thread, and how
+    many tiles are in shared memory at a time.
+    """
 
     rows: int
     columns: int
     chunk: int
     warps: int
     registers: int
+    stages: int = 2
 
     @property
     def options(self):
-        return {"num_warps": self.warps, "num_stages": 2, "maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
-def launches(half: bool, hopper: bool, width: int, rank: int, by_distance: bool) -> tuple[Launch, ...]:
+def launches(
+    half: bool, hopper: bool, width: int, rank: int, by_position: bool, by_distance: bool
+) -> tuple[Launch, Launch, Launch]:
     """Launches of forward_kernel, of columns_kernel for values in several chunks, and of the other kernels.
 
     Chosen by the registers and the shared memory that the compiler reports: with at most 8 ranks and half
@@ -51,14 +56,16 @@ def launches(half: bool, hopper: bool, width: int, rank: int, by_distance: bool)
     backward = Launch(side, side, min(width, 64), 4, 168)
     if by_distance:
         side = 64 if hopper else 32
-        return Launch(side, side, min(width, 64), 4, registers), backward, backward
+        stages = 2 if by_position else 3  # on Hopper two numbers would spill with 2
+        return Launch(side, side, min(width, 64), 4, registers, stages), backward, backward
     forward = Launch(128, 64 if hopper else 32, min(width, 128), 8, registers)
     return forward, Launch(64, 64, min(width, 128), 8, registers), backward
 
 
-def _launches(v, rank, by_distance):
+def _launches(v, rank, k, f):
     hopper = v.device.type != "cuda" or torch.cuda.get_device_capability(v.device)[0] == 9
-    return launches(v.dtype.itemsize == 2, hopper, v.shape[-1], rank, by_distance)
+    half, width = v.dtype.itemsize == 2, v.shape[-1]
+    return launches(half, hopper, width, rank, k is not None, f is not None)
 
 
 def operand_width(rank: int, half: bool) -> int:
@@ -128,7 +135,7 @@ def _forward(
     batch, heads, length, width = v.shape
     out = _empty(v, zeros=strict)
     lse = v.new_empty((batch * heads, length - strict), dtype=torch.float32)
-    launch, *_ = _launches(v, rank, f is not None)
+    launch, *_ = _launches(v, rank, k, f)
     pointers, sizes, strides, flags = _common(q, k, f, v, int(strict))
     if lse.numel():
         programs = triton.cdiv(length - strict, launch.rows) * triton.cdiv(width, launch.chunk)
@@ -157,7 +164,7 @@ def _backward(
     grad, out, grad_v = _dense(grad), _dense(out), _empty(v, zeros=strict)
     grad_y, grad_k, further = _gradients(k, f, v, rank, strict)
     nearer = torch.empty_like(further)
-    _, of_values, launch = _launches(v, rank, f is not None)
+    _, of_values, launch = _launches(v, rank, k, f)
     pointers, sizes, strides, flags = _common(q, k, f, v, shift)
     length = lse.shape[1]
     if lse.numel():

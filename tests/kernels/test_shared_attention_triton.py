@@ -133,6 +133,18 @@ def test_the_future_has_no_influence(triton_device, token, relative, keys):
     assert not torch.equal(before[:, :, token:], after[:, :, token:])
 
 
+@forms
+@strictness
+def test_the_compiler_knows_the_results(triton_device, strict, relative, keys):
+    """Their shapes, types and layouts, without computing them."""
+    y, F, v = (x.detach() for x in tensors((1, 2, 17, 3, 16), [torch.float32] * 3, triton_device, spare=0))
+    operands = module._operands(y, F, v, y if keys else None, strict, relative)
+    out, lse = module._forward(*operands, v, 3, strict)
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    torch.library.opcheck(module._forward, (*operands, v, 3, strict), **checks)
+    torch.library.opcheck(module._backward, (*operands, v, 3, strict, v, out, lse), **checks)
+
+
 def test_a_rank_beyond_the_kernels(triton_device):
     inputs = tensors((1, 1, 5, 33, 3), [torch.float32] * 3, triton_device)
     check(shared_attention, inputs, False, 1e-5)
