@@ -6,7 +6,10 @@ x = high + low + rest, where high is x rounded to bfloat16, low is the remainder
 """
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from kernels.autocast import product_dtype, without_autocast
 
 
 def high_and_low(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,3 +31,44 @@ def side_by_side(x: torch.Tensor, order: tuple[int, ...], width: int) -> torch.T
     """
     parts = high_and_low(functional.pad(x, (0, width - x.shape[-1])))
     return torch.cat([parts[part] for part in order], dim=-1)
+
+
+def in_parts(x: torch.Tensor) -> bool:
+    """Whether float32 products with x run in parts: on a GPU, under autocast to half precision."""
+    return x.is_cuda and product_dtype(x).itemsize == 2
+
+
+def summed_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b for bfloat16 matrices, [M, K] and [K, N] or batches of them, with a float32 result."""
+    if a.device.type != "cuda":  # the same numbers without tensor cores
+        return a.float() @ b.float()
+    return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
+
+
+def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """weight @ x.T of high and low parts, without their low low, for any autocast.
+
+    weight: [M, K] float32, x: [N, K] float32 or half precision -> [M, N] float32. In the gradients, all
+    factors are rounded to bfloat16, as they are in other linear maps. Differentiable once.
+    """
+    return _Product.apply(weight, x)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, x):
+        ctx.save_for_backward(weight, x)
+        (high, low), (x_high, x_low) = high_and_low(weight), high_and_low(x)
+        with without_autocast(x):
+            both = summed_in_float32(torch.cat((high, low)), x_high.T)
+            out = both[: len(weight)] + both[len(weight) :]
+            return out if x.dtype == torch.bfloat16 else out + summed_in_float32(high, x_low.T)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        weight, x = ctx.saved_tensors
+        grad = grad.bfloat16()
+        with without_autocast(x):
+            of_weight = summed_in_float32(grad, x.bfloat16())
+            return of_weight, summed_in_float32(grad.T, weight.bfloat16()).to(x.dtype)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.split import LEFT, RIGHT, high_and_low, side_by_side
+from kernels.split import LEFT, RIGHT, high_and_low, product, side_by_side
 
 
 def factors(rank, count=200):
@@ -66,3 +66,19 @@ def test_gradients_of_scores_may_be_rounded(rank):
     assert error(found, upstream, b.T) < 2**-8
     parts = side_by_side(a, LEFT, 32).double().unflatten(1, (4, 32)).sum(1)[:, :rank] / 2
     assert error(upstream.T.bfloat16().double() @ parts, upstream.T, a.T) < 2**-8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_product(dtype):
+    """On a CPU the same parts in float32; a GPU adds them up on tensor cores."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(6, 65, requires_grad=True), torch.randn(11, 65).to(dtype).requires_grad_()
+    upstream = torch.randn(6, 11)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = product(weight, x)
+    grads = torch.autograd.grad(out, (weight, x), upstream)
+    assert out.dtype == grads[0].dtype == torch.float32
+    assert grads[1].dtype == dtype
+    assert error(out.detach(), weight.detach(), x.detach().float()) < 2**-16
+    assert error(grads[0], upstream, x.detach().float().T) < 2**-7
+    assert error(grads[1].float(), upstream.T, weight.detach().T) < 2**-6
