@@ -45,6 +45,13 @@ def summed_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
 
 
+def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b of high and low parts, without their low low: [N, M, K] and [N, K, L] -> [N, M, L] float32"""
+    width = -(-a.shape[-1] // 8) * 8  # aligned for tensor cores
+    left = side_by_side(a, (0, 1, 0), width)
+    return summed_in_float32(left, side_by_side(b.mT, (0, 0, 1), width).mT)
+
+
 def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """weight @ x.T of high and low parts, without their low low, for any autocast.
 

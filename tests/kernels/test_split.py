@@ -69,16 +69,16 @@ def test_gradients_of_scores_may_be_rounded(rank):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_product(dtype):
+def test_product(any_device, dtype):
     """On a CPU the same parts in float32; a GPU adds them up on tensor cores."""
     torch.manual_seed(0)
-    weight, x = torch.randn(6, 65, requires_grad=True), torch.randn(11, 65).to(dtype).requires_grad_()
-    upstream = torch.randn(6, 11)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = product(weight, x)
-    grads = torch.autograd.grad(out, (weight, x), upstream)
+    weight, x, upstream = torch.randn(6, 65), torch.randn(11, 65).to(dtype), torch.randn(6, 11)
+    inputs = [one.to(any_device).requires_grad_() for one in (weight, x)]
+    with torch.autocast(any_device, torch.bfloat16):
+        out = product(*inputs)
+    grads = torch.autograd.grad(out, inputs, upstream.to(any_device))
     assert out.dtype == grads[0].dtype == torch.float32
     assert grads[1].dtype == dtype
-    assert error(out.detach(), weight.detach(), x.detach().float()) < 2**-16
-    assert error(grads[0], upstream, x.detach().float().T) < 2**-7
-    assert error(grads[1].float(), upstream.T, weight.detach().T) < 2**-6
+    assert error(out.detach().cpu(), weight, x.float()) < 2**-16
+    assert error(grads[0].cpu(), upstream, x.float().T) < 2**-7
+    assert error(grads[1].float().cpu(), upstream.T, weight.T) < 2**-6
