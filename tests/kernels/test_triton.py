@@ -111,7 +111,7 @@ def test_the_continued_fraction_compiles(depth, kind, capability):
     types |= {"low_ptr": "*fp32", "high_ptr": "*fp32", "constant": "fp32"}
     block = code._block(depth, 2**20)
     for positive in (False, True):
-        sizes = {"D": depth, "POSITIVE": positive, "BLOCK": block}
+        sizes = {"D": depth, "POSITIVE": positive, "FAST": True, "BLOCK": block}
         forward = binary(code._forward_kernel, types, {**sizes, "RANGE": True}, capability)
         backward = binary(code._backward_kernel, types, sizes, capability)
         assert used(forward)[1] == used(backward)[1] == 0
