@@ -283,9 +283,12 @@ def register_flop_formulas():
     def forward(y_shape, F_shape, v_shape, keys_shape, *_, **__):
         return product(y_shape, v_shape, 1 if keys_shape is None else 2)
 
+    def triton(q_shape, k_shape, f_shape, v_shape, rank, *_, **__):
+        return product((rank,), v_shape, (k_shape is not None) + (f_shape is not None))
+
     formulas = {"wide_attention": wide, "shared_attention": forward}
     if backends.AVAILABLE:
-        formulas["shared_attention_triton"] = forward
+        formulas["shared_attention_triton"] = triton
     for name, formula in formulas.items():
         register_flop_formula(getattr(torch.ops.cofrgenet, name))(formula)
         backward = functools.partial(_twice, formula)

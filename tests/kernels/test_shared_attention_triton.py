@@ -4,9 +4,10 @@ import functools
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import shared_attention_triton as module
-from kernels.shared_attention import shared_attention, shared_attention_naive
+from kernels.shared_attention import register_flop_formulas, shared_attention, shared_attention_naive
 from layers import ATTENTION
 from tests.kernels.test_shared_attention import (
     TOLERANCES,
@@ -71,7 +72,7 @@ def test_ranks(triton_device, rank, dtype, relative, keys):
 
 @forms
 def test_values_as_wide_as_a_model(triton_device, relative, keys):
-    against_the_oracle(triton_device, (1, 1, 70, 7, 1600), torch.bfloat16, True, relative, keys)
+    against_the_oracle(triton_device, (1, 1, 40, 7, 1600), torch.bfloat16, True, relative, keys)
     against_the_oracle(triton_device, (1, 1, 35, 7, 200), torch.float32, False, relative, keys)
 
 
@@ -134,6 +135,18 @@ def test_the_future_has_no_influence(triton_device, token, relative, keys):
 
 
 @forms
+def test_model_flops_are_counted(triton_device, relative, keys):
+    """Those of the scores' rank, not of the operands; F and keys by position are one matrix of columns."""
+    register_flop_formulas()
+    y, F, v = tensors((2, 3, 20, 7, 16), [torch.float32] * 3, triton_device)
+    with FlopCounterMode(display=False) as counter:
+        out = shared_attention(y, F, v, True, "triton", relative, y if keys else None)
+        out.sum().backward()
+    ranks = 1 + (relative and keys)
+    assert counter.get_total_flops() == 3 * 2 * 2 * 3 * 20 * 20 * (ranks * 7 + 16)
+
+
+@forms
 @strictness
 def test_the_compiler_knows_the_results(triton_device, strict, relative, keys):
     """Their shapes, types and layouts, without computing them."""
@@ -158,6 +171,7 @@ def test_a_rank_beyond_the_kernels(triton_device):
         {"attention": "cattn_m"},
         {"attention": "cattn_m", "cattn_strict": True},
         {"attention": "cattn_relative", "cattn_content": True, "cattn_proj": True},
+        {"attention": "cattn_relative", "cattn_value_heads": 1},
     ],
     ids=str,
 )
