@@ -57,11 +57,9 @@ class Cache:
     filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
 
     def in_use(self, new):
-        """`blocks`, narrowed unless compiled to what they hold with `new` more tokens. Raises ValueError
-        where there is no room.
+        """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
+        room.
         """
-        if torch.compiler.is_compiling():
-            return self.blocks
         end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
         if end > length:
             raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
@@ -135,8 +133,30 @@ class GPT(nn.Module):
         probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
         x = self._residual_stream(tokens)
-        if targets is None:
-            return self._logits(x)
+        return self.logits(x) if targets is None else self.loss(x, targets)
+
+    def embed(self, tokens, pos):
+        """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
+        return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
+
+    def run_blocks(self, x, pos, held=None, run=Block.__call__):
+        """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
+        `Cache.in_use` gives them. run: calls a block, by default without a compiler.
+        """
+        checkpointing = self.activation_checkpointing and self.training and held is None
+        for block, of_block in zip(self.blocks, held or [None] * len(self.blocks), strict=True):
+            if checkpointing:
+                x = checkpoint(run, block, x, self.position, pos, use_reentrant=False)
+            else:
+                x = run(block, x, self.position, pos, of_block)
+        return x
+
+    def logits(self, x):
+        """x: [..., C], what the last block leaves behind -> [..., vocab_size]."""
+        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
+
+    def loss(self, x, targets):
+        """x: [B, T, C], what the last block leaves behind; targets: [B, T] int64 -> mean cross-entropy."""
         return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
 
     def hidden(self, tokens):
@@ -166,17 +186,12 @@ class GPT(nn.Module):
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
         join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
-        `flops_per_token(config, tokens so far)`.
+        `flops_per_token(config, tokens so far)`. training/compilation.py does the same, compiled.
 
-        Compiled, `torch.compile(model.decode, fullgraph=True, dynamic=False)`, all steps of one token are
-        one graph, which never waits for the device and looks at all rows of the cache: its length counts
-        in place of the tokens so far.
-
-        Raises ValueError as `forward` does, and for tokens that the cache has no room for; compiled, the
-        caller counts them, and an assertion in the graph may fail.
+        Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """
         x = self._residual_stream(tokens, cache)
-        return self._logits(x[:, -1])
+        return self.logits(x[:, -1])
 
     @torch.no_grad()
     def logits_at(self, tokens, wanted, cache=None):
@@ -184,7 +199,7 @@ class GPT(nn.Module):
         after the other, [wanted, vocab_size]; the others cost no row of the head. With a cache as in
         `decode`. Raises ValueError as `decode` does.
         """
-        return self._logits(self._residual_stream(tokens, cache)[wanted])
+        return self.logits(self._residual_stream(tokens, cache)[wanted])
 
     def new_cache(self, batch, length=None, dtype=None):
         """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
@@ -202,24 +217,13 @@ class GPT(nn.Module):
         """[B, T] int64 -> [B, T, C], what the last block leaves behind"""
         length = tokens.shape[1]
         self.check_length(length)
-        pos = torch.arange(length, device=tokens.device)
-        held = [None] * len(self.blocks)
+        pos, held = torch.arange(length, device=tokens.device), None
         if cache is not None:
             pos, held = cache.filled + pos, cache.in_use(length)
-        x = self.position.embed(embedding(self.embedding.weight, tokens), pos)
-        x = self.dropout(x)
-        for block, of_block in zip(self.blocks, held, strict=True):
-            if self.activation_checkpointing and self.training and cache is None:
-                x = checkpoint(block, x, self.position, pos, use_reentrant=False)
-            else:
-                x = block(x, self.position, pos, of_block)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held)
         if cache is not None:
             cache.filled.add_(length)
         return x
-
-    def _logits(self, x):
-        """[..., C] -> [..., vocab_size]"""
-        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
 
     def _head(self):
         """[padded_vocab_size, C]"""
