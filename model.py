@@ -82,6 +82,7 @@ class GPT(nn.Module):
             raise ValueError("; ".join(wrong))
         self.config = config
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
+        self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = POSITION[config.position](config)
         self.dropout = nn.Dropout(config.dropout)
@@ -157,7 +158,9 @@ class GPT(nn.Module):
 
     def loss(self, x, targets):
         """x: [B, T, C], what the last block leaves behind; targets: [B, T] int64 -> mean cross-entropy."""
-        return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
+        return linear_cross_entropy(
+            self.norm(x), self._head(), targets, self.config.vocab_size, self.loss_bytes
+        )
 
     def hidden(self, tokens):
         """tokens: [B, T] int64 -> [B, T, C], what the head reads. Raises ValueError as `forward` does."""
@@ -171,7 +174,7 @@ class GPT(nn.Module):
         """
         h = self.hidden(tokens)
         scored = targets != IGNORED
-        rows = max(1, CHUNK_BYTES // (4 * self.config.padded_vocab_size))
+        rows = max(1, CHUNK_BYTES["cpu"] // (4 * self.config.padded_vocab_size))
         losses = torch.zeros(targets.shape, device=targets.device)
         parts = []
         for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):

@@ -432,7 +432,7 @@ def test_compiled_training_equals_eager_training(run):
     keys = ("--max_iters=4", "--n_layer=1", "--attention=cattn_m", "--ffn=cffn_added")
     _, eager = run("eager", *keys)
     _, compiled = run("compiled", *keys, "--compile=True")
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3  # embedding, block, head
     for a, b in zip(losses(eager), losses(compiled), strict=True):
         assert np.allclose(*(np.array(v, dtype=float) for v in (a, b)), rtol=1e-4, equal_nan=True)
 
