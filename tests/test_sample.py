@@ -5,6 +5,7 @@ import torch
 
 from layers import ATTENTION
 from sample import main
+from training.compilation import CompiledDecoding
 
 
 @pytest.fixture
@@ -71,9 +72,14 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     assert "compile=True, but torch.compile lacks a C++ compiler" in refused(capsys, *keys)
     monkeypatch.setattr("sample.missing_for_compile", lambda: [])
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda step, **keys: compiled.append(keys) or step)
+
+    def decoding(model):
+        compiled.append(CompiledDecoding(model, "eager"))
+        return compiled[0]
+
+    monkeypatch.setattr("sample.CompiledDecoding", decoding)
     assert sample(capsys, *keys) == expected
-    assert compiled == [{"fullgraph": True, "dynamic": False}]
+    assert len(compiled) == 1
 
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):

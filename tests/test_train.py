@@ -16,7 +16,7 @@ import torch
 from data.loader import Dataset
 from tests.training.records import losses
 from train import main
-from training import checkpoint, hardware, reporting, trainer
+from training import checkpoint, compilation, hardware, reporting, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
@@ -316,7 +316,7 @@ def test_half_precision_is_chosen_where_the_processor_has_it(monkeypatch, native
 
 
 def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):
-    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
     run("a", "--max_iters=2", "--compile=True")
     said = capsys.readouterr().out
     assert "torch.compile lacks a C++ compiler" in said
