@@ -1,8 +1,8 @@
 """Models to start from, to sample, to evaluate, to export: our runs, exported folders, Hugging Face's
 GPT-2 and Llama.
 
-`open_source` takes any of them, `build` makes the model, `tokenizer_of` what reads its tokens. All weights
-are float32 here, under our names.
+`load` gives model and tokenizer in one call. Its steps: `open_source` takes any of them, `build` makes the
+model, `tokenizer_of` what reads its tokens. All weights are float32 here, under our names.
 """
 
 import dataclasses
@@ -38,6 +38,21 @@ class Source:
     read: Callable[[], dict[str, torch.Tensor]]
     tokenizer: dict | None = None  # as Tokenizer.to_json gives it; None: not known
     step: int | None = None  # of a run
+
+
+def load(
+    name: str | Path, which: str = "best", device: torch.device | str = "cpu"
+) -> tuple[GPT, Tokenizer]:
+    """(model in evaluation mode, its tokenizer) of a run folder, checkpoint, model folder or one of HUB.
+
+    which: the checkpoint of a run folder, `best` (lowest validation loss) or `last`. Raises ValueError for
+    another `which`, CheckpointError or DataError where there is no such model.
+    """
+    if which not in ("best", "last"):
+        raise ValueError(f"which must be best or last, not {which!r}")
+    source = open_source(str(name), which)
+    tokenizer = tokenizer_of(source)  # first: it is quick, and may fail
+    return build(source, device).eval(), tokenizer
 
 
 def open_source(name: str, which: str = "best") -> Source:
