@@ -44,7 +44,7 @@ def main(argv: list[str]):
     print(f"{source.path} -> {folder}, for transformers ({written.architecture}) and our scripts")
     if written.packages is not None:
         print(
-            "the folder holds the model's code: load it with trust_remote_code=True where these packages are: "
+            "the folder holds the model's code: load it with trust_remote_code=True, where there are "
             + ", ".join(sorted(written.packages))
         )
     elif source.config.norm == "layernorm" and not source.config.bias:

@@ -25,7 +25,7 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = CoFrGeNetConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    _no_split_modules = ["GPT"]
+    _no_split_modules = ("GPT",)
     _is_stateful = True  # a cache cannot go back, so there is no assisted generation
 
     def __init__(self, config):
@@ -61,8 +61,8 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
     def resize_token_embeddings(self, new_num_tokens=None, *_, **__):
         if new_num_tokens not in (None, self.config.vocab_size):
             raise ValueError(
-                f"the vocabulary of {self.config.vocab_size} tokens is fixed, and {new_num_tokens} were asked "
-                "for: keep the tokenizer of this folder without new tokens"
+                f"the vocabulary has {self.config.vocab_size} tokens and cannot have {new_num_tokens}: use "
+                "the tokenizer of this folder, without new tokens"
             )
         return self.model.embedding
 
@@ -132,6 +132,9 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _validate_generated_length(self, generation_config, input_ids_length, has_default_max_length):
         super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
+        for key in ("output_hidden_states", "output_attentions"):
+            if getattr(generation_config, key, None):
+                raise ValueError(f"not supported: {key}; leave it out")
         # the last token is never read
         self.model.check_length(generation_config.max_length - 1)
 
@@ -171,8 +174,8 @@ def text_starts(tokens, attention_mask=None, for_cache=False):
         return [0] * len(tokens)
     if attention_mask.shape != tokens.shape:
         raise ValueError(
-            f"attention_mask is {list(attention_mask.shape)}, but must be [rows, columns] of the tokens and "
-            f"of what the cache holds: {list(tokens.shape)}"
+            f"attention_mask must have the shape of the tokens, {list(tokens.shape)}, not "
+            f"{list(attention_mask.shape)}"
         )
     seen = attention_mask.cpu() != 0
     if seen.all():
@@ -187,8 +190,8 @@ def text_starts(tokens, attention_mask=None, for_cache=False):
             )
         if for_cache and end < tokens.shape[1]:
             raise ValueError(
-                f"row {row} has padding after its text, where new tokens would follow: generate with padding "
-                'before the texts, tokenizer(texts, padding=True, padding_side="left")'
+                f"row {row} has padding after its text, where new tokens would follow: put padding before "
+                'the texts, with tokenizer(texts, padding=True, padding_side="left")'
             )
     return starts.tolist()
 
@@ -224,10 +227,8 @@ class GroupedCache:
         """As the function `hidden`, for the tokens that follow; they join the cache."""
         batch, length = tokens.shape
         if attention_mask is not None and self.seen:
-            if (
-                attention_mask.shape != (batch, self.seen + length)
-                or not attention_mask[:, self.seen :].all()
-            ):
+            wrong = attention_mask.shape != (batch, self.seen + length)
+            if wrong or not attention_mask[:, self.seen :].all():
                 raise ValueError(
                     f"after {self.seen} tokens in the cache, attention_mask must be [{batch}, "
                     f"{self.seen + length}] and 1 for all new tokens: padding comes before the texts only"
@@ -262,8 +263,8 @@ class GroupedCache:
 
 
 def new_cache(model, batch, needed):
-    """An empty cache with room for `needed` tokens and about as many more. Raises ValueError where the model
-    cannot see so many.
+    """An empty cache with room for `needed` tokens, and more if the model can see more. Raises ValueError
+    where it cannot see so many.
     """
     length = max(FEWEST_ROWS, 2 * needed)
     if model.config.length_limits():

@@ -1,8 +1,8 @@
 """The code of the models as files that transformers loads: flat, with relative imports.
 
-transformers copies a model's code into its cache. It finds the files by lines `from .name import`, and looks
-for name.py in the folder itself. So layers/ladder.py becomes layers_ladder.py, and `from layers.ladder
-import` becomes `from .layers_ladder import`.
+transformers copies a model's code into its cache. It finds the files by lines `from .name import`, and
+looks for name.py in the folder itself. So layers/ladder.py becomes layers_ladder.py, and
+`from layers.ladder import` becomes `from .layers_ladder import`.
 """
 
 import ast
@@ -40,8 +40,8 @@ class PackingError(ValueError):
 def packed(parts: Iterable[type] = (), root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
     """({file: its text}, other packages that the files import) of the model's code below `root`.
 
-    parts: classes that must be among it. Raises PackingError for one that is not, and for an import that has
-    no relative form.
+    parts: classes that must be among it. Raises PackingError for one that is not, and for an import that
+    has no relative form.
     """
     files, packages, waiting, seen = {}, set(), [CONFIGURATION, MODELING], {CONFIGURATION, MODELING}
     while waiting:
@@ -58,8 +58,8 @@ def packed(parts: Iterable[type] = (), root: Path = ROOT) -> tuple[dict[str, str
     for part in parts:
         if part.__module__ not in seen:
             raise PackingError(
-                f"{part.__name__} is of the module {part.__module__}, which model.py does not import from a "
-                "file of this repository: write the class into a file of layers/"
+                f"{part.__name__} is of the module {part.__module__}, and no file of the model imports "
+                "that: write the class into a file of layers/ that layers/__init__.py imports"
             )
     modules = sorted(flat(name) for name in seen - {MODELING})
     files[flat(MODELING) + ".py"] += LIST + "".join(
