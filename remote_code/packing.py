@@ -37,12 +37,13 @@ class PackingError(ValueError):
     """Code that cannot be packed; says which line and what to write instead."""
 
 
-def packed(parts: Iterable[type] = (), root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
-    """({file: its text}, other packages that the files import) of the model's code below `root`.
+def packed(parts: Iterable[type] = (), root: Path | None = None) -> tuple[dict[str, str], set[str]]:
+    """({file: its text}, other packages that the files import) of the model's code.
 
-    parts: classes that must be among it. Raises PackingError for one that is not, and for an import that
-    has no relative form.
+    root: the folder of the code, None for this repository. parts: classes that must be among it. Raises
+    PackingError for a class that is not, and for an import that has no relative form.
     """
+    root = root or ROOT
     files, packages, waiting, seen = {}, set(), [CONFIGURATION, MODELING], {CONFIGURATION, MODELING}
     while waiting:
         name = waiting.pop()
