@@ -68,7 +68,7 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids,
+        input_ids=None,
         attention_mask=None,
         past_key_values=None,
         labels=None,
@@ -90,6 +90,8 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
             key for key, value in others.items() if value is not None and value is not False
         ):
             raise ValueError(f"not supported: {', '.join(refused)}; leave it out")
+        if input_ids is None:
+            raise ValueError("input_ids is missing: give the tokens, [rows, columns] int64")
         if labels is not None and (use_cache or past_key_values is not None):
             raise ValueError(
                 "a cache has no gradients: with labels, leave out use_cache and past_key_values"

@@ -206,9 +206,13 @@ def _ours(path: Path, content: dict) -> Source:
 
     def read():
         tensors = model_folder.read_tensors(lambda file: path / file)
-        # folders of earlier versions have no prefix
-        tensors = {name.removeprefix(PREFIX): tensor.float() for name, tensor in tensors.items()}
-        return weights_of_today(tensors)
+        # folders of earlier versions have no prefix; transformers may have saved another dtype
+        return weights_of_today(
+            {
+                name.removeprefix(PREFIX): tensor.float() if tensor.is_floating_point() else tensor
+                for name, tensor in tensors.items()
+            }
+        )
 
     return Source(path, config, read, model_folder.read_tokenizer(path), content.get("step"))
 

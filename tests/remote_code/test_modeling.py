@@ -7,6 +7,7 @@ import torch
 
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
 from remote_code.modeling_cofrgenet import FEWEST_ROWS, CoFrGeNetForCausalLM, hidden
+from training import pretrained
 
 GREEDY = {"do_sample": False, "eos_token_id": None}
 
@@ -85,6 +86,8 @@ def test_a_conversation_goes_on_from_its_cache(made):
         ({"attention_mask": torch.tensor([[0, 0, 0, 0]])}, "no token in row 0"),
         ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"shape of the tokens, \[1, 4\], not \[1, 1, 4, 4\]"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 0]]), "use_cache": True}, "row 0 has padding after"),
+        ({"input_ids": None}, "input_ids is missing"),
+        ({"input_ids": None, "inputs_embeds": torch.zeros(1, 4, 24)}, "not supported: inputs_embeds"),
         ({"position_ids": torch.arange(4)}, "not supported: position_ids; leave it out"),
         ({"output_hidden_states": True}, "not supported: output_hidden_states"),
         ({"labels": torch.zeros(1, 4).long(), "use_cache": True}, "a cache has no gradients"),
@@ -92,7 +95,7 @@ def test_a_conversation_goes_on_from_its_cache(made):
 )  # fmt: skip
 def test_what_forward_refuses(made, keys, said):
     with pytest.raises(ValueError, match=said):
-        made()[0](tokens(1, 4), **keys)
+        made()[0](**{"input_ids": tokens(1, 4), **keys})
 
 
 def test_what_a_cache_refuses(made):
@@ -123,3 +126,16 @@ def test_what_generate_and_the_rest_refuse(made, tmp_path):
     config = CoFrGeNetConfig(model={**theirs.config.model, "ffn": "swiglu"})
     with pytest.raises(ValueError, match=r"the weights are not those of config\.json"):
         CoFrGeNetForCausalLM.from_pretrained(tmp_path, config=config, ignore_mismatched_sizes=True)
+
+
+@torch.no_grad()
+def test_what_transformers_trained_in_bfloat16_is_read_here(made, tmp_path):
+    theirs, ours = made(ffn="cffn_gated", cf_eval_clip=True)
+    theirs.bfloat16()
+    theirs.config.format = pretrained.FORMAT
+    theirs.save_pretrained(tmp_path)
+    source = pretrained.open_source(str(tmp_path))
+    weights = source.read()
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    back = pretrained.build(source).eval()
+    torch.testing.assert_close(back(tokens(1, 9)), ours(tokens(1, 9)), atol=0.05, rtol=0)
