@@ -17,8 +17,7 @@ KEYS = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 8}
 
 
 @torch.no_grad()
-def measured(folder, asked):
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+def measured(model, folder, asked):
     padded = {"input_ids": asked["padded"], "attention_mask": asked["mask"]}
     alone = {"input_ids": asked["prompt"], "attention_mask": torch.ones_like(asked["prompt"])}
     out = model(asked["tokens"], labels=asked["tokens"])
@@ -37,17 +36,22 @@ def measured(folder, asked):
         found["padded", cached] = model.generate(**padded, **KEYS, use_cache=cached)
         found["beams", cached] = model.generate(**padded, **KEYS, use_cache=cached, num_beams=3)
     found["half written"] = half.generate(**padded, **KEYS)
-    return model, found
+    package = type(model).__module__.rpartition(".")[0]
+    found["operators"] = sys.modules[f"{package}.kernels_backend"].NAMESPACE
+    return found
 
 
 def main(root):
     assert importlib.util.find_spec("architecture") is None, "our code must not be there"
     transformers.utils.logging.disable_progress_bar()
     asked = torch.load(root / "asked.pt")
-    models, found = {}, {}
-    for folder in sorted((root / "models").iterdir()):
-        models[folder.name], found[folder.name] = measured(folder, asked)
-    for name, model in models.items():  # all of them are in memory: each has operators of its own
+    # all are in memory together: each must have operators of its own
+    models = {
+        folder.name: AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        for folder in sorted((root / "models").iterdir())
+    }
+    found = {name: measured(model, root / "models" / name, asked) for name, model in models.items()}
+    for name, model in models.items():
         model.train()(asked["tokens"], labels=asked["tokens"]).loss.backward()
         found[name]["gradient"] = model.model.embedding.weight.grad.norm()
     first = next(iter(models))

@@ -189,6 +189,13 @@ def test_the_same_texts_as_ours(elsewhere, name):
     assert found["ends"] == (299, 299)
 
 
+def test_each_copy_of_the_code_has_its_own_operators(elsewhere):
+    """Registering an operator again breaks the first one."""
+    spaces = {elsewhere[3][name]["operators"] for name in MODELS}
+    assert len(spaces) == len(MODELS)
+    assert "cofrgenet" not in spaces
+
+
 def test_the_tokenizer(elsewhere, tokenizer):
     _, _, given, found = elsewhere
     ids = [tokenizer.encode(text) for text in given["texts"]]
