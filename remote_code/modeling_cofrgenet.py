@@ -92,18 +92,24 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"not supported: {', '.join(refused)}; leave it out")
         if input_ids is None:
             raise ValueError("input_ids is missing: give the tokens, [rows, columns] int64")
-        if labels is not None and (use_cache or past_key_values is not None):
+        cached = bool(use_cache) or past_key_values is not None
+        if past_key_values is not None and not isinstance(past_key_values, GroupedCache):
+            raise ValueError(
+                f"past_key_values is a {type(past_key_values).__name__}: give what this model returned, or "
+                "nothing, and it makes its own"
+            )
+        if labels is not None and cached:
             raise ValueError(
                 "a cache has no gradients: with labels, leave out use_cache and past_key_values"
             )
-        if use_cache or past_key_values is not None:
-            with torch.no_grad():
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not cached):
+            if cached:
                 past_key_values = past_key_values or GroupedCache.of(self.model, input_ids, attention_mask)
                 h = past_key_values.hidden(self.model, input_ids, attention_mask)
-        else:
-            h = hidden(self.model, input_ids, attention_mask)
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.model.logits(h[:, keep])
+            else:
+                h = hidden(self.model, input_ids, attention_mask)
+            logits = self.model.logits(h[:, keep])
         loss = None
         if labels is not None:
             loss = self.loss_function(

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
 from remote_code.modeling_cofrgenet import FEWEST_ROWS, CoFrGeNetForCausalLM, hidden
@@ -100,8 +101,13 @@ def test_what_forward_refuses(made, keys, said):
 
 def test_what_a_cache_refuses(made):
     theirs, _ = made()
-    past = theirs(tokens(2, 4), use_cache=True).past_key_values
-    assert not past.groups[0].cache.blocks[0][0].requires_grad
+    output = theirs(tokens(2, 4), use_cache=True)
+    past = output.past_key_values
+    assert not output.logits.requires_grad
+    with pytest.raises(
+        ValueError, match="past_key_values is a DynamicCache: give what this model returned"
+    ):
+        theirs(tokens(2, 1), past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="the cache is that of 2 rows, not of 1"):
         theirs(tokens(1, 1), past_key_values=past)
     for mask in (torch.ones(2, 1), torch.tensor([[1, 1, 1, 1, 0]] * 2)):
