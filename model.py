@@ -133,8 +133,8 @@ class GPT(nn.Module):
         cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
         probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
-        x = self._residual_stream(tokens)
-        return self.logits(x) if targets is None else self.loss(x, targets)
+        h = self.hidden(tokens)
+        return self.logits(h) if targets is None else self.loss(h, targets)
 
     def embed(self, tokens, pos):
         """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
@@ -152,19 +152,28 @@ class GPT(nn.Module):
                 x = run(block, x, self.position, pos, of_block)
         return x
 
-    def logits(self, x):
-        """x: [..., C], what the last block leaves behind -> [..., vocab_size]."""
-        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
+    def hidden(self, tokens, cache=None):
+        """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
+        ValueError as `decode` does.
+        """
+        length = tokens.shape[1]
+        self.check_length(length)
+        pos, held = torch.arange(length, device=tokens.device), None
+        if cache is not None:
+            pos, held = cache.filled + pos, cache.in_use(length)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held)
+        if cache is not None:
+            cache.filled.add_(length)
+        return self.norm(x)
 
-    def loss(self, x, targets):
-        """x: [B, T, C], what the last block leaves behind; targets: [B, T] int64 -> mean cross-entropy."""
-        return linear_cross_entropy(
-            self.norm(x), self._head(), targets, self.config.vocab_size, self.loss_bytes
-        )
+    def logits(self, h):
+        """h: [..., C] of `hidden` -> [..., vocab_size]"""
+        return F.linear(h, self._head())[..., : self.config.vocab_size]
 
-    def hidden(self, tokens):
-        """tokens: [B, T] int64 -> [B, T, C], what the head reads. Raises ValueError as `forward` does."""
-        return self.norm(self._residual_stream(tokens))
+    def loss(self, h, targets):
+        """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
+        vocabulary = self.config.vocab_size
+        return linear_cross_entropy(h, self._head(), targets, vocabulary, self.loss_bytes)
 
     @torch.no_grad()
     def token_losses(self, tokens, targets):
@@ -178,7 +187,7 @@ class GPT(nn.Module):
         losses = torch.zeros(targets.shape, device=targets.device)
         parts = []
         for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
-            logits = F.linear(part, self._head())[:, : self.config.vocab_size].float()
+            logits = self.logits(part).float()
             parts.append(F.cross_entropy(logits, target, reduction="none"))
         losses[scored] = torch.cat(parts)
         return losses
@@ -193,8 +202,7 @@ class GPT(nn.Module):
 
         Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """
-        x = self._residual_stream(tokens, cache)
-        return self.logits(x[:, -1])
+        return self.logits(self.hidden(tokens, cache)[:, -1])
 
     @torch.no_grad()
     def logits_at(self, tokens, wanted, cache=None):
@@ -202,7 +210,7 @@ class GPT(nn.Module):
         after the other, [wanted, vocab_size]; the others cost no row of the head. With a cache as in
         `decode`. Raises ValueError as `decode` does.
         """
-        return self.logits(self._residual_stream(tokens, cache)[wanted])
+        return self.logits(self.hidden(tokens, cache)[wanted])
 
     def new_cache(self, batch, length=None, dtype=None):
         """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
@@ -215,18 +223,6 @@ class GPT(nn.Module):
         keys = (batch, length, weight.device, dtype or weight.dtype)
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
         return Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
-
-    def _residual_stream(self, tokens, cache=None):
-        """[B, T] int64 -> [B, T, C], what the last block leaves behind"""
-        length = tokens.shape[1]
-        self.check_length(length)
-        pos, held = torch.arange(length, device=tokens.device), None
-        if cache is not None:
-            pos, held = cache.filled + pos, cache.in_use(length)
-        x = self.run_blocks(self.embed(tokens, pos), pos, held)
-        if cache is not None:
-            cache.filled.add_(length)
-        return x
 
     def _head(self):
         """[padded_vocab_size, C]"""
@@ -258,7 +254,7 @@ class GPT(nn.Module):
         columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
         RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
         block on the cache has seen tokens that left.
-        Raises ValueError for a window that `forward` would refuse.
+        Raises ValueError for no tokens, and for a window that `forward` would refuse.
         """
         window = window or self.config.block_size
         self.check_length(window)
@@ -266,6 +262,8 @@ class GPT(nn.Module):
         single = context.dim() == 1
         context = (context[None] if single else context)[:, -window:]
         batch, length = context.shape
+        if not length:
+            raise ValueError("there are no tokens to continue: give end-of-text for a new document")
         # the last token that is drawn is never read
         cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
         unread = context

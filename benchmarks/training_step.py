@@ -83,7 +83,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         return whole.embed(tokens, pos)
 
     def loss(x):
-        return whole.loss(x, targets)
+        return whole.loss(x if options.compile else model.norm(x), targets)
 
     shape = (options.batch_size, config.block_size, config.n_embd)
     x = torch.randn(shape, device=device, requires_grad=True)

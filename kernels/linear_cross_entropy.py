@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from kernels.autocast import product_dtype
+from kernels.backend import NAMESPACE
 
 IGNORED = -100  # target of a token that is not scored, as in F.cross_entropy
 # float32 logits of one chunk. On a CPU, larger chunks measured no faster, much smaller ones slower. On a
@@ -82,7 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
 
 
-@torch.library.custom_op("cofrgenet::add_product", mutates_args=("total",))
+@torch.library.custom_op(f"{NAMESPACE}::add_product", mutates_args=("total",))
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """total += a^T b, hidden from the compiler.
 

@@ -23,18 +23,16 @@ class CompiledTraining(nn.Module):
     """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar.
 
     It shares all parameters with the model, which itself stays as it is. Other shapes compile anew.
-    Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos).
+    Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos) and
+    loss(x, targets) of what the last block leaves.
     """
 
     def __init__(self, model: GPT, backend="inductor"):
         super().__init__()
         self.model = model
         compiled = compiler(model, backend)
-        self.embed, self.block, self.loss = (
-            compiled(model.embed),
-            compiled(Block.forward),
-            compiled(model.loss),
-        )
+        self.embed, self.block = compiled(model.embed), compiled(Block.forward)
+        self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
 
     def forward(self, tokens, targets):
         model = self.model
@@ -57,7 +55,7 @@ class CompiledDecoding:
         self.model, self.captured = model, None
         compiled = compiler(model, backend)
         self.embed, self.block = compiled(model.embed), compiled(Block.forward)
-        self.logits = compiled(model.logits)
+        self.logits = compiled(lambda x: model.logits(model.norm(x)))
 
     @torch.no_grad()
     def __call__(self, tokens, cache: Cache):

@@ -1,7 +1,7 @@
 """Folders of config.json and model.safetensors (or several files and their index).
 
 data_tokenizer.json, if there is one, is the tokenizer in our form. SHA256SUMS, if there is one, holds the
-checksum of the weights as `sha256sum -c` reads it.
+checksums of the files as `sha256sum -c` reads them.
 """
 
 import hashlib
@@ -122,7 +122,8 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
                 os.fsync(file.fileno())
         except (SafetensorError, OSError) as error:
             raise OSError(f"{folder} could not be written ({why_not_written(error)})") from error
-        write_whole(beside / CHECKSUMS, f"{_sha256(weights)}  {weights.name}\n")
+        written = sorted(path for path in beside.iterdir())
+        write_whole(beside / CHECKSUMS, "".join(f"{_sha256(path)}  {path.name}\n" for path in written))
         os.rename(beside, folder)  # fails where something has come into the folder since
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
