@@ -74,6 +74,9 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool, tokenizers: st
     those of the models if they differ. Then perplexities per token cannot be compared, and bits per byte
     are shown side by side.
     """
+    texts = list(next(iter(results.values())))
+    per_word = "words" in results[next(iter(results))][texts[0]]
+    per_token = tokenizers is not None and not per_word
     rows = [
         {
             "model": model,
@@ -84,16 +87,14 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool, tokenizers: st
             **({"accuracy": f"{r['accuracy']:.2%}" if "accuracy" in r else ""} if "words" in r else {}),
             **({"words": f"{r['words']:,}"} if "words" in r else {}),
             "tokens scored": f"{r['tokens']:,}",
+            **({"bytes scored": f"{r['bytes']:,}"} if per_token else {}),
             "window": f"{r['window']:,}",
             "stride": "" if r["stride"] is None else f"{r['stride']:,}",
         }
         for model, texts in results.items()
         for text, r in texts.items()
     ]
-    texts = list(next(iter(results.values())))
-    per_word = "words" in results[next(iter(results))][texts[0]]
     parts = [table(rows), f"protocol: {GPT2 if per_word else RAW}"]
-    per_token = tokenizers is not None and not per_word
 
     def side_by_side(measure):
         return {m: {text: r[measure] for text, r in found.items()} for m, found in results.items()}
@@ -152,9 +153,9 @@ def extrapolation(results: dict[str, dict], papers: bool, tokenizers: str | None
     }
     parts = []
     for key, title in titles.items():
-        shown = (columns, theirs) if key == "loss" else (factors, None)
-        keys = {"papers": shown[1], "ranked": ranked}
-        parts.append(f"{title}\n\n" + comparison(pick(key), shown[0], ".3f", heading, **keys))
+        keys = {"columns": columns, "papers": theirs} if key == "loss" else {"columns": factors}
+        keys |= {"form": ".3f", "heading": heading, "ranked": ranked}
+        parts.append(f"{title}\n\n" + comparison(pick(key), **keys))
     reasons = [
         f"refused: {model}: {reason}" for model, r in results.items() for reason in r["refused"].values()
     ]

@@ -5,7 +5,7 @@ from evaluation import report
 
 def measured(perplexity, bits_per_byte, **more):
     result = {"loss": 1.0, "perplexity": perplexity, "bits_per_byte": bits_per_byte, "tokens": 9}
-    return result | {"window": 8, "stride": 4} | more
+    return result | {"bytes": 77, "window": 8, "stride": 4} | more
 
 
 def bold(said):
@@ -21,6 +21,7 @@ def test_perplexities_of_different_tokenizers_are_not_ranked():
         assert "compared in bits per byte, because their tokenizers differ (bytes: x; bpe: y)" in said
         assert "23.30" in said
         assert "751.00" in said
+        assert said.count("|           77 |") == 2
     results = {model: {"ptb": texts["a"]} for model, texts in results.items()}
     said = report.perplexity(results, papers=True, tokenizers="bytes: x; bpe: y")
     assert bold(said) == ["4.2100"]
