@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from evaluation import EvaluationError
 from evaluation.models import Loaded
+from plural import counted
 
 BINS = 16  # bins of positions per training length, over which JSON and the plot average
 
@@ -33,8 +34,9 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
     if not kept:
         most = max((len(s) - 1 for s in streams), default=0)
         raise EvaluationError(
-            f"no document has the {longest:,} tokens of the longest window: of {len(streams):,} documents "
-            f"the longest has {most:,}; take longer documents or fewer --lengths"
+            f"no document has the {longest:,} tokens of the longest window: of "
+            f"{counted(len(streams), 'document')} the longest has {most:,}; take longer documents or fewer "
+            "--lengths"
         )
     return kept
 

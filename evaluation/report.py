@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from evaluation import published
 from markdown_table import table
+from plural import counted
 
 RAW = "raw, nats and perplexity per token of the model, of the texts as they stand"
 GPT2 = (
@@ -159,7 +160,7 @@ def extrapolation(results: dict[str, dict], papers: bool, tokenizers: str | None
     reasons = [
         f"refused: {model}: {reason}" for model, r in results.items() for reason in r["refused"].values()
     ]
-    scored = {f"{r['tokens']:,} tokens of {r['documents']} documents" for r in results.values()}
+    scored = {f"{r['tokens']:,} tokens of {counted(r['documents'], 'document')}" for r in results.values()}
     if tokenizers is not None:
         reasons.append(
             f"no model is marked as the best, because their tokenizers differ ({tokenizers}): losses are "
