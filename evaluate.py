@@ -82,13 +82,17 @@ class EvaluateConfig:
             key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
             if tasks and self.task not in tasks and getattr(self, key) != field.default:
                 wrong.append(f"{key} acts with task={' or '.join(tasks)} only, not with {self.task}")
-        for key, kind in (("lengths", int), ("scales", float)):
+        kinds = {
+            "lengths": (int, "multiples of the training length, whole numbers such as 1,2,4"),
+            "scales": (float, "numbers above 0, separated by commas"),
+        }
+        for key, (kind, told) in kinds.items():
             for value in getattr(self, key) or []:
                 try:
                     if not 0 < kind(value) < float("inf"):
                         raise ValueError
                 except ValueError:
-                    wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
+                    wrong.append(f"{key} must be {told}, not {value!r}")
         if self.max_bytes is not None and self.max_tokens is not None:
             wrong.append("max_bytes and max_tokens both limit the texts: give one of them")
         for key in ("join", "max_bytes", "max_tokens"):
