@@ -263,7 +263,8 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     )  # fmt: skip
     for part in (
         "a.json exists already", "plot must end in .png", "plot acts with task=extrapolation only",
-        "batch_size must be at least 1", "join must be one of blank_line", "lengths must be multiples of the training length, whole numbers such as 1,2,4, not 'x'",
+        "batch_size must be at least 1", "join must be one of blank_line",
+        "lengths must be multiples of the training length, whole numbers such as 1,2,4, not 'x'",
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
@@ -285,7 +286,7 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     (tmp_path / "long.txt").write_text("abc " * 20)
     lengths = (f"--texts={tmp_path}/long.txt", "--task=extrapolation", "--lengths=1,2")
     said = refused(capsys, runs["rope"], wide, *lengths)
-    assert "wide, 2 times the 48 tokens of training: no document has the 96 tokens of the longest window" in said
+    assert "wide, 2 times the 48 tokens of training: no document has the 96 tokens of the longest" in said
     assert "batches" not in said
     (tmp_path / "t.txt").write_text("abc")
     tokenizer = BpeTokenizer.train(["ab ab abc"] * 9, 258)
