@@ -86,9 +86,10 @@ def main(argv: list[str]):
             return
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
-            text = "".join(shown(write(prompt, start)))
+            written = []
+            show(write(prompt, start), written)
             print()
-            keep(Path(config.out_dir), source.path, config, text)
+            keep(Path(config.out_dir), source.path, config, "".join(written))
     except KeyboardInterrupt:
         if config.interactive:  # between a text and the next prompt
             return
@@ -115,14 +116,13 @@ def talk(config: SampleConfig, path: Path, tokenizer, write: Callable[[list[int]
         for number in range(1, config.num_samples + 1):
             if config.num_samples > 1:
                 print(f"--- sample {number} of {config.num_samples} ---")
-            text = ""
+            written = []
             try:
-                for piece in shown(write(prompt, line)):
-                    text += piece
+                show(write(prompt, line), written)
             except KeyboardInterrupt:
                 stopped = True
             print()
-            keep(Path(config.out_dir), path, config, text)
+            keep(Path(config.out_dir), path, config, "".join(written))
             if stopped:
                 break
 
@@ -159,11 +159,11 @@ def encode(tokenizer, start: str) -> list[int]:
     return [tokenizer.end_of_text, *tokenizer.encode(start)]
 
 
-def shown(pieces: Iterator[str]) -> Iterator[str]:
-    """The same pieces, each printed at once."""
+def show(pieces: Iterator[str], written: list[str]):
+    """Prints each piece at once; `written` gets it first, so that Ctrl-C loses nothing that was printed."""
     for piece in pieces:
+        written.append(piece)
         print(piece, end="", flush=True)
-        yield piece
 
 
 def write_one(model, tokenizer, config, generator, step, prompt, start) -> Iterator[str]:

@@ -14,7 +14,7 @@ import torch
 
 from layers import ATTENTION
 from model import GPT
-from sample import main
+from sample import main, show
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -191,6 +191,19 @@ def test_an_interrupt_stops_one_text(trained, capsys, typed, monkeypatch):
     monkeypatch.setattr("sample.keep", lambda *rest: signal.raise_signal(signal.SIGINT))
     typed(b"two\ntwo\n")
     assert sample(capsys, trained, "--interactive") == "twoxyz!\n"
+
+
+def test_what_was_printed_is_kept(monkeypatch):
+    """An interrupt at the end of printing a piece does not lose the piece."""
+
+    def interrupted(*pieces, **keys):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sample.print", interrupted, raising=False)
+    written = []
+    with pytest.raises(KeyboardInterrupt):
+        show(iter("ab"), written)
+    assert written == ["a"]
 
 
 def read_until(terminal, end):
