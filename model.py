@@ -17,7 +17,7 @@ from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, Part, keep_constructor_values
+from layers.protocol import Drawn, Mixer, Part, built, keep_constructor_values
 
 
 def _norm(config):
@@ -34,9 +34,9 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.norm1 = _norm(config)
-        self.attention = ATTENTION[config.attention](config, layer)
+        self.attention = built(ATTENTION[config.attention], config, layer)
         self.norm2 = _norm(config)
-        self.ffn = FFN[config.ffn](config)
+        self.ffn = built(FFN[config.ffn], config)
 
     def forward(self, x, position, pos, cache=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
@@ -84,7 +84,7 @@ class GPT(nn.Module):
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
         self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
-        self.position = POSITION[config.position](config)
+        self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = _norm(config)

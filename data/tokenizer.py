@@ -56,6 +56,10 @@ class Tokenizer(ABC):
         """The text of the tokens; bytes that are not whole characters become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
+    def same_tokens(self, other: "Tokenizer") -> bool:
+        """Whether each token stands for the same bytes in both tokenizers."""
+        return self.hash == other.hash or self.token_bytes() == other.token_bytes()
+
     def to_json(self) -> dict:
         """Everything that `from_json` needs, as strings."""
         return {"kind": self.kind, "hash": self.hash}

@@ -23,6 +23,16 @@ INDEX = "model.safetensors.index.json"
 CHECKSUMS = "SHA256SUMS"
 
 
+def check_weights_exist(folder: Path):
+    """Raises CheckpointError where a folder with a config.json has no file of weights."""
+    weights = folder / "model.safetensors"
+    if not weights.is_file() and not (folder / INDEX).is_file():
+        raise CheckpointError(
+            f"{folder} has a config.json but no weights: {weights} does not exist (weights are read from "
+            "safetensors files only); put the file beside config.json, or give another folder"
+        )
+
+
 def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
     """All tensors of model.safetensors, or of the files that its index names.
 

@@ -82,7 +82,13 @@ def open_source(name: str, which: str = "best") -> Source:
         return _run(checkpoint.find(path, which))
     if "format" in content:
         return _ours(path, content)
+    if "model_type" not in content and {"dataset", "n_layer", "n_embd"} <= content.keys():
+        raise CheckpointError(
+            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with best.pt or "
+            "step_*.pt is missing; put that folder back, or give another run"
+        )
     config = _foreign_config(content, path / "config.json")
+    model_folder.check_weights_exist(path)
 
     def read():
         return hugging_face.our_weights(model_folder.read_tensors(lambda file: path / file), config, path)
@@ -203,6 +209,7 @@ def _ours(path: Path, content: dict) -> Source:
         wrong = [str(error)]
     if wrong:
         raise CheckpointError(f"{path}/config.json: {'; '.join(wrong)}")
+    model_folder.check_weights_exist(path)
 
     def read():
         tensors = model_folder.read_tensors(lambda file: path / file)

@@ -164,10 +164,24 @@ def test_refuses_what_is_no_model(tmp_path):
         pretrained.open_source(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(gpt2().to_dict()))
     with pytest.raises(CheckpointError, match="safetensors does not exist"):
-        pretrained.build(pretrained.open_source(str(tmp_path)))
+        pretrained.open_source(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(CheckpointError, match="damaged or no safetensors file"):
         pretrained.build(pretrained.open_source(str(tmp_path)))
+
+
+def test_a_config_json_without_weights(run, tmp_path):
+    """Of a run and of a model folder: the missing file is named, before anything else is read."""
+    folder, _ = run("whole", "--max_iters=2")
+    pretrained.export(pretrained.open_source(str(folder)), tmp_path / "exported")
+    config = tmp_path / "alone" / "config.json"
+    config.parent.mkdir()
+    missing = {folder: "ckpt with best.pt or step_", tmp_path / "exported": "model.safetensors"}
+    for made, file in missing.items():
+        config.write_bytes((made / "config.json").read_bytes())
+        with pytest.raises(CheckpointError, match="but no weights: ") as error:
+            pretrained.open_source(str(config.parent))
+        assert str(config.parent / file) in str(error.value)
 
 
 def test_without_network_the_hub_is_named(monkeypatch):
