@@ -32,8 +32,9 @@ from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
 from markdown_table import table
 from plural import counted
+from training.compilation import missing_for_compile
 from training.environment import environment
-from training.hardware import DeviceError, choose_device, choose_dtype, missing_for_compile
+from training.hardware import DeviceError, choose_device, choose_dtype
 
 
 @dataclass

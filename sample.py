@@ -21,7 +21,8 @@ from data import DataError
 from data.tokenizer import valid_unicode
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import choose_device, missing_for_compile, missing_gpu
+from training.compilation import CompiledDecoding, missing_for_compile
+from training.hardware import choose_device, missing_gpu
 
 
 @dataclass
@@ -77,7 +78,7 @@ def main(argv: list[str]):
         sys.exit(f"sample.py: window={config.window}: {error}")
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
-    step = torch.compile(model.decode, fullgraph=True, dynamic=False) if config.compile else None
+    step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, model, tokenizer, config, generator, step)
     try:

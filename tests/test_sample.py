@@ -15,6 +15,7 @@ import torch
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
+from training.compilation import CompiledDecoding
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,9 +84,14 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     assert "compile=True, but torch.compile lacks a C++ compiler" in refused(capsys, *keys)
     monkeypatch.setattr("sample.missing_for_compile", lambda: [])
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda step, **keys: compiled.append(keys) or step)
+
+    def decoding(model):
+        compiled.append(CompiledDecoding(model, "eager"))
+        return compiled[0]
+
+    monkeypatch.setattr("sample.CompiledDecoding", decoding)
     assert sample(capsys, *keys) == expected
-    assert compiled == [{"fullgraph": True, "dynamic": False}]
+    assert len(compiled) == 1
 
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
