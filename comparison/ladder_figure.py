@@ -1,0 +1,123 @@
+"""The ladders of runs in one picture: how near each layer came to its poles, evaluation by evaluation."""
+
+import math
+import re
+
+import picture
+from comparison.figure import AXES
+from comparison.runs import Arm, Run
+
+# key of a layer's record: label, whether the axis is logarithmic
+PANELS = {
+    "min_denominator": ("smallest |denominator|", True),
+    "z_99": ("99th percentile of |z|", True),
+    "clamped": ("share of denominators\nbelow cf_eps", False),
+    "grad_norm": ("gradient norm\nof ladder weights", True),
+}
+MOST = 4  # runs in a picture
+
+
+def mistakes(runs: list[Run]) -> list[str]:
+    """Complaints about runs that the picture cannot show."""
+    wrong = [
+        f"picture=ladders: {run.name} has no ladders in its log; leave it out"
+        for run in runs
+        if not layers(run)
+    ]
+    if len(runs) > MOST:
+        wrong.append(f"picture=ladders shows {MOST} runs at most, not {len(runs)}")
+    return wrong
+
+
+def layers(run: Run) -> list[str]:
+    """The layers of which the log has records, from the first block to the last."""
+    names = dict.fromkeys(name for at in run.evaluations.values() for name in at.get("ladders", {}))
+    return sorted(names, key=lambda name: (_block(name), name))
+
+
+def _block(name: str) -> int:
+    return int(found[1]) if (found := re.search(r"\.(\d+)\.", name)) else 0
+
+
+def _part(name: str) -> str:
+    """blocks.3.ffn.ladders -> ffn, blocks.3.ffn.first -> ffn, first"""
+    parts = [part for part in name.split(".") if part not in ("blocks", "ladders") and not part.isdigit()]
+    return ", ".join(parts)
+
+
+@picture.drawing()
+def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
+    """A figure with a panel for each statistic: one line a layer, its colour the block's number, its dashes
+    the part of the block. Several runs stand side by side. Dotted: when depths wake.
+    """
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.lines import Line2D
+
+    alone = len(runs) == 1
+    if alone:
+        figure, grid = picture.new(look, 2, 2, (6.0, 4.2), sharex=True)
+        columns = [list(grid.flat)]
+    else:
+        figure, grid = picture.new(look, len(PANELS), len(runs), (1.0 + 2.2 * len(runs), 6.5), sharey="row")
+        columns = [list(column) for column in grid.T]
+    blocks = [_block(name) for run in runs for name in layers(run)]
+    parts = list(dict.fromkeys(_part(name) for run in runs for name in layers(run)))
+    colour = ScalarMappable(Normalize(min(blocks), max(blocks) or 1), colormaps["viridis"].resampled(256))
+    colour.set_clim(min(blocks), max(blocks) + 0.15 * (max(blocks) - min(blocks) or 1))  # no pale yellow
+    for run, column, name in zip(runs, columns, look.names([run.name for run in runs]), strict=True):
+        evaluations = list(run.evaluations.values())
+        end = max(AXES[against][1](run, at) for at in evaluations)
+        size, where = picture.unit(AXES[against][0], end)
+        for axes, (key, (label, log)) in zip(column, PANELS.items(), strict=True):
+            for layer in layers(run):
+                points = [
+                    (AXES[against][1](run, at) / size, value)
+                    for at in evaluations
+                    if _shown(value := at.get("ladders", {}).get(layer, {}).get(key), log)
+                ]
+                if points:
+                    dashes = picture.DASHES[parts.index(_part(layer)) % len(picture.DASHES)]
+                    axes.plot(*zip(*points, strict=True), color=colour.to_rgba(_block(layer)), ls=dashes)
+            if log:
+                axes.set_yscale("log")
+            if key == "min_denominator" and axes.lines:
+                axes.axhline(run.config["cf_eps"], color="black", lw=0.8, ls=(0, (1, 1)))
+                axes.annotate(
+                    "cf_eps", (1, run.config["cf_eps"]), xycoords=("axes fraction", "data"), ha="right",
+                    va="bottom", fontsize=6,
+                )  # fmt: skip
+            for place in _wakes(run, against, size):
+                axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
+            if alone or column is columns[0]:
+                axes.set_ylabel(label)
+        for axes in column[-2:] if alone else column[-1:]:
+            axes.set_xlabel(where)
+        if not alone or look.labels:
+            column[0].set_title(name)
+    handles = [Line2D([], [], color="0.3", ls=picture.DASHES[n % 4]) for n, _ in enumerate(parts)]
+    if any(_wakes(run, against, 1) for run in runs):
+        handles.append(Line2D([], [], color="0.5", lw=0.6, ls=":"))
+        parts = [*parts, "a depth wakes"]
+    figure.legend(handles, parts, loc="outside lower center", ncols=len(parts))
+    if max(blocks) > min(blocks):
+        ticks = sorted(set(blocks))
+        bar = figure.colorbar(colour, ax=grid, label="block", aspect=40, pad=0.02)
+        bar.ax.set_ylim(min(blocks), max(blocks))
+        bar.set_ticks(ticks[:: math.ceil(len(ticks) / 8)])
+        bar.ax.grid(False)
+    return figure
+
+
+def _shown(value, log: bool) -> bool:
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
+
+
+def _wakes(run: Run, against: str, size: float) -> list[float]:
+    """Where on the horizontal axis depths wake, but for those between two evaluations of time."""
+    wakes = [step for step in Arm(run.name, [run]).wakes or [] if 0 < step <= run.last_step]
+    if against == "hours":
+        return []  # the log has no time of every step
+    last = run.evaluations[run.last_step]
+    return [step / run.last_step * AXES[against][1](run, last) / size for step in wakes]
