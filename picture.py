@@ -217,13 +217,20 @@ def line_style(number: int) -> dict:
 def legend(figure, axes, handles: list, labels: list[str], title: str | None = None, most: int = 6):
     """In the axes, or below them where it has more than `most` entries or would fill them."""
     width, height = figure.get_size_inches()
-    many = len(handles) > most or len(handles) > 1.6 * height or max(map(len, labels)) > 11 * width
-    if not many:
-        axes.legend(handles, labels, title=title)
+    longest = max(map(len, labels))
+    if len(handles) <= min(most, 1.6 * height) and longest <= 11 * width:
+        axes.legend(handles, labels, title=title, alignment="left")
         return
-    longest = max(len(label) for label in labels)
-    columns = max(1, min(len(labels), int(width / (0.058 * longest + 0.5))))
-    figure.legend(handles, labels, title=title, loc="outside lower center", ncols=columns)
+    points = 7 if width >= NARROW else 6
+    # inches of a column: a letter is about 0.57 as wide as high; handle, gaps
+    column = (0.57 * longest + 3.6) * points / 72
+    figure.legend(
+        handles, labels, title=title, alignment="left", loc="outside lower center", fontsize=points,
+        title_fontsize=points, handlelength=1.8, columnspacing=1.0,
+        ncols=max(1, min(len(labels), int(width / column))),
+    )  # fmt: skip
+    if height < NARROW:
+        axes.set_ylabel(axes.get_ylabel().replace(" (", "\n("))  # the axes are too low for one line
 
 
 def focus(axes, curves: Iterable[tuple[Sequence[float], Sequence[float], bool]]):

@@ -59,20 +59,29 @@ def without_keys(name: str, keys: set[str]) -> str:
 
 
 def shortened(names: list[str]) -> list[str]:
-    """Without what all names share: whole parts (of files joined by `+`, and `_key=value`), and, of plain
-    names, the beginning up to a separator. Unchanged where less would not tell them apart.
+    """Without the parts that all names share (files joined by `+`, and `_key=value`), without keys that
+    follow another one, and without a beginning that all files share. Unchanged where less would not tell
+    them apart.
     """
     if len(names) < 2:
         return list(names)
     split = [PART.split(name) for name in names]
     shared = set(split[0]).intersection(*split)
-    short = [", ".join(part for part in parts if part not in shared) for parts in split]
-    if len(set(short)) < len(names) or not all(short):
-        short = list(names)
-    if not any("=" in name for name in short):
-        low, high = min(short), max(short)
-        same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-        start = re.match(r"(.*[-_./ ])?", low[:same])[0]
-        if all(len(name) > len(start) for name in short):
-            short = [name[len(start) :] for name in short]
-    return short
+    files, keys = [], []
+    for parts in split:
+        own = [part for part in parts if part not in shared]
+        varied = {part.split("=")[0] for part in own if "=" in part}
+        files.append("+".join(part for part in own if "=" not in part))
+        keys.append([part for part in own if "=" in part and FOLLOWS.get(part.split("=")[0]) not in varied])
+    short = [", ".join(filter(None, [file, *own])) for file, own in zip(_ends(files), keys, strict=True)]
+    return short if len(set(short)) == len(names) and all(short) else list(names)
+
+
+def _ends(names: list[str]) -> list[str]:
+    """Names without the beginning that all of them share, up to a separator."""
+    low, high = min(names), max(names)
+    if low == high:
+        return names
+    same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    start = re.match(r"(.*[-_./ +])?", low[:same])[0]
+    return [name[len(start) :] for name in names] if len(low) > len(start) else names

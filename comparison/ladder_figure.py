@@ -5,14 +5,15 @@ import re
 
 import picture
 from comparison.figure import AXES
+from comparison.labels import labels
 from comparison.runs import Arm, Run
 
-# key of a layer's record: label, whether the axis is logarithmic
+# key of a layer's record, and its label
 PANELS = {
-    "min_denominator": ("smallest |denominator|", True),
-    "z_99": ("99th percentile of |z|", True),
-    "clamped": ("share of denominators\nbelow cf_eps", False),
-    "grad_norm": ("gradient norm\nof ladder weights", True),
+    "min_denominator": "smallest |denominator|",
+    "z_99": "99th percentile of |z|",
+    "clamped": "share of denominators\nbelow cf_eps",
+    "grad_norm": "gradient norm\nof ladder weights",
 }
 MOST = 4  # runs in a picture
 
@@ -60,34 +61,23 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
         figure, grid = picture.new(look, 2, 2, (6.0, 4.2), sharex=True)
         columns = [list(grid.flat)]
     else:
-        figure, grid = picture.new(look, len(PANELS), len(runs), (1.0 + 2.2 * len(runs), 6.5), sharey="row")
+        figure, grid = picture.new(
+            look, len(PANELS), len(runs), (1.0 + 2.2 * len(runs), 6.5), sharex="col", sharey="row"
+        )
         columns = [list(column) for column in grid.T]
     blocks = [_block(name) for run in runs for name in layers(run)]
     parts = list(dict.fromkeys(_part(name) for run in runs for name in layers(run)))
     colour = ScalarMappable(Normalize(min(blocks), max(blocks) or 1), colormaps["viridis"].resampled(256))
     colour.set_clim(min(blocks), max(blocks) + 0.15 * (max(blocks) - min(blocks) or 1))  # no pale yellow
-    for run, column, name in zip(runs, columns, look.names([run.name for run in runs]), strict=True):
-        evaluations = list(run.evaluations.values())
-        end = max(AXES[against][1](run, at) for at in evaluations)
-        size, where = picture.unit(AXES[against][0], end)
-        for axes, (key, (label, log)) in zip(column, PANELS.items(), strict=True):
+    names = look.names(labels([Arm(run.name, [run]) for run in runs]))
+    for run, column, name in zip(runs, columns, names, strict=True):
+        last = run.evaluations[run.last_step]
+        size, where = picture.unit(AXES[against][0], AXES[against][1](run, last))
+        for axes, (key, label) in zip(column, PANELS.items(), strict=True):
             for layer in layers(run):
-                points = [
-                    (AXES[against][1](run, at) / size, value)
-                    for at in evaluations
-                    if _shown(value := at.get("ladders", {}).get(layer, {}).get(key), log)
-                ]
-                if points:
-                    dashes = picture.DASHES[parts.index(_part(layer)) % len(picture.DASHES)]
-                    axes.plot(*zip(*points, strict=True), color=colour.to_rgba(_block(layer)), ls=dashes)
-            if log:
-                axes.set_yscale("log")
-            if key == "min_denominator" and axes.lines:
-                axes.axhline(run.config["cf_eps"], color="black", lw=0.8, ls=(0, (1, 1)))
-                axes.annotate(
-                    "cf_eps", (1, run.config["cf_eps"]), xycoords=("axes fraction", "data"), ha="right",
-                    va="bottom", fontsize=6,
-                )  # fmt: skip
+                if points := _points(run, layer, key, against, size):
+                    style = {"color": colour.to_rgba(_block(layer)), "ls": _dashes(parts, _part(layer))}
+                    axes.plot(*zip(*points, strict=True), **style)
             for place in _wakes(run, against, size):
                 axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
             if alone or column is columns[0]:
@@ -95,8 +85,10 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
         for axes in column[-2:] if alone else column[-1:]:
             axes.set_xlabel(where)
         if not alone or look.labels:
-            column[0].set_title(name)
-    handles = [Line2D([], [], color="0.3", ls=picture.DASHES[n % 4]) for n, _ in enumerate(parts)]
+            column[0].set_title(name, fontsize=7)
+    for panels, key in zip(zip(*columns, strict=True), PANELS, strict=True):
+        _scale(panels, key, runs)
+    handles = [Line2D([], [], color="0.3", ls=_dashes(parts, part)) for part in parts]
     if any(_wakes(run, against, 1) for run in runs):
         handles.append(Line2D([], [], color="0.5", lw=0.6, ls=":"))
         parts = [*parts, "a depth wakes"]
@@ -110,8 +102,39 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
     return figure
 
 
-def _shown(value, log: bool) -> bool:
-    return value is not None and math.isfinite(value) and (value > 0 or not log)
+def _points(run: Run, layer: str, key: str, against: str, size: float) -> list[tuple[float, float]]:
+    """(place, value) of the evaluations that have the value."""
+    found = [
+        (AXES[against][1](run, at) / size, at.get("ladders", {}).get(layer, {}).get(key))
+        for at in run.evaluations.values()
+    ]
+    return [(place, value) for place, value in found if value is not None and math.isfinite(value)]
+
+
+def _dashes(parts: list[str], part: str) -> str:
+    return picture.DASHES[parts.index(part) % len(picture.DASHES)]
+
+
+def _scale(panels: tuple, key: str, runs: list[Run]):
+    """The vertical axis that the panels of a statistic share: logarithmic where it spans a factor of 20.
+    Values of 0, such as gradients of depths that sleep, are missing there.
+    """
+    values = [y for axes in panels for line in axes.lines if line.get_ls() != ":" for y in line.get_ydata()]
+    if key == "clamped":
+        panels[0].set_ylim(0, 1.05 * max(0.01, *values) if values else 1)
+        panels[0].yaxis.set_major_formatter(lambda share, _: f"{share:.3%}".rstrip("0%").rstrip(".") + " %")
+        return
+    above = [value for value in values if value > 0]
+    if not above or max(above) < 20 * min(above):
+        return
+    panels[0].set_yscale("log", nonpositive="mask")
+    for axes, run in zip(panels, runs, strict=True):
+        if key == "min_denominator" and min(above) < 10 * run.config["cf_eps"]:
+            axes.axhline(run.config["cf_eps"], color="black", lw=0.8, zorder=0)
+            axes.annotate(
+                "cf_eps", (0.02, run.config["cf_eps"]), xycoords=("axes fraction", "data"),
+                xytext=(0, -2), textcoords="offset points", va="top", fontsize=6,
+            )  # fmt: skip
 
 
 def _wakes(run: Run, against: str, size: float) -> list[float]:

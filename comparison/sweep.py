@@ -52,7 +52,8 @@ class Sweep:
 
 def sweeps(arms: list[Arm], keys: list[str] | None = None) -> list[Sweep]:
     """The sweeps over those of `keys` that are numbers; None: over the learning rate."""
-    followed = [key for key in keys or ["learning_rate"] if FOLLOWS.get(key) not in (keys or [])]
+    keys = list(dict.fromkeys(keys or ["learning_rate"]))
+    followed = [key for key in keys if FOLLOWS.get(key) not in keys]
     found = [sweep(arms, key) for key in followed if key not in {*SCORED, *INCIDENTAL, "seed"}]
     return [one for one in found if one is not None]
 
@@ -107,7 +108,8 @@ def markdown(found: Sweep) -> str:
     """
     key, label = measure([arm for line in found.lines for arm in line.arms.values()])
     unit = label[label.index("(") + 1 : -1].split(":")[0]
-    heads = [f"{line.name}, {unit}" for line in found.lines]
+    several = len(found.lines) > 1
+    heads = [f"{line.name if several else 'validation loss'}, {unit}" for line in found.lines]
     rows = []
     for value in found.values:
         row = {found.key: text(value)}
