@@ -168,8 +168,8 @@ def _split(labels: str) -> list[str]:
 
 def _unreadable(text: str) -> str:
     """Why matplotlib cannot set a text with formulas; empty if it can."""
-    if "$" not in text:
-        return ""
+    if (text.count("$") - text.count(r"\$")) % 2 or "$" not in text:
+        return ""  # a $ without a second one is a dollar
     from matplotlib.mathtext import MathTextParser
 
     try:
@@ -222,14 +222,14 @@ def legend(figure, axes, handles: list, labels: list[str], title: str | None = N
         axes.legend(handles, labels, title=title, alignment="left")
         return
     points = 7 if width >= NARROW else 6
-    # inches of a column: a letter is about 0.57 as wide as high; handle, gaps
-    column = (0.57 * longest + 3.6) * points / 72
+    # inches of a column: a letter is about 0.53 as wide as high; handle, gaps
+    column = (0.53 * longest + 3.6) * points / 72
     figure.legend(
         handles, labels, title=title, alignment="left", loc="outside lower center", fontsize=points,
         title_fontsize=points, handlelength=1.8, columnspacing=1.0,
         ncols=max(1, min(len(labels), int(width / column))),
     )  # fmt: skip
-    if height < NARROW:
+    if height < NARROW and len(figure.axes) == 1:
         axes.set_ylabel(axes.get_ylabel().replace(" (", "\n("))  # the axes are too low for one line
 
 

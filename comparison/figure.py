@@ -17,7 +17,7 @@ AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {
 }
 NATS = ("val_loss", "validation loss (nats per token)")
 # nats per token of different tokenizers are of different tokens
-BITS = ("val_bits_per_byte", "validation loss (bits per byte:\ntokenizers differ)")
+BITS = ("val_bits_per_byte", "validation loss\n(bits per byte; tokenizers differ)")
 
 
 def measure(arms: list[Arm]) -> tuple[str, str]:

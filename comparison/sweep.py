@@ -107,7 +107,7 @@ def markdown(found: Sweep) -> str:
     Losses are means ± sample standard deviations over seeds.
     """
     key, label = measure([arm for line in found.lines for arm in line.arms.values()])
-    unit = label[label.index("(") + 1 : -1].split(":")[0]
+    unit = label[label.index("(") + 1 : -1].split(";")[0]
     several = len(found.lines) > 1
     heads = [f"{line.name if several else 'validation loss'}, {unit}" for line in found.lines]
     rows = []

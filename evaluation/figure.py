@@ -46,6 +46,8 @@ def extrapolation(results: dict[str, dict], look: picture.Look = picture.PLAIN):
         axes.set_ylabel("loss (nats per token)")
     average.set_xlabel("tokens in the window")
     position.set_xlabel("position in the longest window\n(averages over a training length)")
+    low, high = average.get_ylim()
+    average.set_ylim(low, high + 0.08 * crossed * (high - low))  # room for the crosses
     shown = look.names(list(results))
     handles.append(average.plot([], [], color="0.6", lw=1)[0])
     shown.append("training length")
@@ -68,13 +70,17 @@ def recall(results: dict[str, dict], look: picture.Look = picture.PLAIN):
         points = [(r["length"], r["loss"]) for r in result["repeats"] if r["loss"] is not None]
         handles.append(axes.plot(*zip(*points, strict=True), **picture.line_style(number))[0])
     lengths = [r["length"] for r in first["repeats"]]
-    texts = ["new", *map(str, lengths[1:-1]), f"{lengths[-1]} or more"]
+    texts = ["new", *map(str, lengths[1:-1]), f"{lengths[-1]}+"]
     shares = [
-        f"{text}\n{r['tokens'] / first['tokens']:.0%}"
+        f"{text}\n{_share(r['tokens'] / first['tokens'])}"
         for text, r in zip(texts, first["repeats"], strict=True)
     ]
     axes.set_xticks(lengths, shares)
-    axes.set_xlabel("length of the repeat that a token ends, and share of tokens")
+    axes.set_xlabel("length of the repeat that a token ends,\nand share of the tokens")
     axes.set_ylabel("loss (nats per token)")
-    picture.legend(figure, axes, handles, look.names(list(results)))
+    picture.legend(figure, axes, handles, look.names(list(results)), most=3)
     return figure
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 or share == 0 else f"{share:.1%}"

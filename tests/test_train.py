@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import picture
 from data.loader import Dataset
 from tests.training.records import losses
 from train import main
@@ -421,8 +422,21 @@ def test_a_data_set_without_its_parts_is_refused_before_training(arguments, caps
 
 def test_nan_in_the_log_does_not_stop_the_picture(tmp_path):
     records = [{"tokens": n, "loss": float("nan") if n == 3 else 1.0} for n in range(5)]
-    draw_losses({"a": records, "b": [{"tokens": 1, "val_loss": float("nan")}]}, tmp_path / "a.png")
+    picture.write(draw_losses("a", records), tmp_path / "a.png")
+    picture.write(draw_losses("b", [{"tokens": 1, "val_loss": float("nan")}]), tmp_path / "a.png")
     assert (tmp_path / "a.png").exists()
+
+
+def test_the_first_losses_of_a_run_from_weights_are_seen():
+    """Of a run from scratch they are left out where they would squeeze the rest."""
+    records = [{"tokens": 0, "val_loss": 8.0}]
+    records += [{"tokens": 10**7 * n, "val_loss": 3.0 - 0.05 * n} for n in range(1, 11)]
+    for whole in (False, True):
+        (axes,) = draw_losses("a_$1_$2", records, whole).axes
+        assert (axes.get_ylim()[1] > 8.0) == whole
+        assert 2.2 < axes.get_ylim()[0] < 2.5
+        assert axes.get_xlabel() == "million tokens"
+        assert [text.get_text() for text in axes.get_legend().texts] == [r"a_\$1_\$2: validation"]
 
 
 def test_compiled_training_equals_eager_training(run):
