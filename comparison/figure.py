@@ -65,7 +65,7 @@ def draw(arms: list[Arm], against: str, look: picture.Look = picture.PLAIN, stud
         low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
         if any(deviations):
             axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, lw=0)
-        whole = arm.config.get("init_from") is not None
+        whole = arm.given.get("init_from") is not None
         seen += [(places, low, whole), (places, high, whole)]
         handles.append(line)
         shown.append(name if len(seeds) == 1 else f"{name} ({told(len(arm.runs))})")

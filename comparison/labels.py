@@ -20,8 +20,8 @@ def labels(arms: list[Arm], study: list[str] | None = None) -> list[str]:
     """
     keys = differing(arms)
     for shown in (study or [], keys):
-        texts = [", ".join(f"{key}={text(arm.config[key])}" for key in shown) for arm in arms]
-        known = all(key in arm.config for key in shown for arm in arms)
+        texts = [", ".join(f"{key}={text(arm.given[key])}" for key in shown) for arm in arms]
+        known = all(key in arm.given for key in shown for arm in arms)
         if known and 0 < len(shown) <= MOST_KEYS and len(set(texts)) == len(arms) > 1:
             return texts
     return shortened([arm.name for arm in arms])
@@ -29,7 +29,7 @@ def labels(arms: list[Arm], study: list[str] | None = None) -> list[str]:
 
 def differing(arms: list[Arm]) -> list[str]:
     """The keys in which arms differ, without seeds and without keys that follow another one."""
-    configs = [arm.config for arm in arms]
+    configs = [arm.given for arm in arms]
     keys = dict.fromkeys(key for config in configs for key in config)
     found = [
         key

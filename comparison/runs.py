@@ -81,7 +81,7 @@ class Run:
 @dataclass
 class Arm:
     """Runs that differ in the seed only. failed: the number of runs that are missing. planned: the config
-    of an arm whose runs may all be missing.
+    that ablate.py gave to train.py, which filled in what None stands for; None: not known.
     """
 
     name: str
@@ -91,7 +91,12 @@ class Arm:
 
     @property
     def config(self) -> dict:
-        return self.runs[0].config if self.runs or self.planned is None else self.planned
+        return self.runs[0].config
+
+    @property
+    def given(self) -> dict:
+        """The config as it was planned, which arms without runs have too, or else that of the runs."""
+        return self.config if self.planned is None else self.planned
 
     @property
     def steps(self) -> list[int]:

@@ -62,13 +62,13 @@ def sweep(arms: list[Arm], key: str) -> Sweep | None:
     """The models that ran with two values of `key` or more, and with nothing else changed but keys that
     follow it (min_lr follows learning_rate). None where there is no such model.
     """
-    arms = [arm for arm in arms if type(arm.config.get(key)) in (int, float)]
+    arms = [arm for arm in arms if type(arm.given.get(key)) in (int, float)]
     following = {follower for follower, leader in FOLLOWS.items() if leader == key}
     groups = _groups(arms, key, following)
-    if any(len({arm.config[key] for arm in group}) < len(group) for group in groups):
+    if any(len({arm.given[key] for arm in group}) < len(group) for group in groups):
         following = set()  # they were varied on their own as well
         groups = _groups(arms, key, following)
-    groups = [group for group in groups if len({arm.config[key] for arm in group}) > 1]
+    groups = [group for group in groups if len({arm.given[key] for arm in group}) > 1]
     if not groups:
         return None
     swept = {key, *following}
@@ -76,14 +76,14 @@ def sweep(arms: list[Arm], key: str) -> Sweep | None:
         Arm(
             without_keys(group[0].name, {*swept, "seed"}),
             [],
-            planned={k: v for k, v in group[0].config.items() if k not in swept},
+            planned={k: v for k, v in group[0].given.items() if k not in swept},
         )
         for group in groups
     ]
     lines = []
     for name, group in zip(labels(first), groups, strict=True):
-        ordered = sorted(group, key=lambda arm: arm.config[key])
-        lines.append(Line(name, {arm.config[key]: arm for arm in ordered}))
+        ordered = sorted(group, key=lambda arm: arm.given[key])
+        lines.append(Line(name, {arm.given[key]: arm for arm in ordered}))
     return Sweep(key, lines)
 
 
@@ -92,7 +92,7 @@ def _groups(arms: list[Arm], key: str, following: set[str]) -> list[list[Arm]]:
     ignored = {*INCIDENTAL, "seed", key, *following}
     groups: list[tuple[dict, list[Arm]]] = []
     for arm in arms:
-        rest = {k: v for k, v in arm.config.items() if k not in ignored}
+        rest = {k: v for k, v in arm.given.items() if k not in ignored}
         same = next((group for config, group in groups if config == rest), None)
         if same is None:
             groups.append((rest, [arm]))
