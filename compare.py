@@ -34,7 +34,7 @@ class CompareConfig:
     baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
     against: str = "tokens"  # horizontal axis of the picture: steps, tokens, flops, hours, or a varied key
     picture: Literal["losses", "ladders"] = "losses"  # ladders: denominators and |z|, by layer
-    plot: str = "out/compare.png"  # picture file (.png, .pdf, .svg); an earlier picture is replaced
+    plot: str = "out/compare.png"  # picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
     plot_labels: str | None = None  # what the legend calls the lines, in the order of the table: dense,ours

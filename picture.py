@@ -3,8 +3,9 @@
 The ending of the name is the format: .png, .pdf or .svg. Fonts are embedded (.pdf), and text stays text
 (.svg). The same numbers give the same bytes: no file holds a date.
 
-The file ends in a seal, a checksum of itself. A picture with an unbroken seal is one that a script drew and
-nobody changed since, and the next picture of that name replaces it. Any other file of that name is refused.
+The file holds a seal, a checksum of itself. A picture with an unbroken seal is one that a script drew and
+nobody changed since: a picture of the same name replaces it. Any other file of that name is refused. Only
+in folders that belong to a script (a run's loss.png, the pictures of an ablation) it is always replaced.
 """
 
 import contextlib
@@ -110,7 +111,8 @@ def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
     if labels is None or len(labels) == len(names):
         return []
     told = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return [f"plot_labels has {len(labels)} labels, and the picture has {len(names)} lines: {told}"]
+    lines = f"{len(names)} line" + "s" * (len(names) > 1)
+    return [f"plot_labels needs a label for each line; it has {len(labels)} for {lines}: {told}"]
 
 
 def is_ours(path: Path) -> bool:

@@ -28,7 +28,7 @@ class AblateConfig:
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
     parallel: int = 1  # runs at the same time, one on each GPU; without GPUs they share the cores
     against: str = "tokens"  # horizontal axis of the pictures: steps, tokens, flops, hours, or a varied key
-    plot: str | None = None  # one more picture file (.png, .pdf, .svg); an earlier picture is replaced
+    plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of that picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of that picture
     plot_labels: str | None = None  # what its legend calls the lines, in the order of the table: dense,ours

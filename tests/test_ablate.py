@@ -226,7 +226,7 @@ def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
     arguments += [f"--vary=none,{tmp_path}/swiglu.py", "--eval_interval=3", "--against=learning_rate"]
     plot = ["--plot_labels=dense,ours", "--plot_size=3.3x2.4", f"--plot={tmp_path / 'rates.svg'}"]
     said = refused([*arguments, *plot, "--plot_labels=a,b,c"], capsys)
-    assert "plot_labels has 3 labels, and the picture has 2 lines: ffn=mlp, ffn=swiglu" in said
+    assert "plot_labels needs a label for each line; it has 3 for 2 lines: ffn=mlp, ffn=swiglu" in said
     assert "against=dropout: no two of the models differ in dropout alone" in refused(
         [*arguments, "--against=dropout"], capsys
     )

@@ -227,7 +227,7 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     for task in ("recall", "extrapolation"):
         keys = (f"--task={task}", f"--texts={dataset}/val.bin", f"--plot={tmp_path}/p.png")
         said = refused(capsys, runs["rope"], *keys, "--plot_labels=a,b")
-        assert "plot_labels has 2 labels, and the picture has 1 lines: rope" in said
+        assert "plot_labels needs a label for each line; it has 2 for 1 line: rope" in said
         assert "tokens" not in said
     said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
     assert "task=recall needs --texts" in said

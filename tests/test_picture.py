@@ -118,7 +118,7 @@ def test_what_a_user_chose():
     assert picture.PLAIN.names(["a$b", "_c"]) == [r"a\$b", "\u2009_c"]
     assert picture.wrong_labels(look.labels, ["one", "two"]) == []
     assert picture.wrong_labels(look.labels, ["one"]) == [
-        "plot_labels has 2 labels, and the picture has 1 lines: one"
+        "plot_labels needs a label for each line; it has 2 for 1 line: one"
     ]
     figure = drawn("T")
     assert figure.get_size_inches().tolist() == [3.3, 2.4]

@@ -355,7 +355,7 @@ def test_ladders_from_the_command_line(with_ladders, write, tmp_path, capsys):
     assert "is drawn against steps, tokens, flops, hours" in refused(folder, "--against=learning_rate")
     many = [with_ladders(f"m{seed}", seed=seed) for seed in range(5)]
     assert "shows 4 runs at most, not 5" in refused(*many)
-    assert "has 2 labels, and the picture has 1 lines: a" in refused(folder, "--plot_labels=x,y")
+    assert "it has 2 for 1 line: a" in refused(folder, "--plot_labels=x,y")
 
 
 def test_a_sweep_from_the_command_line(rates, write, tmp_path, capsys):
@@ -379,7 +379,9 @@ def test_a_sweep_from_the_command_line(rates, write, tmp_path, capsys):
     assert "against must be one of steps, tokens, flops, hours, or a key" in refused(
         *folders, "--against=token"
     )
-    assert "plot_labels has 2 labels, and the picture has 1 lines: dense" in refused(
+    assert "plot_labels needs a label for each line; it has 2 for 1 line: dense" in refused(
         *folders, "--against=learning_rate", "--plot_labels=a,b"
     )
-    assert "plot_labels has 1 labels, and the picture has 3 lines" in refused(*folders, "--plot_labels=a")
+    assert "plot_labels needs a label for each line; it has 1 for 3 lines" in refused(
+        *folders, "--plot_labels=a"
+    )
