@@ -200,7 +200,8 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
             height = 0.97 - 0.05 * failed
             failed += 1
             place = axes.get_xaxis_transform()
-            axes.plot(missing, [height] * len(missing), color=style["color"], transform=place, **cross)
+            style = {"color": style["color"], "transform": place, "clip_on": False, **cross}
+            axes.plot(missing, [height] * len(missing), **style)
     names = look.names([line.name for line in found.lines])
     handles.append(axes.plot([], [], color="0.6", **star)[0])
     names.append("best")

@@ -17,7 +17,7 @@ import picture
 from data.loader import Dataset
 from tests.training.records import losses
 from train import main
-from training import checkpoint, hardware, reporting, trainer
+from training import checkpoint, hardware, log, reporting, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
@@ -437,6 +437,14 @@ def test_the_first_losses_of_a_run_from_weights_are_seen():
         assert 2.2 < axes.get_ylim()[0] < 2.5
         assert axes.get_xlabel() == "million tokens"
         assert [text.get_text() for text in axes.get_legend().texts] == [r"a_\$1_\$2: validation"]
+
+
+def test_loss_png_of_a_run_from_weights_is_whole(run, monkeypatch):
+    asked, draw = [], log.draw_losses
+    monkeypatch.setattr(log, "draw_losses", lambda *given: asked.append(given[2]) or draw(*given))
+    first, _ = run("first", "--max_iters=2")
+    run("second", "--max_iters=2", f"--init_from={first}")
+    assert asked == [False, True]
 
 
 def test_compiled_training_equals_eager_training(run):
