@@ -31,6 +31,7 @@ from architecture import ModelConfig
 from benchmarks import decoding, operators, report, training_step
 from benchmarks.worker import BenchError, Worker, quartiles
 from markdown_table import table
+from plural import counted
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype, missing_for_compile
 
@@ -205,8 +206,8 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
     lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
     print(
-        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, half full for a step and "
-        f"full but for one after a prompt, weights in {config.dtype}, "
+        f"decoding: {counted(config.batch_size, 'sequence')}, a cache of {lengths} tokens, half full for a "
+        f"step and full but for one after a prompt, weights in {config.dtype}, "
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )

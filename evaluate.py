@@ -33,14 +33,14 @@ from evaluation import (
     texts,
     zero_shot,
 )
-from evaluation.models import Loaded, Opened, check_scale, open_model
+from evaluation.models import Loaded, Opened, check_scale, different_tokenizers, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu
 from training.log import write_whole
 
-OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
+OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
 OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
 OF_TASK = {
     "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol"),
@@ -68,7 +68,8 @@ class EvaluateConfig:
     split: str | None = None  # None: test for a named set, val for a prepared folder
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
-    max_tokens: int | None = None  # score only so many tokens, from the beginning of each text
+    max_bytes: int | None = None  # score only so many bytes of UTF-8, from the beginning of each text
+    max_tokens: int | None = None  # the same limit in tokens, for models of one tokenizer
     # perplexity and recall
     window: int | None = None  # tokens that the model sees at once; None: its block_size
     stride: int | None = None  # tokens by which the window moves; None: as published, or half a window
@@ -91,21 +92,27 @@ class EvaluateConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("batch_size", "window", "stride", "max_tokens", "limit"):
+        for key in ("batch_size", "window", "stride", "max_bytes", "max_tokens", "limit"):
             if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
             key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
             if tasks and self.task not in tasks and getattr(self, key) != field.default:
                 wrong.append(f"{key} acts with task={' or '.join(tasks)} only, not with {self.task}")
-        for key, kind in (("lengths", int), ("scales", float)):
+        kinds = {
+            "lengths": (int, "multiples of the training length, whole numbers such as 1,2,4"),
+            "scales": (float, "numbers above 0, separated by commas"),
+        }
+        for key, (kind, told) in kinds.items():
             for value in getattr(self, key) or []:
                 try:
                     if not 0 < kind(value) < float("inf"):
                         raise ValueError
                 except ValueError:
-                    wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
-        for key in ("join", "max_tokens"):
+                    wrong.append(f"{key} must be {told}, not {value!r}")
+        if self.max_bytes is not None and self.max_tokens is not None:
+            wrong.append("max_bytes and max_tokens both limit the texts: give one of them")
+        for key in ("join", "max_bytes", "max_tokens"):
             if self.protocol == "gpt2" and getattr(self, key) is not None:
                 wrong.append(f"{key} acts with protocol=raw only: gpt2 joins and scores all of each text")
         if self.join is not None and self.join not in texts.JOINS:
@@ -132,6 +139,8 @@ def main(argv: list[str]):
         names = [model.name for model in opened]
         for model, path in zip(opened, config.models, strict=True):
             model.name = path if names.count(model.name) > 1 else model.name
+        tokenizers = different_tokenizers(opened)
+        check_limit(config, tokenizers)
         found, results = MEASURES[config.task](config, opened)
     except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
         sys.exit(f"evaluate.py: {error}")
@@ -139,17 +148,31 @@ def main(argv: list[str]):
         sys.exit(f"evaluate.py: out of memory ({str(error).splitlines()[0]}): take a smaller batch_size")
     except KeyboardInterrupt:
         sys.exit("evaluate.py: interrupted; nothing was written")
-    print(getattr(report, config.task)(results, config.compare))
+    per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
+    print(getattr(report, config.task)(results, config.compare, **per_token))
     try:
         if config.json:
             write_json(config, found)
             print(f"\nnumbers: {config.json}")
         if config.plot:
-            drawn = getattr(figure, config.task)(results, picture.look(config))
+            drawn = getattr(figure, config.task)(results, picture.look(config), **per_token)
             picture.write(drawn, Path(config.plot))
             print(f"\npicture: {config.plot}")
     except OSError as error:
         sys.exit(f"evaluate.py: {error}")
+
+
+def check_limit(config: EvaluateConfig, tokenizers: str | None):
+    """Raises EvaluationError if a limit in tokens would score other text for each model."""
+    if config.max_tokens is not None and tokenizers is not None:
+        raise EvaluationError(
+            f"max_tokens={config.max_tokens} is another piece of text for each tokenizer, and those of the "
+            f"models differ ({tokenizers}): give --max_bytes=N, which scores the same text for all"
+        )
+
+
+def limits(config: EvaluateConfig) -> dict[str, int | None]:
+    return {"max_tokens": config.max_tokens, "max_bytes": config.max_bytes}
 
 
 def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
@@ -173,7 +196,7 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
                 continue
             key = text.name, loaded.tokenizer.hash
             if key not in known:
-                known[key] = text.streams(loaded.tokenizer, config.join, config.max_tokens)
+                known[key] = text.streams(loaded.tokenizer, config.join, **limits(config))
             results[loaded.name][text.name] = perplexity(
                 loaded, known[key], step, config.window, config.batch_size, label
             )
@@ -204,8 +227,8 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     streams: dict[str, list] = {}
     for model in opened:  # before anything is measured: whether the texts have documents for all of them
         if (key := model.tokenizer.hash) not in streams:
-            given = (model.tokenizer, config.join or "separate", config.max_tokens)
-            streams[key] = [stream for text in chosen for stream in text.streams(*given)]
+            given = (model.tokenizer, config.join or "separate")
+            streams[key] = [s for text in chosen for s in text.streams(*given, **limits(config))]
         extrapolation.check_documents(model.name, streams[key], model.config.block_size, factors)
     found, results = about(config, opened, chosen), {}
     for loaded in in_turn(config, [model for model, _ in arms], found, [scale for _, scale in arms]):
@@ -225,8 +248,8 @@ def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     step = config.stride or max(1, window // 2)
     for model in opened:
         check_layout(model.name, model.config, step, window)
-    given = (opened[0].tokenizer, config.join, config.max_tokens)
-    streams = [stream for text in chosen for stream in text.streams(*given)]
+    given = (opened[0].tokenizer, config.join)
+    streams = [stream for text in chosen for stream in text.streams(*given, **limits(config))]
     found, results = about(config, opened, chosen), {}
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = recall.recall(loaded, streams, step, window, config.batch_size, loaded.name)

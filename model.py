@@ -17,7 +17,7 @@ from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, Part, keep_constructor_values
+from layers.protocol import Drawn, Mixer, Part, built, keep_constructor_values
 
 
 def _norm(config):
@@ -34,9 +34,9 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.norm1 = _norm(config)
-        self.attention = ATTENTION[config.attention](config, layer)
+        self.attention = built(ATTENTION[config.attention], config, layer)
         self.norm2 = _norm(config)
-        self.ffn = FFN[config.ffn](config)
+        self.ffn = built(FFN[config.ffn], config)
 
     def forward(self, x, position, pos, cache=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
@@ -85,7 +85,7 @@ class GPT(nn.Module):
         self.config = config
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
-        self.position = POSITION[config.position](config)
+        self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = _norm(config)
@@ -139,9 +139,15 @@ class GPT(nn.Module):
             return self._logits(x)
         return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
 
-    def hidden(self, tokens):
-        """tokens: [B, T] int64 -> [B, T, C], what the head reads. Raises ValueError as `forward` does."""
-        return self.norm(self._residual_stream(tokens))
+    def hidden(self, tokens, cache=None):
+        """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
+        ValueError as `decode` does.
+        """
+        return self.norm(self._residual_stream(tokens, cache))
+
+    def logits(self, h):
+        """h: [..., C] of `hidden` -> [..., vocab_size]"""
+        return F.linear(h, self._head())[..., : self.config.vocab_size]
 
     @torch.no_grad()
     def token_losses(self, tokens, targets):
@@ -155,7 +161,7 @@ class GPT(nn.Module):
         losses = torch.zeros(targets.shape, device=targets.device)
         parts = []
         for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
-            logits = F.linear(part, self._head())[:, : self.config.vocab_size].float()
+            logits = self.logits(part).float()
             parts.append(F.cross_entropy(logits, target, reduction="none"))
         losses[scored] = torch.cat(parts)
         return losses
@@ -219,7 +225,7 @@ class GPT(nn.Module):
 
     def _logits(self, x):
         """[..., C] -> [..., vocab_size]"""
-        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
+        return self.logits(self.norm(x))
 
     def _head(self):
         """[padded_vocab_size, C]"""
@@ -251,7 +257,7 @@ class GPT(nn.Module):
         columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
         RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
         block on the cache has seen tokens that left.
-        Raises ValueError for a window that `forward` would refuse.
+        Raises ValueError for no tokens, and for a window that `forward` would refuse.
         """
         window = window or self.config.block_size
         self.check_length(window)
@@ -259,6 +265,8 @@ class GPT(nn.Module):
         single = context.dim() == 1
         context = (context[None] if single else context)[:, -window:]
         batch, length = context.shape
+        if not length:
+            raise ValueError("there are no tokens to continue: give end-of-text for a new document")
         # the last token that is drawn is never read
         cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
         unread = context

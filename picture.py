@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disk import write_whole
+from plural import counted
 
 ENDINGS = (".png", ".pdf", ".svg")
 SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise
@@ -111,7 +112,7 @@ def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
     if labels is None or len(labels) == len(names):
         return []
     told = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    lines = f"{len(names)} line" + "s" * (len(names) > 1)
+    lines = counted(len(names), "line")
     return [f"plot_labels needs a label for each line; it has {len(labels)} for {lines}: {told}"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import picture
 from comparison.labels import labels
 from comparison.runs import Arm, Run, different_tokenizers
+from plural import counted
 
 # horizontal axes of the figure: what is counted there, and the place of an evaluation of a run
 AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {
@@ -68,17 +69,13 @@ def draw(arms: list[Arm], against: str, look: picture.Look = picture.PLAIN, stud
         whole = arm.given.get("init_from") is not None
         seen += [(places, low, whole), (places, high, whole)]
         handles.append(line)
-        shown.append(name if len(seeds) == 1 else f"{name} ({told(len(arm.runs))})")
+        shown.append(name if len(seeds) == 1 else f"{name} ({counted(len(arm.runs), 'seed')})")
     axes.set_xlabel(where)
     axes.set_ylabel(label)
     if handles:
         banded = max(seeds) > 1
-        of = told(max(seeds)) if len(seeds) == 1 else "the seeds"
+        of = counted(max(seeds), "seed") if len(seeds) == 1 else "the seeds"
         title = f"mean ± standard deviation of {of}" if banded else None
         picture.legend(figure, axes, handles, shown, title)
         picture.focus(axes, seen)
     return figure
-
-
-def told(seeds: int) -> str:
-    return f"{seeds} seed" + "s" * (seeds > 1)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import picture
 from comparison.differences import SCORED
-from comparison.figure import measure, told
+from comparison.figure import measure
 from comparison.labels import FOLLOWS, labels, text, without_keys
 from comparison.runs import INCIDENTAL, Arm
 from markdown_table import table
+from plural import counted
 
 
 @dataclass
@@ -218,6 +219,6 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     axes.set_xlabel(found.key)
     axes.set_ylabel(label)
     axes.margins(y=0.12)
-    title = f"mean of {told(max(seeds))}; points: seeds" if seeds and max(seeds) > 1 else None
+    title = f"mean of {counted(max(seeds), 'seed')}; points: seeds" if seeds and max(seeds) > 1 else None
     picture.legend(figure, axes, handles, names, title)
     return figure

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from evaluation import EvaluationError
 from evaluation.models import Loaded
+from plural import counted
 
 BINS = 16  # bins of positions per training length, over which JSON and the picture average
 
@@ -32,8 +33,9 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
     if not kept:
         most = max((len(s) - 1 for s in streams), default=0)
         raise EvaluationError(
-            f"no document has the {longest:,} tokens of the longest window: of {len(streams):,} documents "
-            f"the longest has {most:,}; take longer documents or fewer --lengths"
+            f"no document has the {longest:,} tokens of the longest window: of "
+            f"{counted(len(streams), 'document')} the longest has {most:,}; take longer documents or fewer "
+            "--lengths"
         )
     return kept
 
@@ -42,13 +44,15 @@ def check_documents(name: str, streams: Sequence[np.ndarray], block_size: int, f
     """Raises EvaluationError if `extrapolate` would, for a model of that name and block_size."""
     if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
         raise EvaluationError(
-            f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
-            f"measured on the same tokens: not so with {', '.join(map(str, wrong))}"
+            "lengths are multiples of the training length, not numbers of tokens: with 1 among them, and "
+            f"each of them a divisor of the largest, {max(factors)}, so that all are measured on the same "
+            f"tokens (not so with {', '.join(map(str, wrong))}); give --lengths=1,2,4, for example"
         )
     try:
         documents_for(streams, block_size * max(factors))
     except EvaluationError as error:
-        raise EvaluationError(f"{name}: {error}") from None
+        times = f"{max(factors)} times the {block_size:,} tokens of training"
+        raise EvaluationError(f"{name}, {times}: {error}") from None
 
 
 def extrapolate(

@@ -4,11 +4,16 @@ import numpy as np
 
 import picture
 
+OWN_TOKENS = "loss (nats per own token:\ntokenizers differ)"
+
 
 @picture.drawing()
-def extrapolation(results: dict[str, dict], look: picture.Look = picture.PLAIN):
+def extrapolation(
+    results: dict[str, dict], look: picture.Look = picture.PLAIN, tokenizers: str | None = None
+):
     """A figure of {model: result of `extrapolation.extrapolate`}: the average loss against the length of
-    the window, and the loss by position in the longest window.
+    the window, and the loss by position in the longest window. tokenizers: those of the models if they
+    differ, so that only the lengths of one model can be compared.
 
     Grey lines: training lengths. Crosses at the top: lengths that a model cannot see.
     """
@@ -43,7 +48,7 @@ def extrapolation(results: dict[str, dict], look: picture.Look = picture.PLAIN):
             axes.axvline(end, color="0.6", lw=1, zorder=0)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
-        axes.set_ylabel("loss (nats per token)")
+        axes.set_ylabel("loss (nats per token)" if tokenizers is None else OWN_TOKENS)
     average.set_xlabel("tokens in the window")
     position.set_xlabel("position in the longest window\n(averages over a training length)")
     low, high = average.get_ylim()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from kernels.autocast import product_dtype
+from kernels.backend import NAMESPACE
 
 IGNORED = -100  # target of a token that is not scored, as in F.cross_entropy
 CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measured no faster, much smaller ones slower
@@ -76,7 +77,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
 
 
-@torch.library.custom_op("cofrgenet::accumulate", mutates_args=("total",))
+@torch.library.custom_op(f"{NAMESPACE}::accumulate", mutates_args=("total",))
 def _accumulate(total: torch.Tensor, part: torch.Tensor) -> None:
     """total += part, hidden from the compiler.
 

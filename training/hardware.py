@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from plural import counted
+
 # Peak rate of dense matrix products in TFLOP/s, from NVIDIA's data sheets: (bfloat16, float16, float32).
 # None: the device has no units for this dtype. float32 is without TensorFloat-32, which PyTorch leaves off.
 # The first name that is part of the device's name counts.
@@ -75,8 +77,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         raise DeviceError(wrong[0])
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
-            f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "
-            f"with --nproc_per_node={torch.cuda.device_count()}"
+            f"this machine has {counted(torch.cuda.device_count(), 'GPU')} and more ranks than that; start "
+            f"torchrun with --nproc_per_node={torch.cuda.device_count()}"
         )
     return torch.device("cuda", local_rank)
 

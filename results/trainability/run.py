@@ -52,6 +52,7 @@ from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from markdown_table import table  # noqa: E402
 from model import parameter_counts, without_embeddings  # noqa: E402
+from plural import counted  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     GONE,
     GONE_SINCE,
@@ -114,7 +115,8 @@ def main(config: StudyConfig):
             there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
             left = [run for run in runs if run.name in plan.done or key_of(run, study) not in there]
             if len(left) < len(runs):
-                remarks.append(f"{len(runs) - len(left)} runs are in {config.joined}: not trained again")
+                known = counted(len(runs) - len(left), "joined run")
+                remarks.append(f"{known} in {config.joined}: not trained again")
             plan.extend(left, keys)
             refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
             prepare(plan, left, config.parallel, remarks)

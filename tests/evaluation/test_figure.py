@@ -42,6 +42,9 @@ def test_extrapolation_marks_lengths_that_a_model_cannot_see(size, stacked):
     assert position.lines[0].get_ydata().tolist() == [1.5, 5.5, 9.5, 13.5]
     boxes = [axes.get_subplotspec() for axes in drawn.axes]
     assert (boxes[1].rowspan.start == 1) == stacked
+    assert average.get_ylabel() == "loss (nats per token)"
+    differ = figure.extrapolation(results, Look(size), "bytes, bpe")
+    assert [axes.get_ylabel() for axes in differ.axes] == [figure.OWN_TOKENS] * 2
     alone = figure.extrapolation({"rope": of_lengths((1, 2))}, Look(labels=["RoPE"]))
     assert texts(alone) == ["RoPE", "training length"]
 

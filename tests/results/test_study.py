@@ -237,7 +237,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     other = {"joined": str(joined), "seeds": [1, 2], "only": ["dense+rope"]}
     assert small(**other | {"out": str(tmp_path / "two"), "dry_run": True}) == 0
     assert not here
-    assert "1 runs are in" in capsys.readouterr().out
+    assert "1 joined run in" in capsys.readouterr().out
     assert small(**other | {"out": str(tmp_path / "two")}) == 0
     assert len(here) == 1
     rows = cells(capsys.readouterr().out)
