@@ -21,8 +21,18 @@ from typing import Literal
 import torch
 
 import configurator
+import picture
 from data import DataError
-from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts, zero_shot
+from evaluation import (
+    EvaluationError,
+    extrapolation,
+    figure,
+    gpt2_protocol,
+    recall,
+    report,
+    texts,
+    zero_shot,
+)
 from evaluation.models import Loaded, Opened, check_scale, different_tokenizers, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
@@ -31,10 +41,11 @@ from training.hardware import DeviceError, choose_device, missing_gpu
 from training.log import write_whole
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
+OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
 OF_TASK = {
     "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol"),
-    "extrapolation": (*OF_TEXTS, "lengths", "scales", "plot", "compare"),
-    "recall": (*OF_TEXTS, "window", "stride"),
+    "extrapolation": (*OF_TEXTS, "lengths", "scales", *OF_PICTURES, "compare"),
+    "recall": (*OF_TEXTS, "window", "stride", *OF_PICTURES),
     "zero_shot": ("tasks", "include_path", "limit", "compare"),
 }
 
@@ -67,7 +78,13 @@ class EvaluateConfig:
     # extrapolation
     lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
-    plot: str | None = None  # new .png file: losses by length and by position
+    # extrapolation and recall
+    plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before
+    plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
+    plot_title: str | None = None  # title of the picture
+    plot_labels: str | None = (
+        None  # what the legend calls the models, in the order of the table: dense,ours
+    )
     # zero-shot
     tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
     include_path: str | None = None  # folder with tasks of your own as YAML files
@@ -102,14 +119,13 @@ class EvaluateConfig:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task in ("extrapolation", "recall") and not self.texts:
             wrong.append(f"task={self.task} needs --texts=...: long documents, such as a prepared val.bin")
-        for key, ending in (("json", ".json"), ("plot", ".png")):
-            path = getattr(self, key)
-            if path is not None and not path.endswith(ending):
-                wrong.append(f"{key} must end in {ending}, not {path!r}")
-            elif path is not None and Path(path).exists():
-                wrong.append(
-                    f"{key}={path} exists already, and nothing is overwritten: choose another name"
-                )
+        if self.json is not None and not self.json.endswith(".json"):
+            wrong.append(f"json must end in .json, not {self.json!r}")
+        elif self.json is not None and Path(self.json).exists():
+            wrong.append(
+                f"json={self.json} exists already, and numbers are never overwritten: choose another name"
+            )
+        wrong += picture.mistakes(self)
         if len({Path(model) for model in self.models}) < len(self.models):
             wrong.append(f"a model is named twice: {', '.join(self.models)}")
         wrong += missing_gpu(self.device)
@@ -135,12 +151,13 @@ def main(argv: list[str]):
     per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
     print(getattr(report, config.task)(results, config.compare, **per_token))
     try:
-        if config.plot:
-            extrapolation.draw(results, Path(config.plot))
-            print(f"\npicture: {config.plot}")
         if config.json:
             write_json(config, found)
             print(f"\nnumbers: {config.json}")
+        if config.plot:
+            drawn = getattr(figure, config.task)(results, picture.look(config), **per_token)
+            picture.write(drawn, Path(config.plot))
+            print(f"\npicture: {config.plot}")
     except OSError as error:
         sys.exit(f"evaluate.py: {error}")
 
@@ -206,6 +223,7 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
         for scale in (scales if of_expe else []) or [model.config.expe_inference_scale]:
             name = f"{model.name}, scale {scale:g}" if of_expe and scales else model.name
             arms.append((dataclasses.replace(model, name=name), scale))
+    check_labels(config, [model.name for model, _ in arms])
     streams: dict[str, list] = {}
     for model in opened:  # before anything is measured: whether the texts have documents for all of them
         if (key := model.tokenizer.hash) not in streams:
@@ -224,6 +242,7 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
 def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: result}), of all texts together"""
     recall.check_comparable(opened)
+    check_labels(config, [model.name for model in opened])
     chosen = open_texts(config, config.texts)
     window = config.window or min(model.config.block_size for model in opened)
     step = config.stride or max(1, window // 2)
@@ -255,6 +274,12 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     found["models"] = answer["models"]
     found["versions"] |= answer["versions"]
     return found, {model["name"]: model["results"] for model in answer["models"]}
+
+
+def check_labels(config: EvaluateConfig, names: list[str]):
+    """Raises EvaluationError where plot_labels are not as many as the rows of the table."""
+    if wrong := picture.wrong_labels(picture.look(config).labels, names):
+        raise EvaluationError(wrong[0])
 
 
 def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:

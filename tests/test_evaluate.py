@@ -239,7 +239,10 @@ def test_recall(runs, dataset, capsys, tmp_path):
     file = tmp_path / "numbers.json"
     (tmp_path / "a.txt").write_text("abc de fgh " * 20)
     keys = ("--task=recall", f"--texts={tmp_path}/a.txt,{dataset}/val.bin", "--max_tokens=200")
-    said = printed(capsys, runs["learned"], runs["rope"], *keys, f"--json={file}")
+    plot = (f"--plot={tmp_path / 'new' / 'a.pdf'}", "--plot_size=3.3x2.4", "--plot_labels=dense,ours")
+    said = printed(capsys, runs["learned"], runs["rope"], *keys, f"--json={file}", *plot)
+    assert (tmp_path / "new" / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert f"picture: {tmp_path / 'new' / 'a.pdf'}" in said
     one, two = (model["results"] for model in json.loads(file.read_text())["models"])
     assert one["tokens"] == two["tokens"] == 400
     assert (one["window"], one["stride"]) == (32, 16)
@@ -262,12 +265,18 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
         "--lengths=1,x",
     )  # fmt: skip
     for part in (
-        "a.json exists already", "plot must end in .png", "plot acts with task=extrapolation only",
+        "a.json exists already", "plot must end in .png, .pdf or .svg, not 'a.jpg'",
+        "plot acts with task=extrapolation or recall only",
         "batch_size must be at least 1", "join must be one of blank_line",
         "lengths must be multiples of the training length, whole numbers such as 1,2,4, not 'x'",
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
+    for task in ("recall", "extrapolation"):
+        keys = (f"--task={task}", f"--texts={dataset}/val.bin", f"--plot={tmp_path}/p.png")
+        said = refused(capsys, runs["rope"], *keys, "--plot_labels=a,b")
+        assert "plot_labels needs a label for each line; it has 2 for 1 line: rope" in said
+        assert "tokens" not in said
     said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
     assert "task=recall needs --texts" in said
     assert "compare acts with task=perplexity or extrapolation or zero_shot only, not with recall" in said

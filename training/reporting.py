@@ -137,7 +137,7 @@ class Report:
             wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
-        log = Log(self.folder, progress.step, wandb_run)
+        log = Log(self.folder, progress.step, wandb_run, whole=config.init_from is not None)
         if changes:
             log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
         return log

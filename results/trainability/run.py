@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
+import picture  # noqa: E402
 from ablation.command import mistakes_end, read  # noqa: E402
 from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
@@ -285,7 +286,7 @@ def show(
         rows = [row | {"seconds": row["step"] * times[row["arm"]]} for row in rows]
     drawn = [Arm(arm.name, runs_of(arm.name, rows), 0) for arm in arms if arm.runs]
     for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more colours look alike
-        figure.draw(drawn, against, folder / f"{against}.png")
+        picture.write(figure.draw(drawn, against), folder / f"{against}.png", own=True)
 
 
 def table_of(arms: list[Arm]) -> str:

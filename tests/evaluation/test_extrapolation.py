@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from evaluation import EvaluationError
-from evaluation.extrapolation import documents_for, draw, extrapolate
+from evaluation.extrapolation import documents_for, extrapolate
 
 
 @pytest.fixture
@@ -103,9 +103,3 @@ def test_the_scale_is_that_of_the_columns(loaded, documents):
     )
     assert one == pytest.approx(two, abs=1e-6)
     assert one != pytest.approx(three, abs=1e-4)
-
-
-def test_the_picture(loaded, documents, tmp_path):
-    found = {p: extrapolate(loaded(position=p), documents, (1, 4)) for p in ("rope", "learned")}
-    draw(found, tmp_path / "new" / "a.png")
-    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
