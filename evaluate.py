@@ -10,6 +10,8 @@
 Several models become rows of one table, the best in bold.
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import dataclasses
 import json
 import sys

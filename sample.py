@@ -5,6 +5,8 @@ python sample.py out/gpt2/ckpt/step_00002000.pt --start=FILE:prompt.txt --temper
 python sample.py out/demo_dense --interactive
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import codecs
 import contextlib
 import functools

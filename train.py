@@ -8,6 +8,8 @@ config -> data -> model -> optimizer -> loop: `run` puts them together. training
 a run with their defaults, architecture.py those of a model; `python train.py --help` lists all of them.
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import contextlib
 import dataclasses
 import sys
