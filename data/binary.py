@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data import DataError, checksums
+from data import DataError, checksums, commands
 from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from data.splits import Choice, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
@@ -127,6 +127,7 @@ def prepare(
             "skipped_empty": done.empty,
             "left_out": done.left_out,
             **reader.about(),
+            **({"command": command} if (command := commands.typed()) else {}),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("numpy", "tiktoken", "tokenizers")},

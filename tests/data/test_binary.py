@@ -4,6 +4,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -365,3 +366,12 @@ def test_killed_while_writing(tmp_path):
     prepare(out)
     assert os.listdir(out.parent) == ["one"]
     assert set(files_of(out)) == {"train.bin", "val.bin", "token_bytes.npy", "meta.json"}
+
+
+def test_a_vocabulary_that_the_text_does_not_give(tmp_path):
+    """Refused, with the size that it does give, which is then reached."""
+    with pytest.raises(DataError, match=r"bpe:700: the training text gives \d+ tokens only") as caught:
+        prepare(tmp_path / "bpe700", tokenizer="bpe:700")
+    assert os.listdir(tmp_path) == []
+    reached = re.search(r"--tokenizer=(bpe:(\d+))", str(caught.value))
+    assert prepare(tmp_path / "set", tokenizer=reached[1])["vocab_size"] == int(reached[2]) < 700
