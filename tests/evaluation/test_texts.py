@@ -120,7 +120,7 @@ def test_prepared_data(tmp_path):
 def test_another_tokenizer_is_refused(tmp_path):
     tokenizer = BytesTokenizer()
     binary.prepare(
-        lambda: iter(["a b c " * 9] * 9 + ["d e f"] * 9), {}, "bpe:270", tmp_path / "bpe", 0.4, workers=1
+        lambda: iter(["a b c " * 9] * 9 + ["d e f"] * 9), {}, "bpe:259", tmp_path / "bpe", 0.4, workers=1
     )
     with pytest.raises(
         EvaluationError, match=r"encoded with another tokenizer.*prepare the text with the model's"
