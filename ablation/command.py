@@ -101,7 +101,8 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
         runs, idle = product(models, axes, seeds, others, resolve)
         remarks += idle
         keys = [key for key in DEFAULTS if key not in INCIDENTAL | {"seed"}]
-        study += [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        differing = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        study += [key for key in differing if key not in study]
     if mistakes:
         raise ConfigError(mistakes)
     return config, runs, study, remarks

@@ -67,7 +67,7 @@ def test_activations_cover_what_autograd_keeps(tiny, keys):
 )
 def test_a_few_blocks_tell_the_memory_of_many(tiny, keys, batch_size, dtype, checkpointing):
     """The same number as that of a pass through all blocks, to the byte."""
-    config = tiny(n_layer=7, n_embd=48, **keys)
+    config = tiny(n_layer=6, n_embd=48, **keys)
     whole = dry_run._peaks(config, batch_size, dtype, checkpointing)[-1]
     optimizer = "adamw" if checkpointing else "muon"
     estimate = memory_estimate(config, batch_size, dtype, checkpointing, optimizer)
