@@ -41,19 +41,24 @@ def memory_estimate(
 
 def _activations(config, batch_size, dtype, checkpointing) -> int:
     """Counted with all layers, or with FEW and FEW + 1 if that gives the same number: see `_peaks`."""
-    if config.n_layer <= FEW + 1 or not _equal_blocks(config):
-        return _peaks(config, batch_size, dtype, checkpointing)[-1]
+    with torch.device("meta"):
+        model = GPT(config)
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    if config.n_layer <= FEW + 1 or not _equal(model.blocks):
+        return buffers + _peaks(config, batch_size, dtype, checkpointing)[-1]
     fewer, more = (
         _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing)
         for n_layer in (FEW, FEW + 1)
     )
     added = config.n_layer - FEW - 1
-    return max(more[-1], *(m + added * (m - f) for f, m in zip(fewer[:-1], more[:-1], strict=True)))
+    return buffers + max(
+        more[-1], *(m + added * (m - f) for f, m in zip(fewer[:-1], more[:-1], strict=True))
+    )
 
 
 def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
-    """Bytes of activations at the fullest moment up to the end of the forward pass, up to the backward pass
-    of the second block, and of all.
+    """Bytes of activations, without the model's buffers, at the fullest moment up to the end of the forward
+    pass, up to the backward pass of the second block, and of all.
 
     With equal blocks, of which the last, an inner and the first are there, each of the first two grows by
     the same amount with every further block: the fullest moment of the forward pass has all blocks behind
@@ -64,7 +69,7 @@ def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
     with FakeTensorMode():
         model = GPT(config)
         model.activation_checkpointing = checkpointing
-        held = 0
+        held = sum(buffer.nbytes for buffer in model.buffers())
         for parameter in model.parameters():
             # as in the later micro-batches of a step
             parameter.grad = torch.zeros_like(parameter)
@@ -95,11 +100,9 @@ def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
     return peaks[0], peaks[1], peaks[-1]
 
 
-def _equal_blocks(config) -> bool:
+def _equal(blocks) -> bool:
     """Whether all blocks consist of the same modules with tensors of the same shapes."""
-    with torch.device("meta"):
-        first, *others = GPT(config).blocks
-    return all(_structure(block) == _structure(first) for block in others)
+    return all(_structure(block) == _structure(blocks[0]) for block in blocks)
 
 
 def _structure(block) -> list:
