@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from architecture import ModelConfig, model_config
 from data import mixture
+from kernels.linear_cross_entropy import CHUNK_BYTES
 from model import GPT, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
@@ -70,6 +71,7 @@ def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
     with FakeTensorMode():
         model = GPT(config)
         model.activation_checkpointing = checkpointing
+        model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here
         held = sum(buffer.nbytes for buffer in model.buffers())
         for parameter in model.parameters():
             # as in the later micro-batches of a step

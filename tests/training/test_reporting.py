@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from training import hardware, reporting, trainer
+from training import compilation, hardware, reporting
 
 
 def test_mfu_is_of_all_ranks(tiny):
@@ -47,7 +47,7 @@ def test_a_compilation_is_in_no_speed(run, monkeypatch, capsys, interval):
 
         return call
 
-    monkeypatch.setattr(trainer, "compiled", compiled)
+    monkeypatch.setattr(compilation, "for_training", compiled)
     _, records = run("a", "--max_iters=6", f"--log_interval={interval}", "--compile=True")
     training = [record for record in records if "loss" in record]
     assert training[-1]["seconds"] == pytest.approx(3606)
