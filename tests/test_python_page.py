@@ -30,7 +30,7 @@ def test_the_blocks_of_the_page(run, tmp_path, monkeypatch, capsys):
     assert "blocks.1.ffn.ladders smallest |K_d|" in capsys.readouterr().out
     tokens, losses = made["tokens"], made["losses"]
     assert made["logits"].shape == (1, len(made["ids"]), 257)
-    assert losses.mean() == pytest.approx(float(made["model"](tokens[:, :-1], tokens[:, 1:])), rel=1e-5)
+    assert losses.mean() == pytest.approx(made["model"](tokens[:, :-1], tokens[:, 1:]).item(), rel=1e-5)
     assert 0 < made["difference"].abs().max() < 1e-4
     assert made["a"].shape == (1, len(made["ids"]), 4, 3)
     assert not made["losses"].requires_grad
