@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from benchmarks.worker import BenchError, Worker, quartiles
+from benchmarks.timing import quartiles
+from benchmarks.worker import BenchError, Worker
 
 CPU = torch.device("cpu")
 
