@@ -177,7 +177,7 @@ def attention(
         for backend in backends:
             name = f"shared_attention, {backend}"
             kernels[name] = functools.partial(shared_attention, backend=backend, **options)
-    if not (relative or strict or wide):
+    if not (relative or content or strict or wide):
         kernels["SDPA, padded"] = shared_attention_sdpa
     flops = 3 * 2 * heads * ((1 + content) * rank + width // heads) * length**2 * batch
     inputs = [y, columns, v, *keys]

@@ -7,6 +7,7 @@ that slows down affects all of them alike. A waiting worker is idle.
 import multiprocessing
 import os
 import re
+import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -17,8 +18,8 @@ import torch
 from benchmarks.timing import peak_bytes, profile, seconds
 from training.hardware import keep_freed_memory
 
-# imported once for all processes, in a process that never asks for a GPU: CUDA does not survive a fork
-PRELOADED = ["torch", "model", "benchmarks.worker"]
+# imported once for all processes, in a server from which they are forked
+PRELOADED = ["torch._dynamo", "model", "benchmarks.worker"]
 
 
 class BenchError(RuntimeError):
@@ -37,24 +38,33 @@ class Worker:
     """
 
     def __init__(self, name: str, device: torch.device, threads: int | None, make: Callable, *arguments):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        self.name = name
+        self.name, self.arguments = name, (device, threads, make, arguments)
+        self._start("forkserver")
+        if device.type == "cuda" and not self.ask("usable"):
+            self.__exit__(None)
+            self._start("spawn")
+
+    def _start(self, method: str):
+        context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(PRELOADED)
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, device, threads, make, arguments))
+        self.process = context.Process(target=_serve, args=(other, *self.arguments))
         self.process.start()
         other.close()
 
-    def ask(self, *request, wanted: Callable[[], bool] = lambda: True):
+    def ask(self, *request, wanted: Callable[[], bool] = lambda: True, every: float = 0.5):
         """Sends a request and returns the answer. Raises BenchError if the process fails or dies.
 
-        Raises Unanswered as soon as `wanted`, called twice a second, returns False.
+        Raises Unanswered as soon as `wanted`, called every so many seconds, returns False.
         """
         try:
             self.pipe.send(request)
-            while not self.pipe.poll(0.5):
-                if not wanted():
-                    raise Unanswered
+            while wanted():
+                if self.pipe.poll(every):
+                    break
+            else:
+                raise Unanswered
             failed, answer = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
@@ -80,6 +90,7 @@ class Worker:
 
 def _serve(pipe, device, threads, make, arguments):
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     if threads:
         torch.set_num_threads(threads)
     keep_freed_memory(device)  # as train.py does
@@ -88,7 +99,9 @@ def _serve(pipe, device, threads, make, arguments):
         while True:
             request, *rest = pipe.recv()
             try:
-                if request == "sections":
+                if request == "usable":  # CUDA does not survive a fork, should an import have asked for it
+                    answer = not torch.cuda._is_in_bad_fork()
+                elif request == "sections":
                     sections = make(*arguments)
                     answer = list(sections)
                 elif request == "call":
@@ -102,7 +115,7 @@ def _serve(pipe, device, threads, make, arguments):
                 pipe.send((False, answer))
             except Exception as error:  # whatever a model raises is reported to the parent
                 pipe.send((True, told(error)))
-    except (EOFError, KeyboardInterrupt):
+    except (EOFError, ConnectionError):
         return
 
 
