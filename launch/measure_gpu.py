@@ -55,6 +55,8 @@ class MeasureConfig:
             wrong.append(f"stages: there is no {', '.join(unknown)}; choose from {', '.join(STAGES)}")
         if not self.minutes > 0:
             wrong.append(f"minutes must be above 0, not {self.minutes}")
+        if self.lines is not None and not self.lines.endswith(".jsonl"):
+            wrong.append(f"lines={self.lines} must end in .jsonl: the tables are written beside it")
         if self.report and self.lines is None:
             wrong.append("report needs the file of results: --lines=FILE")
         if self.device == "cpu" and self.sizes == "full" and not self.report:
