@@ -45,7 +45,7 @@ FEW = 2  # shapes of each kernel in a quick check
 
 def awkward(device: torch.device, quick: bool) -> dict[str, dict[str, Callable[[], Case]]]:
     """{kernel: {what is compared: function that makes the case}}"""
-    backends = operators.backends_on(device)
+    code = operators.Code.on(device)
     many = slice(FEW if quick else None)
 
     def size(shape):
@@ -59,12 +59,12 @@ def awkward(device: torch.device, quick: bool) -> dict[str, dict[str, Callable[[
         }
 
     def by_rank(shape, **keys):
-        return attention(device, backends, *shape, **keys)
+        return attention(device, code, *shape, **keys)
 
     def fractions(shape, pole):
         if pole is None:
-            return clamped(device, backends, shape)
-        return in_half_precision(fraction(device, backends, shape, pole))
+            return clamped(device, code, shape)
+        return in_half_precision(fraction(device, code, shape, pole))
 
     poles = {"clamp": {"pole": "clamp"}, "clamped": {"pole": None}, "positive": {"pole": "positive"}}
     wide = {"not strict": {"wide": True}, "strict": {"wide": True, "strict": True}}
@@ -83,7 +83,7 @@ def awkward(device: torch.device, quick: bool) -> dict[str, dict[str, Callable[[
     }
 
 
-def clamped(device, backends, shape):
+def clamped(device, code, shape):
     """Many clamped fractions, and none where rounding decides; the oracle is PyTorch in float64."""
     depth = shape[1]
     a = randoms(torch.device("cpu"), *shape).detach()
@@ -97,7 +97,7 @@ def clamped(device, backends, shape):
 
     functions = {
         f"continuants, {backend}": functools.partial(continued_fraction, eps=EPS, backend=backend)
-        for backend in backends
+        for backend in code.backends
     }
     return in_half_precision(Case("clamped", [a], {"float64": exact} | functions))
 

@@ -46,7 +46,8 @@ DECODED = {
     "CoFrGeNet_B": ["cofrgenet.py", "ablate/ladder_form.py"],
     "ours, both layers": GPT["ours, both layers"],
 }
-FEW = ("dense", "CoFrGeNet")
+TRAINED = ("dense", "CoFrGeNet")
+PROFILED = ("dense with RoPE", "CoFrGeNet", "ours, both layers")
 GB = 10**9
 
 
@@ -162,7 +163,7 @@ class Plan:
         keys += [f"--eval_interval={10 * steps}", f"--eval_tokens={1024 * batch}"]
         keys += [f"--device={self.device.type}", f"--dtype={self.dtype}", f"--compile={self.compile}"]
         keys += [*self.scale.overrides, backend_key(lines)]
-        models = {name: [*self.files(GPT[name], self.scale.small), *keys] for name in FEW}
+        models = {name: [*self.files(GPT[name], self.scale.small), *keys] for name in TRAINED}
         settings = {"dtype": self.dtype, "batch_size": batch, "keys": keys}
         settings["dataset"] = self.dataset or "random words, as bytes"
         return [([TrainingTask("train", "train.py", [*models], models, steps, self.dataset, settings)], 1)]
@@ -170,7 +171,7 @@ class Plan:
     def _profile(self, lines):
         batch, tasks = self.scale.batches["small"], []
         options = training_step.StepOptions(batch, self.dtype, self.compile, False)
-        for name in ("dense with RoPE", "CoFrGeNet", "ours, both layers"):
+        for name in PROFILED:
             model, settings = self.model(GPT[name], self.scale.small, lines)
             arguments = (model, options, self.scale.profile_rows, self.device)
             settings |= vars(options)

@@ -70,20 +70,30 @@ class Case:
         return getattr(self, self.limit)
 
 
-def backends_on(device: torch.device) -> tuple[str, ...]:
-    return ("torch",) if why_not_triton(device.type) else ("torch", "triton")
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What can compute on a device: values of cf_backend, and backends of PyTorch's SDPA to choose from."""
+
+    backends: tuple[str, ...]
+    sdpa: tuple[str, ...]
+
+    @classmethod
+    def on(cls, device: torch.device) -> "Code":
+        triton = () if why_not_triton(device.type) else ("triton",)
+        return cls(("torch", *triton), tuple(SDPA) if device.type == "cuda" else ())
 
 
-def cases(
-    device: torch.device, sizes: Sizes, backends: tuple[str, ...] | None = None
-) -> dict[str, Callable[[], Case]]:
-    """{name: function that makes the case}; backends: what cf_backend can be, None: what can run there."""
-    backends = backends or backends_on(device)
+SDPA = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
+
+
+def cases(device: torch.device, sizes: Sizes, code: Code | None = None) -> dict[str, Callable[[], Case]]:
+    """{name: function that makes the case}; code: None for what can compute on the device."""
+    code = code or Code.on(device)
     batch, length, width, ladders = sizes.batch_size, sizes.length, sizes.width, sizes.ladders
     # as many fractions as twelve layers of a small model have, so that overhead does not dominate
     depths = {
         f"continued fraction, d={depth}, {pole}": functools.partial(
-            fraction, device, backends, (12 * batch * length, depth, ladders), pole
+            fraction, device, code, (12 * batch * length, depth, ladders), pole
         )
         for pole in POLES
         for depth in (3, 7)
@@ -100,7 +110,7 @@ def cases(
         },
     }
     mixers = {
-        f"attention of CAttnM{what}": functools.partial(attention, device, backends, **shape, **keys)
+        f"attention of CAttnM{what}": functools.partial(attention, device, code, **shape, **keys)
         for what, keys in attentions.items()
     }
     return {
@@ -118,7 +128,7 @@ def randoms(device, *shape, seed=0):
     return drawn.to(device).requires_grad_()
 
 
-def fraction(device, backends, shape, pole):
+def fraction(device, code, shape, pole):
     """shape: tokens, d, L. Partial denominators are above 0, so that nothing is clamped and all forms
     compute the same.
     """
@@ -129,7 +139,7 @@ def fraction(device, backends, shape, pole):
         "ladder, d divisions (CoFrGeNet_B)": functools.partial(continued_fraction_ladder, pole=pole),
     }
     layouts = {}
-    for backend in backends:
+    for backend in code.backends:
         name = f"continuants, {backend}"
         functions[name] = functools.partial(continued_fraction, pole=pole, backend=backend)
         layouts[name] = depth_first
@@ -152,7 +162,7 @@ def depth_first(a):
 
 
 def attention(
-    device, backends, batch, heads, length, rank, width,
+    device, code, batch, heads, length, rank, width,
     softmax_heads=None, relative=False, content=False, strict=False, wide=False,
 ):  # fmt: skip
     """Attention by rank: `width` columns of values in `heads` heads; by distance (relative), with keys
@@ -174,7 +184,7 @@ def attention(
     if wide:
         kernels["wide_attention"] = functools.partial(wide_attention, **options)
     else:
-        for backend in backends:
+        for backend in code.backends:
             name = f"shared_attention, {backend}"
             kernels[name] = functools.partial(shared_attention, backend=backend, **options)
     if not (relative or content or strict or wide):
@@ -185,13 +195,13 @@ def attention(
         f"{batch} x {length} tokens, {width} columns, R = {rank}, heads: {heads}",
         inputs,
         {name: functools.partial(like_a_layer, function) for name, function in kernels.items()},
-        dense_attention(device, softmax_heads) if softmax_heads else {},
+        dense_attention(code, softmax_heads) if softmax_heads else {},
         bytes=least_traffic(inputs, v.numel()),
         flops=flops,
     )
 
 
-def dense_attention(device, heads):
+def dense_attention(code, heads):
     """{name: softmax attention of the same width}; one tensor serves as queries, keys and values."""
 
     def softmax(y, columns, v, *_):
@@ -204,9 +214,8 @@ def dense_attention(device, heads):
             return softmax(*inputs)
 
     found = {f"softmax attention, {heads} heads": softmax}
-    if device.type == "cuda":
-        for kind, name in ((SDPBackend.FLASH_ATTENTION, "flash"), (SDPBackend.CUDNN_ATTENTION, "cuDNN")):
-            found[f"softmax attention, {heads} heads, {name}"] = functools.partial(by, kind)
+    for name in code.sdpa:
+        found[f"softmax attention, {heads} heads, {name}"] = functools.partial(by, SDPA[name])
     return found
 
 
@@ -269,7 +278,7 @@ def precision(device):
 def describe(name: str, sizes: Sizes, device: torch.device) -> Case:
     """The case without its data, with the implementations of a device."""
     with torch.device("meta"):
-        return cases(torch.device("meta"), sizes, backends_on(device))[name]()
+        return cases(torch.device("meta"), sizes, Code.on(device))[name]()
 
 
 def ceilings(dtype: str, device: torch.device, sizes: Sizes) -> dict[str, Callable]:

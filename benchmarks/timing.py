@@ -52,7 +52,7 @@ def measure(
     if isinstance(function, Call):
         try:
             function, calls = captured(function)
-            method = f"CUDA graph of {calls} calls"
+            method = f"CUDA graph of {calls} call{'s' * (calls > 1)}"
         except RuntimeError as error:
             synchronize(device)
             method += f", no graph ({str(error).splitlines()[0]})"

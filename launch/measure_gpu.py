@@ -77,6 +77,8 @@ def main(argv: list[str]) -> int:
         if device.type == "cpu" and config.sizes == "full":
             sys.exit("measure_gpu.py: PyTorch sees no GPU here; for a trial: --device=cpu --sizes=tiny")
         path = Path(config.lines or ROOT / "out" / f"measure_{device.type}_{config.sizes}.jsonl")
+        if config.sizes == "tiny":
+            torch.set_num_threads(1)
         facts = hardware(device) | {"sizes": config.sizes}
         with Lines(path, facts) as lines:
             measure(config, device, lines)
@@ -104,7 +106,7 @@ def measure(config: MeasureConfig, device: torch.device, lines: Lines):
     scale = SCALES[config.sizes]
     compiles = device.type == "cuda"
     plan = Plan(device, choose_dtype("auto", device), compiles, scale, config.dataset)
-    threads = None if config.sizes == "full" else 1
+    threads = torch.get_num_threads() if device.type == "cpu" else None
     print(", ".join(f"{key} {value}" for key, value in lines.facts.items()), flush=True)
     print(f"results: {lines.path}, {len(lines.results)} there already", flush=True)
     minutes = config.minutes - SECONDS_OF_REPORT / 60
