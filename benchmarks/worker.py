@@ -19,7 +19,7 @@ from benchmarks.timing import peak_bytes, profile, seconds
 from training.hardware import keep_freed_memory
 
 # imported once for all processes, in a server from which they are forked
-PRELOADED = ["torch._dynamo", "model", "benchmarks.worker"]
+PRELOADED = ["torch", "benchmarks.preloaded"]
 
 
 class BenchError(RuntimeError):
