@@ -68,8 +68,7 @@ class MeasureConfig:
 
 def main(argv: list[str]) -> int:
     """Returns the exit status: 0, or 1 if something failed or was wrong."""
-    argv = ["--report=True" if argument == "--report" else argument for argument in argv]
-    config = configurator.parse(MeasureConfig, argv, files=False)
+    config = configurator.parse(MeasureConfig, with_values(argv), files=False)
     try:
         if config.report:
             return gpu_report.write(Path(config.lines))
@@ -87,6 +86,11 @@ def main(argv: list[str]) -> int:
         sys.exit(f"measure_gpu.py: {error}")
     except OSError as error:
         sys.exit(f"measure_gpu.py: {error}")
+
+
+def with_values(argv: list[str]) -> list[str]:
+    """The command line with --report in the form of all other keys."""
+    return ["--report=True" if argument == "--report" else argument for argument in argv]
 
 
 def hardware(device: torch.device) -> dict:
