@@ -181,8 +181,9 @@ class Plan:
     def _compiled_first(self, stage, made, measured, memory) -> list[tuple[list, int]]:
         """Tasks that are timed one by one, after a compiler has worked for several of them at a time.
 
-        made: the functions that time and that compile. measured: (name, items, settings, arguments of both,
-        timing) of each task. memory: bytes that compiling one of them takes on the GPU.
+        So many tasks are timed before the next ones are compiled: results come early. made: the functions
+        that time and that compile. measured: (name, items, settings, arguments of both, timing) of each
+        task. memory: bytes that compiling one of them takes on the GPU.
         """
         time_it, warm_it = made
         tasks, warm, slots = [], [], self.slots(memory)
@@ -190,7 +191,10 @@ class Plan:
             tasks.append(Task(stage, name, items, time_it, (*keys, timing, self.device), settings))
             arguments = (*keys, self.device)
             warm.append(Task("compile", f"{stage}: {name}", ["compile"], warm_it, arguments, settings))
-        return [(warm, slots), (tasks, 1)] if self.compile and slots > 1 else [(tasks, 1)]
+        if not self.compile or slots == 1:
+            return [(tasks, 1)]
+        starts = range(0, len(tasks), slots)
+        return [p for s in starts for p in ((warm[s : s + slots], slots), (tasks[s : s + slots], 1))]
 
     def slots(self, memory: int) -> int:
         """Processes at a time that need so many bytes each on a GPU, at most half of the CPU's cores."""

@@ -109,6 +109,8 @@ def measure(config: MeasureConfig, device: torch.device, lines: Lines):
     """Runs the stages until they are done or the time is over."""
     scale = SCALES[config.sizes]
     compiles = device.type == "cuda"
+    # of each process: several compile at a time
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
     plan = Plan(device, choose_dtype("auto", device), compiles, scale, config.dataset)
     threads = torch.get_num_threads() if device.type == "cpu" else None
     print(", ".join(f"{key} {value}" for key, value in lines.facts.items()), flush=True)

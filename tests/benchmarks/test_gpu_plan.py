@@ -47,7 +47,9 @@ def test_every_stage_has_tasks_that_a_process_can_take(plan, lines):
     (device,) = plan.phases("ceilings", lines)[0][0]
     assert "matrix product, tf32" in device.items
     assert [slots for _, slots in plan.phases("small", lines)] == [8, 1]
-    assert [slots for _, slots in plan.phases("xl", lines)] == [2, 1]
+    xl = plan.phases("xl", lines)
+    assert [(len(tasks), slots) for tasks, slots in xl] == [(2, 2), (2, 1)] * 4
+    assert [f"xl: {task.name}" for task in xl[1][0]] == [task.name for task in xl[0][0]]
     assert [slots for _, slots in plan.phases("llama", lines)] == [1]  # two at once do not fit
 
 
@@ -64,7 +66,9 @@ def models(plan, lines):
     return {
         (stage, task.name): task.arguments[0]
         for stage in ("small", "xl", "llama", "decode")
-        for task in plan.phases(stage, lines)[-1][0]
+        for tasks, _ in plan.phases(stage, lines)
+        for task in tasks
+        if task.stage == stage
     }
 
 
