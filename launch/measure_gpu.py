@@ -53,8 +53,9 @@ class MeasureConfig:
         wrong = []
         if unknown := [stage for stage in self.stages if stage not in STAGES]:
             wrong.append(f"stages: there is no {', '.join(unknown)}; choose from {', '.join(STAGES)}")
-        if not self.minutes > 0:
-            wrong.append(f"minutes must be above 0, not {self.minutes}")
+        if not 60 * self.minutes > SECONDS_OF_REPORT:
+            kept = f"{SECONDS_OF_REPORT} seconds are kept for the report"
+            wrong.append(f"minutes={self.minutes} is too short: {kept}")
         if self.lines is not None and not self.lines.endswith(".jsonl"):
             wrong.append(f"lines={self.lines} must end in .jsonl: the tables are written beside it")
         if self.report and self.lines is None:

@@ -83,7 +83,7 @@ def test_killed_in_the_middle_it_goes_on(tmp_path, capsys):
 def test_what_it_refuses(tmp_path, capsys, monkeypatch):
     for arguments, message in [
         (["--stages=kernel"], "there is no kernel; choose from ceilings, correct"),
-        (["--minutes=0"], "minutes must be above 0"),
+        (["--minutes=0"], "minutes=0.0 is too short: 15 seconds are kept"),
         (["--device=cpu"], "device=cpu would take days with sizes=full"),
         (["--report"], "report needs the file of results: --lines=FILE"),
         (["--lines=a.txt"], "lines=a.txt must end in .jsonl"),
