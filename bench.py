@@ -13,6 +13,8 @@ Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import contextlib
 import dataclasses
 import json
@@ -32,8 +34,10 @@ from benchmarks import decoding, forms, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
 from markdown_table import table
+from plural import counted
+from training.compilation import missing_for_compile
 from training.environment import environment
-from training.hardware import DeviceError, choose_device, choose_dtype, missing_for_compile
+from training.hardware import DeviceError, choose_device, choose_dtype
 
 
 @dataclass
@@ -206,8 +210,8 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
     lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
     print(
-        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, half full for a step and "
-        f"full but for one after a prompt, weights in {config.dtype}, "
+        f"decoding: {counted(config.batch_size, 'sequence')}, a cache of {lengths} tokens, half full for a "
+        f"step and full but for one after a prompt, weights in {config.dtype}, "
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )

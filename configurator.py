@@ -1,6 +1,6 @@
 """Config files and `--key=value` overrides -> a checked dataclass.
 
-    python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
+    python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4 --resume
 
 A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
 applied from left to right, then the overrides from left to right: the last word wins. Where each
@@ -102,11 +102,16 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     overrides = []
     for argument in argv:
         if argument.startswith("--"):
-            key, equals, value = argument[2:].partition("=")
+            written, equals, value = argument[2:].partition("=")
+            key = written.replace("-", "_")
             if equals:
-                overrides.append((argument, key.replace("-", "_"), value))
+                overrides.append((argument, key, value))
+            elif hints.get(key) in (bool, bool | None):
+                overrides.append((argument, key, "True"))
+            elif key in hints:
+                mistakes.append(f"{argument}: write it as --{written}=VALUE")
             else:
-                mistakes.append(f"{argument}: write it as --{key}=VALUE")
+                mistakes.append(f"{argument}: {_unknown(key, hints, foreign)}")
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
@@ -205,8 +210,9 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
     what = ("[config.py ...] " if files else "") + "[--key=value ...]"
     if positional:
         what = f"[{positional.upper()}] {what}"
-    lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", "keys:"]
     hints = typing.get_type_hints(config_class)
+    alone = " (a bool without a value is True: --key means --key=True)" if bool in hints.values() else ""
+    lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", f"keys{alone}:"]
     notes = field_comments(config_class)
     for field in dataclasses.fields(config_class):
         if field.default_factory is not dataclasses.MISSING:
@@ -330,7 +336,9 @@ def _convert(value, hint, from_text: bool):
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
+            near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
         return value
     if from_text:
         value = _from_text(value, hint)

@@ -32,6 +32,7 @@ from data import DataError, checksums
 from data.encoding import Batch, Choice, encode_documents, token_dtype, training_documents, up_to_tokens
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
 from disk import read_json, why_not_written
+from plural import counted
 
 FORMAT = 1
 PROGRESS = "progress.json"
@@ -175,11 +176,11 @@ def describe(out: Path, meta: dict) -> str:
     lines = [f"tokenizer {meta['tokenizer']['name']}, vocabulary {meta['vocab_size']:,}"]
     for split, count in meta["splits"].items():
         lines.append(
-            f"{split:>5}: {count['documents']:,} documents, {count['tokens']:,} tokens, "
+            f"{split:>5}: {counted(count['documents'], 'document')}, {count['tokens']:,} tokens, "
             f"{count['bytes']:,} bytes of text, {count['bytes'] / count['tokens']:.3f} bytes per token"
         )
     if meta["skipped_empty"]:
-        lines.append(f"skipped {meta['skipped_empty']:,} empty documents")
+        lines.append(f"skipped {counted(meta['skipped_empty'], 'empty document')}")
     if meta.get("left_out"):
         kept = 1 - meta["left_out"] / meta["documents_read"]
         lines.append(f"kept {kept:.2%} of {meta['documents_read']:,} documents read")

@@ -52,6 +52,14 @@ class Tokenizer(ABC):
         """The bytes of the tokens, which may end within a character; end-of-text adds nothing."""
         return b"".join(self._token_bytes[i] for i in ids)
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the tokens; bytes that are not whole characters become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def same_tokens(self, other: "Tokenizer") -> bool:
+        """Whether each token stands for the same bytes in both tokenizers."""
+        return self.hash == other.hash or self.token_bytes() == other.token_bytes()
+
     def to_json(self) -> dict:
         """Everything that `from_json` needs, as strings."""
         return {"kind": self.kind, "hash": self.hash}

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from kernels import backend as backends
 from kernels.autocast import without_autocast
+from kernels.backend import NAMESPACE
 
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
@@ -85,7 +86,7 @@ def _check(y, F, v, keys):
         )
 
 
-@torch.library.custom_op("cofrgenet::shared_attention", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention", mutates_args=())
 def _strips(
     y: torch.Tensor,
     F: torch.Tensor,
@@ -110,7 +111,7 @@ def _(y, F, v, keys, strict, relative):
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("cofrgenet::shared_attention_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention_backward", mutates_args=())
 def _strips_backward(
     y: torch.Tensor,
     F: torch.Tensor,
@@ -266,7 +267,8 @@ def register_flop_formulas():
     """
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    if torch.ops.cofrgenet.shared_attention in flop_registry:
+    operators = getattr(torch.ops, NAMESPACE)
+    if operators.shared_attention in flop_registry:
         return
 
     def product(y_shape, v_shape, ranks=1):
@@ -283,9 +285,9 @@ def register_flop_formulas():
     if backends.AVAILABLE:
         formulas["shared_attention_triton"] = forward
     for name, formula in formulas.items():
-        register_flop_formula(getattr(torch.ops.cofrgenet, name))(formula)
+        register_flop_formula(getattr(operators, name))(formula)
         backward = functools.partial(_twice, formula)
-        register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
+        register_flop_formula(getattr(operators, f"{name}_backward"))(backward)
 
 
 def _twice(forward, *shapes, **_):

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch.library import triton_op, wrap_triton
 
-from kernels.backend import INTERPRETED
+from kernels.backend import INTERPRETED, NAMESPACE
 
 LOG2E = tl.constexpr(1.4426950408889634)
 # for scores: three tf32 products on tensor cores are nearly as exact as one float32 product
@@ -338,7 +338,7 @@ def _empty(x, zeros):
     return new((batch, length, heads, width)).transpose(1, 2)
 
 
-@triton_op("cofrgenet::shared_attention_triton", mutates_args=())
+@triton_op(f"{NAMESPACE}::shared_attention_triton", mutates_args=())
 def _forward(
     y: torch.Tensor,
     F: torch.Tensor,
@@ -365,7 +365,7 @@ def _forward(
     return out, lse
 
 
-@triton_op("cofrgenet::shared_attention_triton_backward", mutates_args=())
+@triton_op(f"{NAMESPACE}::shared_attention_triton_backward", mutates_args=())
 def _backward(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, keys: torch.Tensor | None, grad: torch.Tensor,
     out: torch.Tensor, lse: torch.Tensor, strict: bool, relative: bool,

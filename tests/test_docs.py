@@ -48,6 +48,7 @@ SCRIPTS = {
 UNCHECKED = {
     "source .venv/bin/activate": "the shell's",
     "pip install lm_eval==0.4.13": "installs, in the version of requirements-test.txt",
+    "lm_eval --model hf": "the harness's own command",
     "python -m pytest": "its arguments are paths of tests",
     "python tests/test_golden.py": "takes no arguments",
     "T=": "a variable of the shell",

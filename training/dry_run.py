@@ -11,6 +11,7 @@ from tqdm import tqdm
 from architecture import ModelConfig, model_config
 from data import mixture
 from model import GPT, flops_per_token, parameter_counts, without_embeddings
+from plural import counted
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
 from training.schedule import Dyadic
@@ -98,7 +99,7 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
-    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps"
+    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {counted(config.max_iters, 'step')}"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
     if idle := model.unused_keys():
         yield f"without effect   {', '.join(idle)}"

@@ -11,6 +11,7 @@ from architecture import model_config
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import flops_per_token, parameter_counts, without_embeddings
+from plural import counted
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops
 from training.log import Log, start_wandb, write_whole
@@ -41,8 +42,8 @@ def announcement(
         f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
         f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
         f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
-        f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
-        f"{epochs}{ranks}, on {device.type}",
+        f"run: {counted(config.max_iters, 'step')} of {tokens:,} tokens, "
+        f"{config.max_iters * tokens:,} in all{epochs}{ranks}, on {device.type}",
     ]
     if idle := model.unused_keys():
         lines.append(f"without effect in this model: {', '.join(idle)}")
@@ -121,7 +122,7 @@ class Report:
         """The run came to its end."""
         self._close()
         self.ranks.say(
-            f"done: {self.progress.step:,} steps, {self.tokens:,} tokens; "
+            f"done: {counted(self.progress.step, 'step')}, {self.tokens:,} tokens; "
             f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
         )
 
@@ -136,7 +137,7 @@ class Report:
             wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
-        log = Log(self.folder, progress.step, wandb_run)
+        log = Log(self.folder, progress.step, wandb_run, whole=config.init_from is not None)
         if changes:
             log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
         return log

@@ -13,11 +13,11 @@ from tqdm import tqdm
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from model import GPT
-from training import checkpoint
+from training import checkpoint, compilation
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
-from training.hardware import Clock, autocast, compiled
+from training.hardware import Clock, autocast
 from training.health import Watch, diagnose, failure
 from training.optimizer import Optimizer
 from training.reporting import Report
@@ -58,7 +58,7 @@ class Trainer:
         first = progress.samples + ranks.rank * config.batch_size
         self.loader = Loader(data, config.batch_size, config.seed, device, first, self.stride)
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
-        self.training_model = ranks.wrap(compiled(model, config.compile, device, ranks.say))
+        self.training_model = ranks.wrap(compilation.for_training(model, config.compile, device, ranks.say))
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 

@@ -1,10 +1,8 @@
 """Arms of several seeds, their table, their curves, and what else differs; on logs that the test writes."""
 
 import csv
-import dataclasses
 import io
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -15,46 +13,14 @@ import scipy.stats
 
 from architecture import model_config
 from compare import main
-from comparison import figure, table
+from comparison import table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
 from model import flops_per_token, parameter_counts
-from training.config import TrainConfig
-from training.log import Log, RunFolderError
+from training.log import RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = {
-    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "vocab_size": 257, "dataset": "data/a",
-    "batch_size": 4, "gradient_accumulation_steps": 2, "max_iters": 20, "eval_interval": 10,
-}  # fmt: skip
-
-
-@pytest.fixture
-def write(tmp_path):
-    """write("name", [loss at step 0, 10, ...], rate=..., clamped=[...], **config) -> a run folder."""
-
-    def make(name, losses, rate=1000.0, clamped=(), **config):
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
-        config = TrainConfig(**{**KEYS, "out_dir": str(folder), **config})
-        (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
-        log = Log(folder, 0)
-        per_step = config.batch_size * config.gradient_accumulation_steps * config.block_size
-        for number, loss in enumerate(losses):
-            at = {"step": 10 * number, "tokens": 10 * number * per_step, "seconds": 60.0 * number}
-            if number:
-                speed = rate if number > 1 else 1.0  # the compiler is in the first one
-                log.add({**at, "loss": loss, "tokens_per_second": speed})
-            ladders = {f"blocks.{i}.ffn": {"clamped": share} for i, share in enumerate(clamped)}
-            log.add(
-                {**at, "val_loss": loss, "val_bits_per_byte": loss / 2}
-                | ({"ladders": ladders} if ladders else {})
-            )
-        log.close()
-        return folder
-
-    return make
 
 
 def cells(text):
@@ -199,42 +165,6 @@ def test_what_is_an_arm(write):
     assert [arm.name for arm in found] == [str(one), str(again), str(other)]
 
 
-@pytest.mark.parametrize("against", ["steps", "tokens", "flops", "hours"])
-def test_the_curve_and_its_band(write, against):
-    folders = [write("f_1", [5.0, 2.0, 1.0], seed=1), write("f_2", [5.0, 3.0, math.nan], seed=2)]
-    (arm,) = arms(read_runs([str(f) for f in folders]))
-    tokens = 10 * 4 * 2 * 32
-    flops = 3 * flops_per_token(model_config(arm.config))
-    place = {"steps": 10, "tokens": tokens / 1e6, "flops": tokens * flops / 1e15, "hours": 1 / 60}[against]
-    # where a seed's loss is not finite there is no mean
-    assert figure.curve(arm, against) == [
-        (0.0, 5.0, 0.0),
-        (pytest.approx(place), 2.5, pytest.approx(statistics.stdev([2.0, 3.0]))),
-    ]
-
-
-def test_the_picture_has_a_line_for_each_arm_and_a_band_for_seeds(write, tmp_path, monkeypatch):
-    from matplotlib import figure as drawing
-
-    made = []
-    monkeypatch.setattr(
-        drawing.Figure, "savefig", lambda self, file, **options: (made.append(self), file.write(b"png"))
-    )
-    folders = [write(f"f_{s}", [5.0, 2.0 + s], seed=s) for s in (1, 2)] + [
-        write("g", [5.0, 3.0], dropout=0.1)
-    ]
-    figure.draw(arms(read_runs([str(f) for f in folders])), "steps", tmp_path / "a.png")
-    (axes,) = made[-1].axes
-    assert [line.get_label() for line in axes.lines] == ["f (2 seeds)", "g"]
-    assert axes.lines[0].get_ydata().tolist() == [5.0, 3.5]
-    (band,) = axes.collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    deviation = statistics.stdev([3.0, 4.0])
-    assert heights.min() == pytest.approx(3.5 - deviation)
-    assert axes.get_xlabel() == "steps"
-    assert (tmp_path / "a.png").read_bytes() == b"png"
-
-
 def test_keys_outside_the_study(write):
     folders = [
         write("a", [5.0, 2.0], learning_rate=1e-3, min_lr=1e-4),
@@ -318,21 +248,18 @@ def test_files(write, tmp_path, capsys):
 
 def test_no_file_of_somebody_else_is_replaced(write, tmp_path, capsys):
     folder = write("f", [5.0, 2.0])
-    mine = {name: tmp_path / name for name in ("notes.md", "data.csv", "x.png")}
+    mine = {name: tmp_path / name for name in ("notes.md", "data.csv")}
     for path in mine.values():
         path.write_text("# mine")
     with pytest.raises(SystemExit):
         main(
             [
                 str(folder),
-                *(
-                    f"--{key}={path}"
-                    for key, path in zip(("markdown", "csv", "plot"), mine.values(), strict=True)
-                ),
+                *(f"--{key}={path}" for key, path in zip(("markdown", "csv"), mine.values(), strict=True)),
             ]
         )
     said = capsys.readouterr().err
-    assert said.count("exists and is none of compare.py's") == 3
+    assert said.count("exists and is none of compare.py's") == 2
     assert {path.read_text() for path in mine.values()} == {"# mine"}
 
 
