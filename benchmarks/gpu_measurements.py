@@ -14,7 +14,7 @@ import torch
 
 from architecture import ModelConfig
 from benchmarks import decoding, forms, operators, training_step
-from benchmarks.timing import Call, costliest, measure, peak_bytes, quartiles, synchronize
+from benchmarks.timing import costliest, measure, peak_bytes, quartiles, synchronize
 from model import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import device_name, peak_flops
 
@@ -141,7 +141,7 @@ def warm_training(
 def decode(
     model: ModelConfig, options: decoding.DecodeOptions, timing: Timing, device: torch.device
 ) -> Measurements:
-    """Each section of decoding, and on a GPU the step as a replayed CUDA graph, without the host."""
+    """Each section of decoding."""
     decoding.gate(model, options, device)
     made = decoding.sections(model, options, device)
 
@@ -159,13 +159,7 @@ def decode(
             **found,
         }
 
-    if device.type == "cuda":
-        made["step, captured"] = Call(lambda _: made["step"](), [])
     return {section: functools.partial(one, section) for section in made}
-
-
-def decode_items(device: torch.device) -> list[str]:
-    return [*decoding.SECTIONS, *(["step, captured"] if device.type == "cuda" else [])]
 
 
 def warm_decode(model: ModelConfig, options: decoding.DecodeOptions, device: torch.device) -> Measurements:

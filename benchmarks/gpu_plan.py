@@ -149,11 +149,11 @@ class Plan:
 
     def _decode(self, lines):
         options = decoding.DecodeOptions(self.scale.batches["decode"], self.dtype, self.compile)
-        items, measured = gpu_measurements.decode_items(self.device), []
+        measured = []
         for name, files in DECODED.items():
             model, settings = self.model(files, (), lines)
             settings |= vars(options) | vars(self.scale.models)
-            measured.append((name, items, settings, (model, options), self.scale.models))
+            measured.append((name, list(decoding.SECTIONS), settings, (model, options), self.scale.models))
         made = (gpu_measurements.decode, gpu_measurements.warm_decode)
         return self._compiled_first("decode", made, measured, 16 * GB)
 

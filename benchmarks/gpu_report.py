@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
-from benchmarks import roofline
+import picture
 from benchmarks.gpu_plan import TITLES
 from benchmarks.lines import LinesError, key_of, read
 from benchmarks.report import PUBLISHED, millions, share
+from benchmarks.roofline import roofline
+from disk import write_whole
 from evaluation import published
 from markdown_table import table
 from training.hardware import peak_flops
-from training.log import write_whole
 
+HEAD = "# Measured by launch/measure_gpu.py"
 KINDS = {"copy": None, "matrix product, bfloat16": "bfloat16", "matrix product, float32": "float32"}
 
 
@@ -23,17 +25,24 @@ def write(path: Path) -> int:
     lines = read(path)
     if not lines:
         raise LinesError(f"--lines={path} holds no result yet")
-    picture = path.with_suffix(".png")
-    text = report(lines)
+    check_place(path)
+    text, drawn = report(lines), path.with_suffix(".png")
     try:
-        if drawn := roofline.draw(lines):
-            write_whole(picture, drawn)
-            text += f"\n![kernels below their roofs]({picture.name})\n"
-    except ImportError as error:
+        if figure := roofline(lines):
+            picture.write(figure, drawn)
+            text += f"\n![kernels below their roofs]({drawn.name})\n"
+    except (ImportError, OSError) as error:
         text += f"\nno picture: {error}\n"
     write_whole(path.with_suffix(".md"), text)
     print(f"\n{text}\n{path.with_suffix('.md')}", flush=True)
     return int(any(went_wrong(line) for line in lines))
+
+
+def check_place(path: Path):
+    """Raises LinesError if a file that is no report of this script lies where the tables are to be."""
+    tables = path.with_suffix(".md")
+    if tables.exists() and not (tables.is_file() and tables.read_text(errors="replace").startswith(HEAD)):
+        raise LinesError(f"{tables} is no report of this script: move it away, or choose another --lines")
 
 
 def went_wrong(line: dict) -> bool:
@@ -48,7 +57,7 @@ def report(lines: list[dict]) -> str:
     facts = ("device", "sizes", "python", "torch", "triton", "cores", "commit")
     seen = {fact: dict.fromkeys(str(line.get(fact)) for line in lines) for fact in facts}
     about = "; ".join(f"{fact} {', '.join(values)}" for fact, values in seen.items())
-    parts = ["# Measured by launch/measure_gpu.py", about]
+    parts = [HEAD, about]
     if any(line["sizes"] == "tiny" for line in lines):
         parts.append("A trial with tiny sizes: it shows what is measured, and no figure means anything.")
     found = Found(by_stage)

@@ -1,39 +1,28 @@
 """A roofline: what each kernel achieves, below the limits of memory and arithmetic that were measured."""
 
-import io
+import picture
 
 MARKERS = {"naive": "X", "torch": "o", "triton": "^", "SDPA": "s"}
+COLOURS = (*picture.COLOURS, "0.6", "#7A4B1E")
 ROOFS = ("matrix product, bfloat16", "matrix product, tf32", "matrix product, float32")
 
 
-def draw(lines: list[dict]) -> bytes | None:
-    """A PNG; None without kernels or without the bandwidth of a copy."""
-    figure = make(lines)
-    if figure is None:
-        return None
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
-    return image.getvalue()
-
-
-def make(lines: list[dict]):
-    """The matplotlib figure of `draw`."""
-    from matplotlib.figure import Figure
-
+@picture.drawing()
+def roofline(lines: list[dict]):
+    """A figure of all kernels that are right; None without kernels or without the bandwidth of a copy."""
     right = [line for line in lines if "error" not in line]
     limits = {line["item"]: line for line in right if line["stage"] == "ceilings"}
     kernels = [line for line in right if line["stage"] == "kernels" and line["same_function"]]
     if not kernels or "copy" not in limits:
         return None
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = picture.new(picture.PLAIN, size=(7.0, 4.0))
     intensities = [line["flops"] / line["bytes"] for line in kernels]
     bandwidth = limits["copy"]["bytes_per_second"]
     roofs = {name: limits[name]["flops_per_second"] for name in ROOFS if name in limits}
     low, high = min(intensities) / 3, max(*intensities, *(roof / bandwidth for roof in roofs.values())) * 3
     top = max(roofs.values(), default=bandwidth * high)
     axes.plot([low, top / bandwidth], [low * bandwidth, top], color="black", lw=1)
-    words = {"textcoords": "offset points", "fontsize": "small"}
+    words = {"textcoords": "offset points", "fontsize": 7}
     middle = (low * top / bandwidth) ** 0.5
     place = (middle, middle * bandwidth)
     axes.annotate(f"copy, {bandwidth / 1e9:,.0f} GB/s", place, (-6, 2), ha="right", **words)
@@ -45,12 +34,12 @@ def make(lines: list[dict]):
     for line, intensity in zip(kernels, intensities, strict=True):
         implementation, _, kind = line["item"].rpartition(", ")
         marker = next((MARKERS[word] for word in MARKERS if word in implementation), "D")
-        colour = f"C{tasks.index(line['task'])}"
+        colour = COLOURS[tasks.index(line["task"]) % len(COLOURS)]
         face = colour if kind == "compiled" else "none"
         rate = line["flops"] / line["seconds"]
-        axes.plot(intensity, rate, marker, color=colour, markerfacecolor=face, ms=6)
+        axes.plot(intensity, rate, marker, color=colour, markerfacecolor=face, ms=5)
     for number, task in enumerate(tasks):
-        axes.plot([], [], "o", color=f"C{number}", label=task)
+        axes.plot([], [], "o", color=COLOURS[number % len(COLOURS)], label=task)
     for word, marker in {**MARKERS, "other": "D"}.items():
         axes.plot([], [], marker, color="grey", markerfacecolor="none", label=word)
     axes.set_xscale("log")
@@ -58,8 +47,5 @@ def make(lines: list[dict]):
     axes.set_xlim(low, high)
     axes.set_xlabel("model FLOPs per byte of least traffic")
     axes.set_ylabel("model FLOP/s")
-    axes.grid(alpha=0.3)
-    figure.legend(
-        loc="outside right upper", fontsize="x-small", title="filled: compiled", title_fontsize="x-small"
-    )
+    figure.legend(loc="outside right upper", title="filled: compiled")
     return figure

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import torch
 
+from plural import counted
 from training.hardware import give_back_freed_memory
 
 COLD_BYTES = 2**31  # tensors of the calls in one graph: many times what a GPU's cache holds
+MOST_CALLS = 256  # in one graph, for tensors so small that they are cached anyway
 
 
 @dataclass
 class Call:
-    """A function of a list of tensors, and these tensors. On a GPU, timing repeats it on copies of them.
-
-    Without tensors, timing repeats the same call.
-    """
+    """A function of a list of tensors, and these tensors. On a GPU, timing repeats it on copies of them."""
 
     function: Callable[[list[torch.Tensor]], object]
     inputs: list[torch.Tensor]
@@ -52,7 +51,7 @@ def measure(
     if isinstance(function, Call):
         try:
             function, calls = captured(function)
-            method = f"CUDA graph of {calls} call{'s' * (calls > 1)}"
+            method = f"CUDA graph of {counted(calls, 'call')}"
         except RuntimeError as error:
             synchronize(device)
             method += f", no graph ({str(error).splitlines()[0]})"
@@ -75,7 +74,7 @@ def captured(call: Call) -> tuple[Callable, int]:
     Raises RuntimeError if the call does what no graph can, such as waiting for the GPU.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in call.inputs)
-    count = max(1, math.ceil(COLD_BYTES / size)) if size else 1
+    count = max(1, min(MOST_CALLS, math.ceil(COLD_BYTES / size)))
     copies = [call.inputs]
     for _ in range(count - 1):
         copies.append([t.detach().clone().requires_grad_(t.requires_grad) for t in call.inputs])

@@ -24,6 +24,8 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
+import openmp  # noqa: E402, F401 (before torch)
+
 import torch  # noqa: E402
 
 import configurator  # noqa: E402
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> int:
         if device.type == "cpu" and config.sizes == "full":
             sys.exit("measure_gpu.py: PyTorch sees no GPU here; for a trial: --device=cpu --sizes=tiny")
         path = Path(config.lines or ROOT / "out" / f"measure_{device.type}_{config.sizes}.jsonl")
+        gpu_report.check_place(path)
         if config.sizes == "tiny":
             torch.set_num_threads(1)
         facts = hardware(device) | {"sizes": config.sizes}

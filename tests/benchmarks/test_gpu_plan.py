@@ -59,7 +59,6 @@ def test_kernels_have_rows_for_each_backend_and_for_sdpa(plan, lines):
         assert {f"continuants, {backend}, {kind}" for backend in ("torch", "triton")} <= found
         assert {f"shared_attention, {backend}, {kind}" for backend in ("torch", "triton")} <= found
         assert {f"softmax attention, 12 heads, {name}, {kind}" for name in ("flash", "cuDNN")} <= found
-    assert "step, captured" in {item for *_, item in items(plan.phases("decode", lines))}
 
 
 def models(plan, lines):

@@ -95,7 +95,9 @@ def test_what_it_refuses(tmp_path, capsys, monkeypatch):
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "notes.md").write_text("mine")
     for arguments, message in [
+        ([*TRIAL, f"--lines={tmp_path / 'notes.jsonl'}"], "notes.md is no report of this script"),
         ([f"--lines={tmp_path / 'a.jsonl'}"], "PyTorch sees no GPU here; for a trial"),
         (["--report", f"--lines={tmp_path / 'no.jsonl'}"], "cannot be read: No such file"),
         (
