@@ -147,17 +147,21 @@ class ModelConfig:
         """{attention, ffn, position: the class of that name}"""
         return {key: registry[getattr(self, key)] for key, registry in REGISTRIES.items()}
 
+    def keys_read(self) -> set[str]:
+        """The keys that the model or one of its parts reads."""
+        return {*OF_ALL, *(key for part in self.parts().values() for key in part.keys_read(self))}
+
     def unused_keys(self) -> list[str]:
         """Keys that are not at their defaults and that no part of this model reads, as key=value.
 
         Allowed, because overlays are shared between models. Varying such a key would compare identical
         models.
         """
-        read = {key for part in self.parts().values() for key in part.keys_read(self)}
+        read = self.keys_read()
         return [
             f"{field.name}={value}"
             for field in dataclasses.fields(ModelConfig)
-            if (value := getattr(self, field.name)) != field.default and field.name not in read | {*OF_ALL}
+            if (value := getattr(self, field.name)) != field.default and field.name not in read
         ]
 
     def length_limits(self) -> list[str]:

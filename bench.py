@@ -29,6 +29,7 @@ import torch
 from tqdm import tqdm
 
 import configurator
+import overlays
 from architecture import ModelConfig
 from benchmarks import decoding, forms, operators, report, training_step
 from benchmarks.timing import quartiles
@@ -122,7 +123,7 @@ def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
     for name, model in models.items():
         if idle := model.unused_keys():
             lines.append(f"without effect in {name}: {', '.join(idle)}")
-    return lines
+    return lines + (overlays.check("bench.py", argv) if models else [])
 
 
 def save(config: BenchConfig, facts: dict, result: dict):
@@ -154,6 +155,11 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
             f"bench.py: name the models, such as config/gpt2.py; mode={config.mode} compares them",
             file=sys.stderr,
         )
+        sys.exit(2)
+    try:
+        overlays.check("bench.py", argv)
+    except configurator.ConfigError as error:
+        print(f"bench.py: {error}", file=sys.stderr)
         sys.exit(2)
     models, turns = {}, Counter()
     for name in given:

@@ -196,6 +196,11 @@ def stacked(argument: str) -> list[str]:
     return files
 
 
+def assigned(file: str) -> dict:
+    """The keys that a config file assigns, with their values; none where it cannot be run."""
+    return _run_file(file, [])[0]
+
+
 def format_config(config) -> str:
     """One `key = value` line per field, in order; `*` marks what differs from the default."""
     lines = []

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import configurator
+import overlays
 import picture
 from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
@@ -91,6 +92,10 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
         mistakes.append("name the models that these keys are for: one config file or more")
     config, runs, remarks = None, None, []
     try:
+        remarks = overlays.check("ablate.py", argv)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    try:
         config = configurator.resolve(AblateConfig, own)
         config.vary = varied or None
     except ConfigError as error:
@@ -98,9 +103,11 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     if models and not mistakes:
         seeds = config.seeds and [int(seed) for seed in config.seeds]
         resolve = functools.partial(configurator.resolve, TrainConfig, saved=saved_config)
-        runs, remarks = product(models, axes, seeds, others, resolve)
+        runs, idle = product(models, axes, seeds, others, resolve)
+        remarks += idle
         keys = [key for key in DEFAULTS if key not in INCIDENTAL | {"seed"}]
-        study += [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        differing = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        study += [key for key in differing if key not in study]
     if mistakes:
         raise ConfigError(mistakes)
     return config, runs, study, remarks

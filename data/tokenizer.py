@@ -247,14 +247,24 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
 
 
 def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) -> Tokenizer:
-    """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training."""
+    """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training.
+
+    Raises DataError where a tokenizer cannot be read, or the documents give fewer than SIZE tokens.
+    """
     kind, argument = parse_tokenizer_name(name)
     if kind == "gpt2":
         return Gpt2Tokenizer()
     if kind == "bytes":
         return BytesTokenizer()
     if isinstance(argument, int):
-        return BpeTokenizer.train(training_documents(), argument)
+        tokenizer = BpeTokenizer.train(training_documents(), argument)
+        if tokenizer.vocab_size < argument:
+            raise DataError(
+                f"{name}: the training text gives {tokenizer.vocab_size:,} tokens only; after them no pair "
+                f"occurs twice. Give --tokenizer=bpe:{tokenizer.vocab_size} or a smaller one, and a folder "
+                "whose name says so, or more text"
+            )
+        return tokenizer
     try:
         return BpeTokenizer(argument.read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:

@@ -253,6 +253,19 @@ def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
     assert (folder / "curves.png").read_bytes() == again
 
 
+def test_only_what_was_asked_for_differs(command, capsys, here):
+    """A dense model and ladders with the schedule: no key is under study twice, none differs beside."""
+    mine = command("--vary=weight_decay=0.1,0.2", "--max_iters=2", models=[DENSE, LADDERS])
+    _, _, study, _ = read(mine)
+    assert sorted(set(study)) == sorted(study)
+    assert {"weight_decay", "ffn", "dyadic"} <= {*study}
+    status, said = ablated(mine, capsys)
+    assert status == 0
+    assert "under study: weight_decay = 0.1, 0.2" in said
+    assert "differ in more than" not in said
+    assert "under study: cf_depth" not in said
+
+
 def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):
     """The others of its arm make the mean; called again, it alone is tried again."""
     original = train.main

@@ -5,6 +5,7 @@ GPT-2 and Llama.
 model, `tokenizer_of` what reads its tokens. All weights are float32 here, under our names.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 
 from architecture import ModelConfig, model_config
-from data import DataError, gpt2
+from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from disk import read_json
 from history import weights_of_today
@@ -41,6 +42,7 @@ class Source:
     read: Callable[[], dict[str, torch.Tensor]]
     tokenizer: dict | None = None  # as Tokenizer.to_json gives it; None: not known
     step: int | None = None  # of a run
+    dataset: str | None = None  # that a run was trained on
 
 
 def load(
@@ -128,6 +130,25 @@ def tokenizer_of(source: Source) -> Tokenizer:
     return build_tokenizer(str(path), list)
 
 
+def tokenizer_option(source: Source) -> str | None:
+    """What --tokenizer takes for the source's tokenizer: gpt2, bytes or the path of its tokenizer.json.
+
+    None: it is not known, or no file holds it (`export` writes one).
+    """
+    known = source.tokenizer or {}
+    if known.get("kind") in ("gpt2", "bytes"):
+        return known["kind"]
+    folders = [source.path]
+    if source.dataset is not None:
+        folders += map(Path, mixture.parse(source.dataset)[0])
+    for path in (folder / "tokenizer.json" for folder in folders):
+        if path.is_file():
+            with contextlib.suppress(DataError):
+                if known.get("hash") in (None, build_tokenizer(str(path), list).hash):
+                    return str(path)
+    return None
+
+
 def check_tokenizer(source: Source, tokenizer: Tokenizer):
     """Raises CheckpointError where the source's tokens are known to mean something else than the data's."""
     if source.tokenizer is not None and source.tokenizer["hash"] == tokenizer.hash:
@@ -190,7 +211,8 @@ def _run(path: Path) -> Source:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
-    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"])
+    dataset = content["config"].get("dataset")
+    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"], dataset)
 
 
 def _ours(path: Path, content: dict) -> Source:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import configurator
 from architecture import model_config
@@ -17,6 +18,9 @@ from training.hardware import device_name, peak_flops
 from training.log import Log, start_wandb, write_whole
 from training.resume import Progress
 from training.schedule import Dyadic
+
+# without tqdm's own rate, which has the compilation in it for as long as nothing redraws the bar
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
 
 
 def announcement(
@@ -52,6 +56,36 @@ def announcement(
     return "\n".join(lines)
 
 
+class Speed:
+    """Tokens per second since the last reading: of recent steps alone.
+
+    step, seconds: of training, where the first window begins. A compiled model's first step is left out
+    with `restart`.
+    """
+
+    def __init__(self, tokens_per_step: int, step: int, seconds: float):
+        self.tokens_per_step, self.last = tokens_per_step, None
+        self.restart(step, seconds)
+
+    def restart(self, step: int, seconds: float):
+        self.step, self.seconds = step, seconds
+
+    def read(self, step: int, seconds: float) -> float | None:
+        """None where no step was measured."""
+        if step > self.step:
+            self.last = (step - self.step) * self.tokens_per_step / (seconds - self.seconds)
+        measured = self.last if step > self.step else None
+        self.restart(step, seconds)
+        return measured
+
+    def told(self, steps_left: int) -> str:
+        """The last speed and the time that so many steps take at it, to follow the loss; "" before it."""
+        if self.last is None:
+            return ""
+        left = tqdm.format_interval(steps_left * self.tokens_per_step / self.last)
+        return f", {self.last:,.0f} tokens/s, {left} left"
+
+
 class Report:
     """The run folder's config.json and log (and wandb), and what is printed while a run trains.
 
@@ -83,9 +117,13 @@ class Report:
         record = {"step": self.progress.step, "tokens": self.tokens, **values}
         self.on_first(lambda: self.log.add(record))
 
-    def training(self, values: dict, seconds: float, tokens_per_second: float):
-        """Record a training step. seconds: of training so far; values: loss, learning rate and so on."""
-        rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
+    def training(self, values: dict, seconds: float, tokens_per_second: float | None):
+        """Record a training step. seconds: of training so far; values: loss, learning rate and so on;
+        tokens_per_second: None where it is not known.
+        """
+        rate = {}
+        if tokens_per_second is not None:
+            rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
         self.record({"seconds": seconds, **values, **rate})
 
     def evaluation(self, result: dict, parts: list[str], ladders: dict):

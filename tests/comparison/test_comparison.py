@@ -186,6 +186,46 @@ def test_keys_outside_the_study(write):
     ]
 
 
+def test_keys_that_a_model_does_not_read_are_no_difference(write):
+    """Between dense models and ladders of several depths, and between schedules and optimizers."""
+    ladders = {"ffn": "cffn_gated", "dyadic": True}
+
+    def lines(*named, study=()):
+        folders = [
+            write(f"{'-'.join(name for name, _ in named)}/{name}", [5.0, 4.0, 2.0], **keys)
+            for name, keys in named
+        ]
+        return differences(arms(read_runs([str(f) for f in folders])), [*study])
+
+    dense, other = ("dense", {"cf_depth": 1}), ("mqa", {"n_kv_head": 1, "rope_base": 500.0})
+    deep = ("deep", {**ladders, "cf_depth": 5, "dyadic_iters": 20, "decay_ladders": True})
+    flat = ("flat", {**ladders, "cf_depth": 1})
+    assert lines(dense, other) == ["differs: n_kv_head = None, 1"]
+    assert lines(dense, deep) == ["differs: ffn = 'mlp', 'cffn_gated'"]
+    assert lines(dense, deep, flat) == [
+        "differs: cf_depth = 5 in deep; 1 in flat",
+        "differs: decay_ladders = True in deep; False in flat",
+        "differs: ffn = 'cffn_gated', but 'mlp' in dense",
+    ]
+    assert lines(deep, ("off", {**deep[1], "dyadic": False}), study=["dyadic"]) == [
+        "under study: dyadic = True, False"
+    ]
+    shorter = ("shorter", {**deep[1], "dyadic_iters": 10})
+    assert lines(deep, shorter) == ["differs: dyadic_iters = None, 10"]
+    adamw, muon = ("adamw", {}), ("muon", {"optimizer": "muon", "muon_learning_rate": 0.01})
+    assert lines(adamw, muon) == ["differs: optimizer = 'adamw', 'muon'"]
+
+
+def test_a_key_is_named_once(write):
+    folders = [write(name, [5.0, 4.0, 2.0], **keys) for name, keys in (
+        ("a", {}), ("b", {"dropout": 0.1}), ("c", {"weight_decay": 0.0}),
+    )]  # fmt: skip
+    found = arms(read_runs([str(f) for f in folders]))
+    assert differences(found, ["dropout", "dropout"])[-1] == (
+        "the arms differ in more than dropout: their losses may differ because of weight_decay"
+    )
+
+
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
