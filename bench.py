@@ -31,8 +31,9 @@ from tqdm import tqdm
 import configurator
 import overlays
 from architecture import ModelConfig
-from benchmarks import decoding, operators, report, training_step
-from benchmarks.worker import BenchError, Worker, quartiles
+from benchmarks import decoding, forms, operators, report, training_step
+from benchmarks.timing import quartiles
+from benchmarks.worker import BenchError, Worker
 from markdown_table import table
 from plural import counted
 from training.compilation import missing_for_compile
@@ -230,35 +231,40 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
 
 def ops(config: BenchConfig, models, device: torch.device, save):
     """Prints one table for each kernel; all numbers go to `save`."""
-    with Worker("ceilings", device, threads(device), operators.ceilings, config.dtype, device) as one:
+    sizes = operators.Sizes(config.batch_size)
+    arguments = (operators.ceilings, config.dtype, device, sizes)
+    with Worker("ceilings", device, threads(device), *arguments) as one:
         found, _ = measure([one], ("copy", "matrix product"), config)
     copy, product = (quartiles(seconds)[1] for seconds in found["ceilings"].values())
-    bandwidth, flop_rate = operators.COPY_BYTES / copy, operators.GEMM_FLOPS / product
+    limits = {"bytes": sizes.copy_bytes / copy, "flops": sizes.gemm_flops / product}
     print(
-        f"forward and backward, {config.dtype}; a copy moves {bandwidth / 1e9:,.0f} GB/s, "
-        f"a matrix product of {operators.GEMM} makes {flop_rate / 1e12:.3g} TFLOP/s",
+        f"forward and backward, {config.dtype}; a copy moves {limits['bytes'] / 1e9:,.0f} GB/s, "
+        f"a matrix product of {sizes.gemm} makes {limits['flops'] / 1e12:.3g} TFLOP/s",
         flush=True,
     )
-    numbers = {"copy_bytes_per_second": bandwidth, "matrix_product_flops_per_second": flop_rate}
-    for name in operators.cases(device, config.batch_size):
-        arguments = (name, config.batch_size, config.dtype, config.compile, device)
-        with Worker(name, device, threads(device), operators.sections, *arguments) as one:
+    numbers = {
+        "copy_bytes_per_second": limits["bytes"],
+        "matrix_product_flops_per_second": limits["flops"],
+    }
+    for name in operators.cases(device, sizes):
+        arguments = (name, sizes, config.dtype, config.compile, device)
+        with Worker(name, device, threads(device), forms.sections, *arguments) as one:
             seconds = measure([one], None, config)[0][name]
             memory = {form: one.ask("memory", form) for form in seconds}
-        case = operators.describe(name, config.batch_size)
+        case = operators.describe(name, sizes, device)
         rows = []
         naive = quartiles(next(iter(seconds.values())))[1]
+        unit = {"flops": "GFLOP/s", "bytes": "GB/s"}[case.limit]
         for form, measured in seconds.items():
             low, median, high = quartiles(measured)
-            rate, ceiling = (case.flops, flop_rate) if case.flops else (case.bytes, bandwidth)
-            unit = "GFLOP/s" if case.flops else "GB/s"
+            rate = case.amount() / median
             rows.append(
                 {
                     name: form,
                     "ms": f"{1e3 * median:,.2f}",
                     "quartiles": f"{1e3 * low:,.2f} .. {1e3 * high:,.2f}",
-                    unit: f"{rate / median / 1e9:,.1f}",
-                    "of the ceiling": report.share(rate / median, ceiling),
+                    unit: f"{rate / 1e9:,.1f}",
+                    "of the ceiling": report.share(rate, limits[case.limit]),
                     "peak MB": "" if memory[form] is None else f"{memory[form] / 1e6:,.0f}",
                     "speed-up": f"{naive / median:.2f}",
                 }
