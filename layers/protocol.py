@@ -192,7 +192,32 @@ def built(cls: type[Part], *built_from) -> Part:
         raise ValueError(f"{cls.__name__} cannot be built ({_at_fault(cls, error)}){advice}") from error
     if not hasattr(part, "built_from"):
         raise ValueError(f"{cls.__name__} cannot be built: {begin}")
+    for module in part.modules():
+        _check_attributes(cls, module)
+    for method in ("residual_outputs", "undecayed"):
+        if hasattr(part, method) and not isinstance(found := getattr(part, method)(), list | tuple):
+            what = type(found).__name__
+            raise ValueError(f"{cls.__name__}.{method} must return a list, such as [self.down], not {what}")
     return part
+
+
+def _check_attributes(cls: type[Part], module: nn.Module):
+    """Raises ValueError, naming the attribute, for tensors and modules that PyTorch does not know of."""
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"{cls.__name__}: self.{name} is a tensor that PyTorch would neither train, save nor move: "
+                f'make it nn.Parameter(...), or self.register_buffer("{name}", ...)'
+            )
+        inside = value.values() if isinstance(value, dict) else value
+        if name.startswith("_") or not isinstance(value, list | tuple | dict):
+            continue
+        if any(isinstance(one, nn.Module | nn.Parameter) for one in inside):
+            raise ValueError(
+                f"{cls.__name__}: self.{name} is a {type(value).__name__} of modules or parameters, which "
+                "PyTorch would neither train, save nor move: use nn.ModuleList, nn.ModuleDict or "
+                "nn.ParameterList"
+            )
 
 
 def _is_attention(cls: type[Part]) -> bool:

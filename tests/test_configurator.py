@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -289,3 +290,12 @@ def test_the_float_keys_of_a_model_are_held_to_that(key):
 def test_an_integer_beyond_every_float(tmp_path):
     path = write(tmp_path, "a.py", "rate = 10**400\nrates = [10**400]\n")
     assert mistakes([path]) == [f"{path}: {key} is too large for a float" for key in ("rate", "rates")]
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(sys, "argv", ["folder/sample.py"])
+    configurator.parse(Config, [])
+    for error in (KeyboardInterrupt(), ValueError("a mistake")):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "\nsample.py: interrupted\nValueError: a mistake\n"

@@ -54,6 +54,17 @@ def undefined(self, config):
     self.hidden = config.n_embd * factor  # noqa: F821
 
 
+def plain_tensor(self, config):
+    ChannelMixer.__init__(self, config)
+    self.scale = torch.ones(config.n_embd)
+
+
+def list_of_modules(self, config):
+    ChannelMixer.__init__(self, config)
+    self.up = nn.Linear(config.n_embd, config.n_embd)
+    self.more = [nn.Linear(config.n_embd, config.n_embd)]
+
+
 LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
 BUILT = rf"Broken cannot be built {LINE}"
 FORWARD = rf"Broken\.forward fails {LINE}"
@@ -70,6 +81,14 @@ LIST = r"^Broken\.validate must return a list of sentences, .*not "
         ("__init__", no_super_and_no_module, rf"Broken cannot be built{BEGIN}"),
         ("__init__", empty_super, rf"{BUILT}TypeError: .*{BEGIN}"),
         ("__init__", undefined, rf"{BUILT}NameError: name 'factor' is not defined\)$"),
+        ("__init__", plain_tensor, r"Broken: self\.scale is a tensor .*make it nn\.Parameter"),
+        ("__init__", list_of_modules, r"Broken: self\.more is a list of modules .*use nn\.ModuleList"),
+        (
+            "residual_outputs",
+            lambda self: self.up,
+            r"a list, such as \[self\.down\], not Linear$",
+        ),
+        ("undecayed", lambda self: None, r"Broken\.undecayed must return a list, .*not NoneType$"),
         ("forward", lambda self, x: x * x.sum().item(), rf"{FORWARD}RuntimeError: .*{VALUES}"),
         ("forward", lambda self, x: x if x.sum() > 0 else -x, VALUES),
         ("forward", lambda self, x: x[x > 0], VALUES),
