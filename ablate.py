@@ -16,18 +16,21 @@ Each run is a train.py with its own folder in --out_dir; output.log keeps what i
 command, called again, skips finished runs, continues interrupted ones and repeats failed ones. Another
 product in the same folder extends the list of runs (ablation.json). A run that is on the list with another
 configuration is refused. At the end, compare.py's table shows all runs on the list; it is also written to
-table.md and table.csv, with curves.png.
+table.md and table.csv, with curves.png. For each key of numbers that was varied, a second table shows the
+loss of each value, and which is best; KEY.png draws it. --plot draws one more picture, as for compare.py.
 """
 
 import sys
 from pathlib import Path
 
 import configurator
+import picture
 from ablation.command import AblateConfig, mistakes_end, read
 from ablation.execution import OUTPUT, carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import prepare
-from comparison import report, table
+from comparison import report, sweep, table
+from comparison.figure import AXES
 
 
 def main(argv: list[str]):
@@ -44,22 +47,35 @@ def main(argv: list[str]):
             plan.extend(runs or [], study)
             runs = list(plan.runs.values()) if runs is None else runs
             prepare(plan, runs, config.parallel, remarks)
+            look = picture.look(config)
+            if mistakes := report.wrong_picture(plan.expected(runs), config.against, look):
+                raise PlanError("; ".join(mistakes))
             if not config.dry_run:
                 carry_out(plan, runs, config.parallel, f"python ablate.py --out_dir={folder} goes on")
-                show(plan, config.against)
+                show(plan, config.against, config.plot and Path(config.plot), look)
                 sys.exit(1 if any(run.name in plan.failed for run in runs) else 0)
 
 
-def show(plan: Plan, against: str):
-    """Print and write the table of all finished and failed runs."""
+def show(plan: Plan, against: str, plot: Path | None, look: picture.Look):
+    """Print and write the table and the pictures of all finished and failed runs."""
     arms = plan.arms()
     lines = report.remarks(arms, plan.study)
     for name, reason in plan.failed.items():
         lines.append(f"failed: {name}: {reason} ({plan.folder / name / OUTPUT})")
-    files = {"plot": "curves.png", "markdown": "table.md", "csv": "table.csv"}
-    paths = {key: plan.folder / name for key, name in files.items()}
-    written = report.write(arms, lines, against, **paths)
-    print("\n".join([table.markdown(arms), *lines, *written]))
+    tables = report.sweep_tables(arms, plan.study)
+    axis = against if against in AXES else "tokens"
+    curves = report.draw(arms, axis, study=plan.study), f"validation loss against {axis}"
+    paths = {"plot": "curves.png", "markdown": "table.md", "csv": "table.csv"}
+    paths = {key: plan.folder / name for key, name in paths.items()}
+    written = report.write(arms, lines, tables, curves, **paths, own=True)
+    for found in sweep.sweeps(arms, plan.study):
+        picture.write(sweep.draw(found), path := plan.folder / f"{found.key}.png", own=True)
+        written.append(f"picture: {path}")
+    if plot:
+        picture.write(report.draw(arms, against, look, plan.study), plot)
+        written.append(f"picture: {plot}")
+    shown = [table.markdown(arms), *lines, *(f"\n{found}\n" for found in tables)]
+    print("\n".join([*shown, *written]))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ from history import config_of_today
 from kernels.backend import why_not_triton
 from kernels.continued_fraction import POLES
 from layers import ATTENTION, FFN, POSITION
+from layers.protocol import ChannelMixer, Part, TokenMixer
 
 REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
+BASES = {"attention": TokenMixer, "ffn": ChannelMixer, "position": Part}
 # keys of the whole model, which no part needs to name
 OF_ALL = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "bias", "dropout", "norm", "norm_eps")
 OF_ALL += ("tie_embeddings", *REGISTRIES)
@@ -112,21 +114,42 @@ class ModelConfig:
             if name not in registry:
                 wrong.append(_unknown(key, name, registry))
             else:
-                part = registry[name]
-                if unknown := set(part.keys) - {field.name for field in dataclasses.fields(ModelConfig)}:
-                    wrong.append(f"{part.__name__}.keys names {', '.join(sorted(unknown))}: no config key")
-                wrong += part.validate(self)
+                wrong += self._mistakes_of(key, registry[name])
         position, attention = POSITION.get(self.position), ATTENTION.get(self.attention)
-        if position and attention and position.needs_queries_and_keys and not attention.queries_and_keys:
+        acts = position and attention and getattr(position, "needs_queries_and_keys", False)
+        if acts and not getattr(attention, "queries_and_keys", True):
             wrong.append(
                 f"position={self.position} acts on queries and keys, which attention={self.attention} does "
                 "not have: take learned, sinusoidal or none"
             )
+        mixers = {} if wrong else {"attention": attention, "ffn": FFN[self.ffn]}
+        for key, mixer in mixers.items():
+            try:
+                mixer.try_out(self)
+            except ValueError as error:
+                wrong.append(f"{key}={getattr(self, key)}: {error}")
         return wrong
+
+    def _mistakes_of(self, key: str, part: type) -> list[str]:
+        """What a part says against this config, and mistakes in what its class says."""
+        if not issubclass(part, base := BASES[key]):
+            return [f"{key}={getattr(self, key)}: {part.__name__} must derive from {base.__name__}"]
+        wrong = []
+        if unknown := set(part.keys) - {field.name for field in dataclasses.fields(ModelConfig)}:
+            wrong.append(f"{part.__name__}.keys names {', '.join(sorted(unknown))}: no config key")
+        found = part.validate(self)
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            told = f"{part.__name__}.validate must return a list of sentences, [] for no mistakes"
+            return [*wrong, f"{told}, not {found!r}"]
+        return wrong + found
 
     def parts(self) -> dict[str, type]:
         """{attention, ffn, position: the class of that name}"""
         return {key: registry[getattr(self, key)] for key, registry in REGISTRIES.items()}
+
+    def keys_read(self) -> set[str]:
+        """The keys that the model or one of its parts reads."""
+        return {*OF_ALL, *(key for part in self.parts().values() for key in part.keys_read(self))}
 
     def unused_keys(self) -> list[str]:
         """Keys that are not at their defaults and that no part of this model reads, as key=value.
@@ -134,11 +157,11 @@ class ModelConfig:
         Allowed, because overlays are shared between models. Varying such a key would compare identical
         models.
         """
-        read = {key for part in self.parts().values() for key in part.keys_read(self)}
+        read = self.keys_read()
         return [
             f"{field.name}={value}"
             for field in dataclasses.fields(ModelConfig)
-            if (value := getattr(self, field.name)) != field.default and field.name not in read | {*OF_ALL}
+            if (value := getattr(self, field.name)) != field.default and field.name not in read
         ]
 
     def length_limits(self) -> list[str]:
@@ -174,7 +197,7 @@ class ModelConfig:
 
 
 def _unknown(key, name, known) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), list(known), n=2, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{key} must be one of {', '.join(known)}, not {name!r}{hint}"
 

@@ -13,6 +13,8 @@ Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import contextlib
 import dataclasses
 import json
@@ -27,12 +29,16 @@ import torch
 from tqdm import tqdm
 
 import configurator
+import overlays
 from architecture import ModelConfig
-from benchmarks import decoding, operators, report, training_step
-from benchmarks.worker import BenchError, Worker, quartiles
+from benchmarks import decoding, forms, operators, report, training_step
+from benchmarks.timing import quartiles
+from benchmarks.worker import BenchError, Worker
 from markdown_table import table
+from plural import counted
+from training.compilation import missing_for_compile
 from training.environment import environment
-from training.hardware import DeviceError, choose_device, choose_dtype, missing_for_compile
+from training.hardware import DeviceError, choose_device, choose_dtype
 
 
 @dataclass
@@ -117,7 +123,7 @@ def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
     for name, model in models.items():
         if idle := model.unused_keys():
             lines.append(f"without effect in {name}: {', '.join(idle)}")
-    return lines
+    return lines + (overlays.check("bench.py", argv) if models else [])
 
 
 def save(config: BenchConfig, facts: dict, result: dict):
@@ -149,6 +155,11 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
             f"bench.py: name the models, such as config/gpt2.py; mode={config.mode} compares them",
             file=sys.stderr,
         )
+        sys.exit(2)
+    try:
+        overlays.check("bench.py", argv)
+    except configurator.ConfigError as error:
+        print(f"bench.py: {error}", file=sys.stderr)
         sys.exit(2)
     models, turns = {}, Counter()
     for name in given:
@@ -205,8 +216,8 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
     lengths = ", ".join(map(str, sorted({model.block_size for model in models.values()})))
     print(
-        f"decoding: {config.batch_size} sequences, a cache of {lengths} tokens, half full for a step and "
-        f"full but for one after a prompt, weights in {config.dtype}, "
+        f"decoding: {counted(config.batch_size, 'sequence')}, a cache of {lengths} tokens, half full for a "
+        f"step and full but for one after a prompt, weights in {config.dtype}, "
         f"{'compiled' if config.compile else 'eager'}",
         flush=True,
     )
@@ -220,35 +231,40 @@ def infer(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
 
 def ops(config: BenchConfig, models, device: torch.device, save):
     """Prints one table for each kernel; all numbers go to `save`."""
-    with Worker("ceilings", device, threads(device), operators.ceilings, config.dtype, device) as one:
+    sizes = operators.Sizes(config.batch_size)
+    arguments = (operators.ceilings, config.dtype, device, sizes)
+    with Worker("ceilings", device, threads(device), *arguments) as one:
         found, _ = measure([one], ("copy", "matrix product"), config)
     copy, product = (quartiles(seconds)[1] for seconds in found["ceilings"].values())
-    bandwidth, flop_rate = operators.COPY_BYTES / copy, operators.GEMM_FLOPS / product
+    limits = {"bytes": sizes.copy_bytes / copy, "flops": sizes.gemm_flops / product}
     print(
-        f"forward and backward, {config.dtype}; a copy moves {bandwidth / 1e9:,.0f} GB/s, "
-        f"a matrix product of {operators.GEMM} makes {flop_rate / 1e12:.3g} TFLOP/s",
+        f"forward and backward, {config.dtype}; a copy moves {limits['bytes'] / 1e9:,.0f} GB/s, "
+        f"a matrix product of {sizes.gemm} makes {limits['flops'] / 1e12:.3g} TFLOP/s",
         flush=True,
     )
-    numbers = {"copy_bytes_per_second": bandwidth, "matrix_product_flops_per_second": flop_rate}
-    for name in operators.cases(device, config.batch_size):
-        arguments = (name, config.batch_size, config.dtype, config.compile, device)
-        with Worker(name, device, threads(device), operators.sections, *arguments) as one:
+    numbers = {
+        "copy_bytes_per_second": limits["bytes"],
+        "matrix_product_flops_per_second": limits["flops"],
+    }
+    for name in operators.cases(device, sizes):
+        arguments = (name, sizes, config.dtype, config.compile, device)
+        with Worker(name, device, threads(device), forms.sections, *arguments) as one:
             seconds = measure([one], None, config)[0][name]
             memory = {form: one.ask("memory", form) for form in seconds}
-        case = operators.describe(name, config.batch_size)
+        case = operators.describe(name, sizes, device)
         rows = []
         naive = quartiles(next(iter(seconds.values())))[1]
+        unit = {"flops": "GFLOP/s", "bytes": "GB/s"}[case.limit]
         for form, measured in seconds.items():
             low, median, high = quartiles(measured)
-            rate, ceiling = (case.flops, flop_rate) if case.flops else (case.bytes, bandwidth)
-            unit = "GFLOP/s" if case.flops else "GB/s"
+            rate = case.amount() / median
             rows.append(
                 {
                     name: form,
                     "ms": f"{1e3 * median:,.2f}",
                     "quartiles": f"{1e3 * low:,.2f} .. {1e3 * high:,.2f}",
-                    unit: f"{rate / median / 1e9:,.1f}",
-                    "of the ceiling": report.share(rate / median, ceiling),
+                    unit: f"{rate / 1e9:,.1f}",
+                    "of the ceiling": report.share(rate, limits[case.limit]),
                     "peak MB": "" if memory[form] is None else f"{memory[form] / 1e6:,.0f}",
                     "speed-up": f"{naive / median:.2f}",
                 }

@@ -2,10 +2,13 @@
 
     python compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
     python compare.py out/ablation/*/ --study=cf_depth --against=flops --markdown=depth.md --csv=depth.csv
+    python compare.py out/ablation/*/ --against=learning_rate --plot=out/rates.pdf --plot_size=3.3x2.4
+    python compare.py out/demo_cofrgenet --picture=ladders --plot=out/ladders.png
 
 Runs that differ in the seed alone form one arm: the table shows mean ± sample standard deviation, the
 picture a band. Below the table stands what else differs, and whether the runs saw the same batches.
---baseline=NAME adds each arm's difference in loss to that arm, paired by seed.
+--baseline=NAME adds each arm's difference in loss to that arm, paired by seed. Where models ran with
+several learning rates (or values of a key of --study), a second table shows which is best.
 """
 
 import os
@@ -15,7 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 import configurator
-from comparison import differences, report, table
+import picture
+from comparison import differences, ladder_figure, report, table
+from comparison.figure import AXES
 from comparison.runs import arms, read_runs
 from training.log import RunFolderError
 
@@ -27,14 +32,19 @@ class CompareConfig:
     runs: list[str]  # run folders of train.py, separated by spaces or commas
     study: list[str] | None = None  # keys in which the runs should differ; others are reported
     baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
-    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # horizontal axis of the picture
-    plot: str = "out/compare.png"  # picture file; an earlier picture is replaced
+    against: str = "tokens"  # horizontal axis of the picture: steps, tokens, flops, hours, or a varied key
+    picture: Literal["losses", "ladders"] = "losses"  # ladders: denominators and |z|, by layer
+    plot: str = "out/compare.png"  # picture file (.png, .pdf, .svg), replaced if drawn before
+    plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
+    plot_title: str | None = None  # title of the picture
+    plot_labels: str | None = None  # what the legend calls the lines, in the order of the table: dense,ours
     markdown: str | None = None  # Markdown file for the table and its remarks; an earlier table is replaced
     csv: str | None = None  # CSV file for the unrounded numbers; an earlier table is replaced
 
     def check(self) -> list[str]:
         return [
-            *report.refuse(self.plot, "plot", ".png"),
+            *picture.mistakes(self),
+            *report.wrong_axis(self.against),
             *report.refuse(self.markdown, "markdown", ".md"),
             *report.refuse(self.csv, "csv", ".csv"),
         ]
@@ -43,21 +53,37 @@ class CompareConfig:
 def main(argv: list[str]):
     config = configurator.parse(CompareConfig, argv, positional="runs")
     files = {key: Path(name) for key in ("plot", "markdown", "csv") if (name := getattr(config, key))}
+    look = picture.look(config)
     try:
-        compared = arms(read_runs(config.runs))
+        runs = read_runs(config.runs)
+        compared = arms(runs)
         study = config.study or []
         if mistakes := differences.unknown_keys(study, compared):
             sys.exit(f"compare.py: {'; '.join(mistakes)}")
         if config.baseline is not None and config.baseline not in [arm.name for arm in compared]:
             names = ", ".join(arm.name for arm in compared)
             sys.exit(f"compare.py: baseline={config.baseline} is none of the arms: {names}")
+        if config.picture == "ladders":
+            mistakes = report.wrong_ladders(runs, config.against, look)
+        else:
+            mistakes = report.wrong_picture(compared, config.against, look)
+        if mistakes:
+            sys.exit(f"compare.py: {'; '.join(mistakes)}")
         lines = report.remarks(compared, study, config.baseline)
-        written = report.write(compared, lines, config.against, config.baseline, **files)
+        swept = [] if config.against in AXES else [config.against]
+        tables = report.sweep_tables(compared, list(dict.fromkeys([*study, *swept])) or None)
+        if config.picture == "ladders":
+            drawn = ladder_figure.draw(runs, config.against, look)
+        else:
+            drawn = report.draw(compared, config.against, look, study)
+        caption = f"{report.CAPTIONS[config.picture]} against {config.against}"
+        written = report.write(compared, lines, tables, (drawn, caption), config.baseline, **files)
     except RunFolderError as error:
         sys.exit(f"compare.py: {error}")
     except OSError as error:
         sys.exit(f"compare.py: {error}; choose another --plot, --markdown or --csv")
-    print("\n".join([table.markdown(compared, config.baseline), *lines, *written]))
+    shown = [table.markdown(compared, config.baseline), *lines, *(f"\n{found}\n" for found in tables)]
+    print("\n".join([*shown, *written]))
 
 
 if __name__ == "__main__":

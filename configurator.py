@@ -1,6 +1,6 @@
 """Config files and `--key=value` overrides -> a checked dataclass.
 
-    python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4
+    python train.py config/demo_dense.py config/size/tiny.py --learning_rate=3e-4 --resume
 
 A config file is a Python file of plain assignments; it runs in a namespace of its own. Files are
 applied from left to right, then the overrides from left to right: the last word wins. Where each
@@ -52,6 +52,14 @@ class ConfigError(ValueError):
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
 
+def _end(kind, error, trace):
+    """What Python calls for an error that nothing catches; the exit status stays Python's own."""
+    if issubclass(kind, KeyboardInterrupt):
+        print(f"\n{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
 def parse(
     config_class,
     argv: list[str],
@@ -63,7 +71,9 @@ def parse(
 
     `positional` names the key that an argument which is no .py file sets (sample.py takes a run
     folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
+    From here on, Ctrl-C ends the script by one line in place of a traceback.
     """
+    sys.excepthook = _end
     if any(argument in ("-h", "--help") for argument in argv):
         print(help_text(config_class, positional, files))
         sys.exit(0)
@@ -102,11 +112,16 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     overrides = []
     for argument in argv:
         if argument.startswith("--"):
-            key, equals, value = argument[2:].partition("=")
+            written, equals, value = argument[2:].partition("=")
+            key = written.replace("-", "_")
             if equals:
-                overrides.append((argument, key.replace("-", "_"), value))
+                overrides.append((argument, key, value))
+            elif hints.get(key) in (bool, bool | None):
+                overrides.append((argument, key, "True"))
+            elif key in hints:
+                mistakes.append(f"{argument}: write it as --{written}=VALUE")
             else:
-                mistakes.append(f"{argument}: write it as --{key}=VALUE")
+                mistakes.append(f"{argument}: {_unknown(key, hints, foreign)}")
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
@@ -191,6 +206,11 @@ def stacked(argument: str) -> list[str]:
     return files
 
 
+def assigned(file: str) -> dict:
+    """The keys that a config file assigns, with their values; none where it cannot be run."""
+    return _run_file(file, [])[0]
+
+
 def format_config(config) -> str:
     """One `key = value` line per field, in order; `*` marks what differs from the default."""
     lines = []
@@ -205,8 +225,9 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
     what = ("[config.py ...] " if files else "") + "[--key=value ...]"
     if positional:
         what = f"[{positional.upper()}] {what}"
-    lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", "keys:"]
     hints = typing.get_type_hints(config_class)
+    alone = " (a bool without a value is True: --key means --key=True)" if bool in hints.values() else ""
+    lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", f"keys{alone}:"]
     notes = field_comments(config_class)
     for field in dataclasses.fields(config_class):
         if field.default_factory is not dataclasses.MISSING:
@@ -330,7 +351,9 @@ def _convert(value, hint, from_text: bool):
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
+            near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
         return value
     if from_text:
         value = _from_text(value, hint)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import configurator
+import overlays
 from architecture import ModelConfig
 from model import cache_bytes_per_token, flops_per_token, parameter_counts, without_embeddings
 
@@ -35,6 +36,11 @@ def main(argv: list[str]):
     if not argv or "-h" in overrides or "--help" in overrides:
         print(__doc__)
         configurator.parse(ModelConfig, ["--help"])
+    try:
+        remarks = overlays.check("count.py", argv)
+    except configurator.ConfigError as error:
+        print(f"count.py: {error}", file=sys.stderr)
+        sys.exit(2)
     models = [argument for argument in argv if not argument.startswith("-")] or [""]
     configs = [configurator.parse(ModelConfig, [*filter(None, [model]), *overrides]) for model in models]
     widths = [max(24, *map(len, models)), 14, 9, 14, 13, 9, 13, 13, 8, 9, 9, 8]
@@ -62,6 +68,8 @@ def main(argv: list[str]):
     for name, config in zip(models, configs, strict=True):
         if idle := config.unused_keys():
             print(f"without effect in {name or 'this model'}: {', '.join(idle)}")
+    for line in remarks:
+        print(line)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""JSON read as data, and why the disk did not take a file. Every script and package may import this."""
+"""JSON read as data, small files written whole, and why the disk did not take one. Every script and package
+may import this.
+"""
 
 import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -44,3 +47,17 @@ def why_not_written(error: Exception) -> str:
     if errno.EDQUOT in numbers:
         return "the quota of disk space is used up: delete files of yours, or have it raised"
     return getattr(error, "strerror", None) or str(error)
+
+
+def write_whole(path: Path, data: str | bytes):
+    """Replace a small file so that a reader or a crash never meets half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written ({why_not_written(error)})") from error

@@ -10,6 +10,8 @@
 Several models become rows of one table, the best in bold.
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import dataclasses
 import json
 import sys
@@ -21,20 +23,31 @@ from typing import Literal
 import torch
 
 import configurator
+import picture
 from data import DataError
-from evaluation import EvaluationError, extrapolation, gpt2_protocol, recall, report, texts, zero_shot
-from evaluation.models import Loaded, Opened, check_scale, open_model
+from evaluation import (
+    EvaluationError,
+    extrapolation,
+    figure,
+    gpt2_protocol,
+    recall,
+    report,
+    texts,
+    zero_shot,
+)
+from evaluation.models import Loaded, Opened, check_scale, different_tokenizers, open_model
 from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu
 from training.log import write_whole
 
-OF_TEXTS = ("texts", "split", "field", "join", "max_tokens")
+OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
+OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
 OF_TASK = {
     "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol"),
-    "extrapolation": (*OF_TEXTS, "lengths", "scales", "plot", "compare"),
-    "recall": (*OF_TEXTS, "window", "stride"),
+    "extrapolation": (*OF_TEXTS, "lengths", "scales", *OF_PICTURES, "compare"),
+    "recall": (*OF_TEXTS, "window", "stride", *OF_PICTURES),
     "zero_shot": ("tasks", "include_path", "limit", "compare"),
 }
 
@@ -57,7 +70,8 @@ class EvaluateConfig:
     split: str | None = None  # None: test for a named set, val for a prepared folder
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
-    max_tokens: int | None = None  # score only so many tokens, from the beginning of each text
+    max_bytes: int | None = None  # score only so many bytes of UTF-8, from the beginning of each text
+    max_tokens: int | None = None  # the same limit in tokens, for models of one tokenizer
     # perplexity and recall
     window: int | None = None  # tokens that the model sees at once; None: its block_size
     stride: int | None = None  # tokens by which the window moves; None: as published, or half a window
@@ -66,7 +80,13 @@ class EvaluateConfig:
     # extrapolation
     lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
-    plot: str | None = None  # new .png file: losses by length and by position
+    # extrapolation and recall
+    plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before
+    plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
+    plot_title: str | None = None  # title of the picture
+    plot_labels: str | None = (
+        None  # what the legend calls the models, in the order of the table: dense,ours
+    )
     # zero-shot
     tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
     include_path: str | None = None  # folder with tasks of your own as YAML files
@@ -74,35 +94,40 @@ class EvaluateConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("batch_size", "window", "stride", "max_tokens", "limit"):
+        for key in ("batch_size", "window", "stride", "max_bytes", "max_tokens", "limit"):
             if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
             key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
             if tasks and self.task not in tasks and getattr(self, key) != field.default:
                 wrong.append(f"{key} acts with task={' or '.join(tasks)} only, not with {self.task}")
-        for key, kind in (("lengths", int), ("scales", float)):
+        kinds = {
+            "lengths": (int, "multiples of the training length, whole numbers such as 1,2,4"),
+            "scales": (float, "numbers above 0, separated by commas"),
+        }
+        for key, (kind, told) in kinds.items():
             for value in getattr(self, key) or []:
                 try:
                     if not 0 < kind(value) < float("inf"):
                         raise ValueError
                 except ValueError:
-                    wrong.append(f"{key} must be numbers above 0, separated by commas, not {value!r}")
-        for key in ("join", "max_tokens"):
+                    wrong.append(f"{key} must be {told}, not {value!r}")
+        if self.max_bytes is not None and self.max_tokens is not None:
+            wrong.append("max_bytes and max_tokens both limit the texts: give one of them")
+        for key in ("join", "max_bytes", "max_tokens"):
             if self.protocol == "gpt2" and getattr(self, key) is not None:
                 wrong.append(f"{key} acts with protocol=raw only: gpt2 joins and scores all of each text")
         if self.join is not None and self.join not in texts.JOINS:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task in ("extrapolation", "recall") and not self.texts:
             wrong.append(f"task={self.task} needs --texts=...: long documents, such as a prepared val.bin")
-        for key, ending in (("json", ".json"), ("plot", ".png")):
-            path = getattr(self, key)
-            if path is not None and not path.endswith(ending):
-                wrong.append(f"{key} must end in {ending}, not {path!r}")
-            elif path is not None and Path(path).exists():
-                wrong.append(
-                    f"{key}={path} exists already, and nothing is overwritten: choose another name"
-                )
+        if self.json is not None and not self.json.endswith(".json"):
+            wrong.append(f"json must end in .json, not {self.json!r}")
+        elif self.json is not None and Path(self.json).exists():
+            wrong.append(
+                f"json={self.json} exists already, and numbers are never overwritten: choose another name"
+            )
+        wrong += picture.mistakes(self)
         if len({Path(model) for model in self.models}) < len(self.models):
             wrong.append(f"a model is named twice: {', '.join(self.models)}")
         wrong += missing_gpu(self.device)
@@ -116,6 +141,8 @@ def main(argv: list[str]):
         names = [model.name for model in opened]
         for model, path in zip(opened, config.models, strict=True):
             model.name = path if names.count(model.name) > 1 else model.name
+        tokenizers = different_tokenizers(opened)
+        check_limit(config, tokenizers)
         found, results = MEASURES[config.task](config, opened)
     except (CheckpointError, DataError, DeviceError, EvaluationError, OSError) as error:
         sys.exit(f"evaluate.py: {error}")
@@ -123,16 +150,31 @@ def main(argv: list[str]):
         sys.exit(f"evaluate.py: out of memory ({str(error).splitlines()[0]}): take a smaller batch_size")
     except KeyboardInterrupt:
         sys.exit("evaluate.py: interrupted; nothing was written")
-    print(getattr(report, config.task)(results, config.compare))
+    per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
+    print(getattr(report, config.task)(results, config.compare, **per_token))
     try:
-        if config.plot:
-            extrapolation.draw(results, Path(config.plot))
-            print(f"\npicture: {config.plot}")
         if config.json:
             write_json(config, found)
             print(f"\nnumbers: {config.json}")
+        if config.plot:
+            drawn = getattr(figure, config.task)(results, picture.look(config), **per_token)
+            picture.write(drawn, Path(config.plot))
+            print(f"\npicture: {config.plot}")
     except OSError as error:
         sys.exit(f"evaluate.py: {error}")
+
+
+def check_limit(config: EvaluateConfig, tokenizers: str | None):
+    """Raises EvaluationError if a limit in tokens would score other text for each model."""
+    if config.max_tokens is not None and tokenizers is not None:
+        raise EvaluationError(
+            f"max_tokens={config.max_tokens} is another piece of text for each tokenizer, and those of the "
+            f"models differ ({tokenizers}): give --max_bytes=N, which scores the same text for all"
+        )
+
+
+def limits(config: EvaluateConfig) -> dict[str, int | None]:
+    return {"max_tokens": config.max_tokens, "max_bytes": config.max_bytes}
 
 
 def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
@@ -156,7 +198,7 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
                 continue
             key = text.name, loaded.tokenizer.hash
             if key not in known:
-                known[key] = text.streams(loaded.tokenizer, config.join, config.max_tokens)
+                known[key] = text.streams(loaded.tokenizer, config.join, **limits(config))
             results[loaded.name][text.name] = perplexity(
                 loaded, known[key], step, config.window, config.batch_size, label
             )
@@ -183,11 +225,12 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
         for scale in (scales if of_expe else []) or [model.config.expe_inference_scale]:
             name = f"{model.name}, scale {scale:g}" if of_expe and scales else model.name
             arms.append((dataclasses.replace(model, name=name), scale))
+    check_labels(config, [model.name for model, _ in arms])
     streams: dict[str, list] = {}
     for model in opened:  # before anything is measured: whether the texts have documents for all of them
         if (key := model.tokenizer.hash) not in streams:
-            given = (model.tokenizer, config.join or "separate", config.max_tokens)
-            streams[key] = [stream for text in chosen for stream in text.streams(*given)]
+            given = (model.tokenizer, config.join or "separate")
+            streams[key] = [s for text in chosen for s in text.streams(*given, **limits(config))]
         extrapolation.check_documents(model.name, streams[key], model.config.block_size, factors)
     found, results = about(config, opened, chosen), {}
     for loaded in in_turn(config, [model for model, _ in arms], found, [scale for _, scale in arms]):
@@ -201,13 +244,14 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
 def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: result}), of all texts together"""
     recall.check_comparable(opened)
+    check_labels(config, [model.name for model in opened])
     chosen = open_texts(config, config.texts)
     window = config.window or min(model.config.block_size for model in opened)
     step = config.stride or max(1, window // 2)
     for model in opened:
         check_layout(model.name, model.config, step, window)
-    given = (opened[0].tokenizer, config.join, config.max_tokens)
-    streams = [stream for text in chosen for stream in text.streams(*given)]
+    given = (opened[0].tokenizer, config.join)
+    streams = [stream for text in chosen for stream in text.streams(*given, **limits(config))]
     found, results = about(config, opened, chosen), {}
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = recall.recall(loaded, streams, step, window, config.batch_size, loaded.name)
@@ -232,6 +276,12 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     found["models"] = answer["models"]
     found["versions"] |= answer["versions"]
     return found, {model["name"]: model["results"] for model in answer["models"]}
+
+
+def check_labels(config: EvaluateConfig, names: list[str]):
+    """Raises EvaluationError where plot_labels are not as many as the rows of the table."""
+    if wrong := picture.wrong_labels(picture.look(config).labels, names):
+        raise EvaluationError(wrong[0])
 
 
 def open_texts(config: EvaluateConfig, names: list[str]) -> list[texts.Text]:

@@ -3,8 +3,9 @@
     python export.py out/gpt2 out/gpt2_hf
     python export.py out/cofrgenet_f/ckpt/step_00002000.pt exported/cofrgenet_f
 
-GPT-2 and Llama are written for Hugging Face's transformers, all other architectures in a format of our own.
-`train.py --init_from=FOLDER` and `sample.py FOLDER` read both.
+Hugging Face's transformers loads the folder: GPT-2 and Llama as its own, every other architecture with the
+model's code, which the folder then holds, and trust_remote_code=True. So do `train.py --init_from=FOLDER`,
+`sample.py FOLDER` and `evaluate.py FOLDER`.
 """
 
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 import configurator
+from data import DataError
+from remote_code.packing import PackingError
 from training import pretrained
 from training.checkpoint import CheckpointError
 
@@ -35,12 +38,16 @@ def main(argv: list[str]):
     run, folder = config.folders
     try:
         source = pretrained.open_source(run, config.which)
-        known = pretrained.export(source, Path(folder))
-    except (CheckpointError, OSError) as error:
+        written = pretrained.export(source, Path(folder))
+    except (CheckpointError, DataError, PackingError, OSError) as error:
         sys.exit(f"export.py: {error}")
-    readers = "train.py and sample.py"
-    print(f"{source.path} -> {folder}, for {'transformers, ' if known else ''}{readers}")
-    if known and source.config.norm == "layernorm" and not source.config.bias:
+    print(f"{source.path} -> {folder}, for transformers ({written.architecture}) and our scripts")
+    if written.packages is not None:
+        print(
+            "the folder holds the model's code: load it with trust_remote_code=True, where there are "
+            + ", ".join(sorted(written.packages))
+        )
+    elif source.config.norm == "layernorm" and not source.config.bias:
         print("GPT-2 has biases: zeros were written for them, which training from this folder will change")
 
 

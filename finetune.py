@@ -7,6 +7,8 @@ Without --data_dir the data comes from the Hugging Face hub. Finished results st
 command skips them. To train a language model on new text, see config/finetune_text.py.
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import dataclasses
 import math
 import sys

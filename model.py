@@ -17,7 +17,7 @@ from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, Part, keep_constructor_values
+from layers.protocol import Drawn, Mixer, Part, built, keep_constructor_values
 
 
 def _norm(config):
@@ -34,9 +34,9 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.norm1 = _norm(config)
-        self.attention = ATTENTION[config.attention](config, layer)
+        self.attention = built(ATTENTION[config.attention], config, layer)
         self.norm2 = _norm(config)
-        self.ffn = FFN[config.ffn](config)
+        self.ffn = built(FFN[config.ffn], config)
 
     def forward(self, x, position, pos, cache=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
@@ -57,11 +57,9 @@ class Cache:
     filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
 
     def in_use(self, new):
-        """`blocks`, narrowed unless compiled to what they hold with `new` more tokens. Raises ValueError
-        where there is no room.
+        """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
+        room.
         """
-        if torch.compiler.is_compiling():
-            return self.blocks
         end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
         if end > length:
             raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
@@ -84,8 +82,9 @@ class GPT(nn.Module):
             raise ValueError("; ".join(wrong))
         self.config = config
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
+        self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
-        self.position = POSITION[config.position](config)
+        self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = _norm(config)
@@ -134,14 +133,47 @@ class GPT(nn.Module):
         cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
         probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
-        x = self._residual_stream(tokens)
-        if targets is None:
-            return self._logits(x)
-        return linear_cross_entropy(self.norm(x), self._head(), targets, self.config.vocab_size)
+        h = self.hidden(tokens)
+        return self.logits(h) if targets is None else self.loss(h, targets)
 
-    def hidden(self, tokens):
-        """tokens: [B, T] int64 -> [B, T, C], what the head reads. Raises ValueError as `forward` does."""
-        return self.norm(self._residual_stream(tokens))
+    def embed(self, tokens, pos):
+        """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
+        return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
+
+    def run_blocks(self, x, pos, held=None, run=Block.__call__):
+        """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
+        `Cache.in_use` gives them. run: calls a block, by default without a compiler.
+        """
+        checkpointing = self.activation_checkpointing and self.training and held is None
+        for block, of_block in zip(self.blocks, held or [None] * len(self.blocks), strict=True):
+            if checkpointing:
+                x = checkpoint(run, block, x, self.position, pos, use_reentrant=False)
+            else:
+                x = run(block, x, self.position, pos, of_block)
+        return x
+
+    def hidden(self, tokens, cache=None):
+        """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
+        ValueError as `decode` does.
+        """
+        length = tokens.shape[1]
+        self.check_length(length)
+        pos, held = torch.arange(length, device=tokens.device), None
+        if cache is not None:
+            pos, held = cache.filled + pos, cache.in_use(length)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held)
+        if cache is not None:
+            cache.filled.add_(length)
+        return self.norm(x)
+
+    def logits(self, h):
+        """h: [..., C] of `hidden` -> [..., vocab_size]"""
+        return F.linear(h, self._head())[..., : self.config.vocab_size]
+
+    def loss(self, h, targets):
+        """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
+        vocabulary = self.config.vocab_size
+        return linear_cross_entropy(h, self._head(), targets, vocabulary, self.loss_bytes)
 
     @torch.no_grad()
     def token_losses(self, tokens, targets):
@@ -151,11 +183,11 @@ class GPT(nn.Module):
         """
         h = self.hidden(tokens)
         scored = targets != IGNORED
-        rows = max(1, CHUNK_BYTES // (4 * self.config.padded_vocab_size))
+        rows = max(1, CHUNK_BYTES["cpu"] // (4 * self.config.padded_vocab_size))
         losses = torch.zeros(targets.shape, device=targets.device)
         parts = []
         for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
-            logits = F.linear(part, self._head())[:, : self.config.vocab_size].float()
+            logits = self.logits(part).float()
             parts.append(F.cross_entropy(logits, target, reduction="none"))
         losses[scored] = torch.cat(parts)
         return losses
@@ -166,17 +198,11 @@ class GPT(nn.Module):
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
         join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
-        `flops_per_token(config, tokens so far)`.
+        `flops_per_token(config, tokens so far)`. training/compilation.py does the same, compiled.
 
-        Compiled, `torch.compile(model.decode, fullgraph=True, dynamic=False)`, all steps of one token are
-        one graph, which never waits for the device and looks at all rows of the cache: its length counts
-        in place of the tokens so far.
-
-        Raises ValueError as `forward` does, and for tokens that the cache has no room for; compiled, the
-        caller counts them, and an assertion in the graph may fail.
+        Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """
-        x = self._residual_stream(tokens, cache)
-        return self._logits(x[:, -1])
+        return self.logits(self.hidden(tokens, cache)[:, -1])
 
     @torch.no_grad()
     def logits_at(self, tokens, wanted, cache=None):
@@ -184,7 +210,7 @@ class GPT(nn.Module):
         after the other, [wanted, vocab_size]; the others cost no row of the head. With a cache as in
         `decode`. Raises ValueError as `decode` does.
         """
-        return self._logits(self._residual_stream(tokens, cache)[wanted])
+        return self.logits(self.hidden(tokens, cache)[wanted])
 
     def new_cache(self, batch, length=None, dtype=None):
         """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
@@ -197,29 +223,6 @@ class GPT(nn.Module):
         keys = (batch, length, weight.device, dtype or weight.dtype)
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
         return Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
-
-    def _residual_stream(self, tokens, cache=None):
-        """[B, T] int64 -> [B, T, C], what the last block leaves behind"""
-        length = tokens.shape[1]
-        self.check_length(length)
-        pos = torch.arange(length, device=tokens.device)
-        held = [None] * len(self.blocks)
-        if cache is not None:
-            pos, held = cache.filled + pos, cache.in_use(length)
-        x = self.position.embed(embedding(self.embedding.weight, tokens), pos)
-        x = self.dropout(x)
-        for block, of_block in zip(self.blocks, held, strict=True):
-            if self.activation_checkpointing and self.training and cache is None:
-                x = checkpoint(block, x, self.position, pos, use_reentrant=False)
-            else:
-                x = block(x, self.position, pos, of_block)
-        if cache is not None:
-            cache.filled.add_(length)
-        return x
-
-    def _logits(self, x):
-        """[..., C] -> [..., vocab_size]"""
-        return F.linear(self.norm(x), self._head())[..., : self.config.vocab_size]
 
     def _head(self):
         """[padded_vocab_size, C]"""
@@ -251,7 +254,7 @@ class GPT(nn.Module):
         columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
         RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
         block on the cache has seen tokens that left.
-        Raises ValueError for a window that `forward` would refuse.
+        Raises ValueError for no tokens, and for a window that `forward` would refuse.
         """
         window = window or self.config.block_size
         self.check_length(window)
@@ -259,6 +262,8 @@ class GPT(nn.Module):
         single = context.dim() == 1
         context = (context[None] if single else context)[:, -window:]
         batch, length = context.shape
+        if not length:
+            raise ValueError("there are no tokens to continue: give end-of-text for a new document")
         # the last token that is drawn is never read
         cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
         unread = context

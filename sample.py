@@ -2,10 +2,16 @@
 
 python sample.py out/demo_dense --start="Fellow citizens," --num_samples=2
 python sample.py out/gpt2/ckpt/step_00002000.pt --start=FILE:prompt.txt --temperature=0.7 --top_p=0.95
+python sample.py out/demo_dense --interactive
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import codecs
+import contextlib
+import functools
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +23,8 @@ from data import DataError
 from data.tokenizer import valid_unicode
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import choose_device, missing_for_compile, missing_gpu
+from training.compilation import CompiledDecoding, missing_for_compile
+from training.hardware import choose_device, missing_gpu
 
 
 @dataclass
@@ -27,7 +34,8 @@ class SampleConfig:
     out_dir: str  # run folder of train.py, one checkpoint file, or a model folder of export.py
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     start: str = ""  # prompt; FILE:path reads it from a file; empty: start a new document
-    num_samples: int = 1  # how many texts
+    interactive: bool = False  # read prompts from the terminal or a pipe, line by line, and continue each
+    num_samples: int = 1  # how many texts, in interactive use of each prompt
     max_new_tokens: int = 300  # most tokens of a text; an end-of-text token ends it earlier
     temperature: float = 0.8  # 0: always the likeliest token; 1: the model's own probabilities
     top_k: int | None = 200  # draw from the k likeliest tokens only; None: from all
@@ -49,6 +57,8 @@ class SampleConfig:
             wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
+        if self.interactive and self.start:
+            wrong.append("start acts without interactive only: leave it out, and type it as the first line")
         if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
             wrong.append(f"compile=True, but torch.compile lacks {' and '.join(lacks)}")
         wrong += missing_gpu(self.device)
@@ -61,8 +71,7 @@ def main(argv: list[str]):
         start = read_start(config.start)
         source = pretrained.open_source(config.out_dir, config.which)
         model, tokenizer = load_model(source, config.device)
-        # in training every document follows an end-of-text token
-        prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
+        prompt = encode(tokenizer, start)
     except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
     try:
@@ -71,14 +80,22 @@ def main(argv: list[str]):
         sys.exit(f"sample.py: window={config.window}: {error}")
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
     generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
-    step = torch.compile(model.decode, fullgraph=True, dynamic=False) if config.compile else None
+    step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
+    write = functools.partial(write_one, model, tokenizer, config, generator, step)
     try:
+        if config.interactive:
+            talk(config, source.path, tokenizer, write)
+            return
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
-            text = write_one(model, tokenizer, prompt, start, config, generator, step)
-            keep(Path(config.out_dir), source.path, config, text)
+            written = []
+            show(write(prompt, start), written)
+            print()
+            keep(Path(config.out_dir), source.path, config, "".join(written))
     except KeyboardInterrupt:
+        if config.interactive:  # between a text and the next prompt
+            return
         sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
     except RuntimeError as error:
         if step is None or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -90,12 +107,73 @@ def main(argv: list[str]):
         sys.exit(1)
 
 
-def write_one(model, tokenizer, prompt, start, config, generator, step=None) -> str:
-    """Generate one text, printing each piece as soon as its bytes are whole characters."""
+def talk(config: SampleConfig, path: Path, tokenizer, write: Callable[[list[int], str], Iterator[str]]):
+    """Continue each line of standard input. Ctrl-C stops a text, which is kept as far as it came."""
+    for line in prompts():
+        try:
+            prompt = encode(tokenizer, line)
+        except DataError as error:
+            print(f"sample.py: {error}", file=sys.stderr)
+            continue
+        stopped = False
+        for number in range(1, config.num_samples + 1):
+            if config.num_samples > 1:
+                print(f"--- sample {number} of {config.num_samples} ---")
+            written = []
+            try:
+                show(write(prompt, line), written)
+            except KeyboardInterrupt:
+                stopped = True
+            print()
+            keep(Path(config.out_dir), path, config, "".join(written))
+            if stopped:
+                break
+
+
+def prompts() -> Iterator[str]:
+    """The lines of standard input, until it ends or until Ctrl-C at an empty prompt."""
+    if sys.stdin is None:
+        sys.exit("sample.py: interactive reads standard input, which is closed")
+    sys.stdin.reconfigure(errors="replace")
+    terminal, readline = sys.stdin.isatty(), None
+    if terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # gives input() its history and its editing of a line
+        print(
+            "a line is a prompt, an empty line starts a new document; Ctrl-C stops a text; "
+            "Ctrl-C or Ctrl-D at the prompt ends",
+            file=sys.stderr,
+        )
+    while True:
+        try:
+            yield valid_unicode(input("> " if terminal else ""))
+        except EOFError:
+            break
+        except KeyboardInterrupt:
+            if readline is None or not readline.get_line_buffer():
+                break
+            print()
+    if terminal:
+        print()
+
+
+def encode(tokenizer, start: str) -> list[int]:
+    """The tokens of a prompt: in training, every document follows an end-of-text token."""
+    return [tokenizer.end_of_text, *tokenizer.encode(start)]
+
+
+def show(pieces: Iterator[str], written: list[str]):
+    """Prints each piece at once; `written` gets it first, so that Ctrl-C loses nothing that was printed."""
+    for piece in pieces:
+        written.append(piece)
+        print(piece, end="", flush=True)
+
+
+def write_one(model, tokenizer, config, generator, step, prompt, start) -> Iterator[str]:
+    """Generates one text: yields its start, then each piece as soon as its bytes are whole characters."""
     pieces = tokenizer.token_bytes()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = start
-    print(start, end="", flush=True)
+    yield start
     stream = model.generate(
         prompt,
         config.max_new_tokens,
@@ -110,12 +188,8 @@ def write_one(model, tokenizer, prompt, start, config, generator, step=None) -> 
     for token in stream:
         if token == tokenizer.end_of_text:
             break
-        piece = decoder.decode(pieces[token])
-        text += piece
-        print(piece, end="", flush=True)
-    rest = decoder.decode(b"", final=True)
-    print(rest)
-    return text + rest
+        yield decoder.decode(pieces[token])
+    yield decoder.decode(b"", final=True)
 
 
 def read_start(start: str) -> str:

@@ -8,6 +8,8 @@ config -> data -> model -> optimizer -> loop: `run` puts them together. training
 a run with their defaults, architecture.py those of a model; `python train.py --help` lists all of them.
 """
 
+import openmp  # noqa: F401 (before torch)
+
 import contextlib
 import dataclasses
 import sys
@@ -119,11 +121,11 @@ def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
 def build_model(config: TrainConfig, device: torch.device) -> GPT:
     """Built on the meta device, so that weights are drawn once, and where they are to be.
 
-    Raises TrainingError, naming the parameter, where a module leaves one without a value.
+    Raises TrainingError where a module cannot be built, or, naming it, leaves a parameter without a value.
     """
-    with torch.device("meta"):
-        model = GPT(model_config(config))
     try:
+        with torch.device("meta"):
+            model = GPT(model_config(config))
         model = model.to_empty(device=device).init_weights()
     except ValueError as error:
         raise TrainingError(f"the model cannot start: {error}") from None

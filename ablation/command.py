@@ -6,11 +6,13 @@ import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import configurator
+import overlays
+import picture
 from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
+from comparison import report
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
 from training.config import DEFAULTS, TrainConfig
@@ -26,7 +28,11 @@ class AblateConfig:
     vary: list[str] | None = None  # KEY=VALUE,VALUE or files on top; may be given several times
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
     parallel: int = 1  # runs at the same time, one on each GPU; without GPUs they share the cores
-    against: Literal["steps", "tokens", "flops", "hours"] = "tokens"  # horizontal axis of the picture
+    against: str = "tokens"  # horizontal axis of the pictures: steps, tokens, flops, hours, or a varied key
+    plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
+    plot_size: str | None = None  # width and height of that picture in inches, such as 3.3x2.4
+    plot_title: str | None = None  # title of that picture
+    plot_labels: str | None = None  # what its legend calls the lines, in the order of the table: dense,ours
     dry_run: bool = False  # check everything and list the runs, but start none
 
     def check(self) -> list[str]:
@@ -39,7 +45,7 @@ class AblateConfig:
         ]
         if len(set(seeds)) < len(seeds):
             wrong.append(f"seeds: one of {','.join(seeds)} is given twice")
-        return wrong
+        return wrong + picture.mistakes(self) + report.wrong_axis(self.against)
 
 
 @contextlib.contextmanager
@@ -86,6 +92,10 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
         mistakes.append("name the models that these keys are for: one config file or more")
     config, runs, remarks = None, None, []
     try:
+        remarks = overlays.check("ablate.py", argv)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    try:
         config = configurator.resolve(AblateConfig, own)
         config.vary = varied or None
     except ConfigError as error:
@@ -93,9 +103,11 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     if models and not mistakes:
         seeds = config.seeds and [int(seed) for seed in config.seeds]
         resolve = functools.partial(configurator.resolve, TrainConfig, saved=saved_config)
-        runs, remarks = product(models, axes, seeds, others, resolve)
+        runs, idle = product(models, axes, seeds, others, resolve)
+        remarks += idle
         keys = [key for key in DEFAULTS if key not in INCIDENTAL | {"seed"}]
-        study += [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        differing = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        study += [key for key in differing if key not in study]
     if mistakes:
         raise ConfigError(mistakes)
     return config, runs, study, remarks

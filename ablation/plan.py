@@ -100,10 +100,21 @@ class Plan:
         """What is done and what failed, for the table; arms of which nothing is known are left out."""
         found: dict[str, Arm] = {}
         for name, run in self.runs.items():
+            if name not in self.done and name not in self.failed:
+                continue
+            arm = found.setdefault(run.arm, Arm(run.arm, [], planned=run.config))
             if name in self.done:
-                found.setdefault(run.arm, Arm(run.arm, [])).runs.append(read_run(self.folder / name, name))
-            elif name in self.failed:
-                found.setdefault(run.arm, Arm(run.arm, [])).failed += 1
+                arm.runs.append(read_run(self.folder / name, name))
+            else:
+                arm.failed += 1
+        return list(found.values())
+
+    def expected(self, runs: list[Planned]) -> list[Arm]:
+        """The arms that `arms` will have once these runs came to an end, without their runs."""
+        names = {run.name for run in runs} | self.done | self.failed.keys()
+        found: dict[str, Arm] = {}
+        for run in (run for name, run in self.runs.items() if name in names):
+            found.setdefault(run.arm, Arm(run.arm, [], planned=run.config))
         return list(found.values())
 
 

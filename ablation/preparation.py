@@ -5,6 +5,7 @@ from ablation.plan import Plan
 from ablation.product import Planned
 from configurator import ConfigError
 from data import DataError
+from plural import counted
 from training.config import DEFAULTS, TrainConfig
 from training.inputs import open_data
 
@@ -41,7 +42,8 @@ def check(plan: Plan, runs: list[Planned], parallel: int):
             mistakes[str(error)] = None
     count = len(gpus(runs))
     if count and parallel > count:
-        mistakes[f"parallel={parallel}, but there are {count} GPUs: give at most --parallel={count}"] = None
+        here = f"the {counted(count, 'GPU')} of this machine"
+        mistakes[f"parallel={parallel} is more than {here}: give at most --parallel={count}"] = None
     if mistakes:
         raise ConfigError(list(mistakes))
 
@@ -56,12 +58,12 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     arms = len({run.arm for run in runs})
     how = "one after the other" if parallel == 1 else f"{parallel} at a time"
     lines.append(
-        f"{len(runs)} runs of {arms} arms in {plan.folder}, {len(runs) - len(todo)} of them done"
+        f"{counted(len(runs), 'run')} of {counted(arms, 'arm')} in {plan.folder}, "
+        + f"{len(runs) - len(todo)} of them done"
         + (f" (the finished runs on the list took {hours:.2f} hours)" if hours else "")
-        + f"; to train: {len(todo)} runs, {how}, {tokens:,} tokens"
+        + f"; to train: {counted(len(todo), 'run')}, {how}, {tokens:,} tokens"
     )
     if others := len(plan.runs.keys() - {run.name for run in runs}):
-        lines.append(
-            f"{others} more runs on the list come from earlier commands: finished ones are in the table"
-        )
+        come = "runs on the list come" if others > 1 else "run on the list comes"
+        lines.append(f"{others} more {come} from earlier commands: finished ones are in the table")
     return lines

@@ -1,8 +1,7 @@
-"""Each kernel next to its naive reference and to PyTorch's own operators, forward and backward.
+"""Each kernel next to its naive reference and to PyTorch's own operators.
 
-A case has one input and several implementations of the same function. The first is the naive one, with
-which the others are compared. The upper limits are the bandwidth of a copy and the FLOP rate of a large
-matrix product, measured in the same run.
+A case has one input and several implementations of the same function. The first one is the naive one, with
+which benchmarks/forms.py compares the others, forward and backward.
 """
 
 import dataclasses
@@ -11,7 +10,9 @@ from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.backend import why_not_triton
 from kernels.continued_fraction import (
     POLES,
     continued_fraction,
@@ -19,13 +20,28 @@ from kernels.continued_fraction import (
     continued_fraction_naive,
 )
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
-from kernels.shared_attention import shared_attention, shared_attention_naive
+from kernels.shared_attention import shared_attention, shared_attention_naive, shared_attention_sdpa
 from kernels.triangular import causal_linear
 from kernels.wide_attention import wide_attention
-from training.hardware import autocast
 
-WIDTH, LENGTH, LADDERS, VOCABULARY, COLUMNS = 768, 1024, 7, 50304, 50257
-HEADS = 12
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What the kernels of a model work on, and the sizes of the upper limits."""
+
+    batch_size: int = 8
+    length: int = 1024
+    width: int = 768
+    heads: int = 12
+    ladders: int = 7
+    vocabulary: int = 50304  # rows of the head, padding included
+    columns: int = 50257
+    copy_bytes: int = 2**29  # read and written
+    gemm: int = 4096  # rows and columns of the matrices
+
+    @property
+    def gemm_flops(self) -> int:
+        return 2 * self.gemm**3
 
 
 @dataclasses.dataclass
@@ -36,7 +52,8 @@ class Case:
     - implementations: {name: function of the inputs}, which compute the same.
     - others: the same for functions that compute something else, for comparison of speed.
     - layouts: {name: function that changes the memory layout of an input}.
-    - bytes, flops: the least that forward and backward must move and multiply.
+    - bytes, flops: the least that forward and backward must move (in float32) and compute.
+    - limit: which of the two is its upper limit, the bandwidth of a copy or the rate of a matrix product.
     """
 
     what: str
@@ -46,99 +63,165 @@ class Case:
     layouts: dict[str, Callable] = dataclasses.field(default_factory=dict)
     bytes: int = 0
     flops: int = 0
+    limit: str = "flops"
+
+    def amount(self) -> int:
+        """Of what `limit` names."""
+        return getattr(self, self.limit)
 
 
-def cases(device: torch.device, batch_size: int) -> dict[str, Callable[[], Case]]:
-    """{name: function that makes the case}, for `batch_size` sequences of LENGTH tokens."""
-    length = LENGTH
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What can compute on a device: values of cf_backend, and backends of PyTorch's SDPA to choose from."""
+
+    backends: tuple[str, ...]
+    sdpa: tuple[str, ...]
+
+    @classmethod
+    def on(cls, device: torch.device) -> "Code":
+        triton = () if why_not_triton(device.type) else ("triton",)
+        return cls(("torch", *triton), tuple(SDPA) if device.type == "cuda" else ())
+
+
+SDPA = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
+
+
+def cases(device: torch.device, sizes: Sizes, code: Code | None = None) -> dict[str, Callable[[], Case]]:
+    """{name: function that makes the case}; code: None for what can compute on the device."""
+    code = code or Code.on(device)
+    batch, length, width, ladders = sizes.batch_size, sizes.length, sizes.width, sizes.ladders
+    # as many fractions as twelve layers of a small model have, so that overhead does not dominate
     depths = {
         f"continued fraction, d={depth}, {pole}": functools.partial(
-            _fraction, device, batch_size * length, depth, pole
+            fraction, device, code, (12 * batch * length, depth, ladders), pole
         )
         for pole in POLES
         for depth in (3, 7)
     }
+    shape = {"batch": batch, "length": length, "width": width, "softmax_heads": sizes.heads}
+    attentions = {
+        "": {"heads": 1, "rank": ladders},
+        ", collapsed": {"heads": 1, "rank": ladders + width, "wide": True},
+        " by distance with content": {
+            "heads": sizes.heads,
+            "rank": ladders,
+            "relative": True,
+            "content": True,
+        },
+    }
+    mixers = {
+        f"attention of CAttnM{what}": functools.partial(attention, device, code, **shape, **keys)
+        for what, keys in attentions.items()
+    }
     return {
         **depths,
-        "attention of CAttnM": functools.partial(_attention, device, batch_size, length),
-        "attention of CAttnM, collapsed": functools.partial(
-            _attention, device, batch_size, length, wide=True
+        **mixers,
+        "triangular product of CAttnU": functools.partial(triangular, device, batch, width, length),
+        "head and loss": functools.partial(
+            loss, device, (batch, length), width, sizes.vocabulary, sizes.columns
         ),
-        "attention of CAttnM by distance with content": functools.partial(
-            _attention, device, batch_size, length, HEADS, by_distance=True
-        ),
-        "triangular product of CAttnU": functools.partial(_triangular, device, batch_size, length),
-        "head and loss": functools.partial(_loss, device, batch_size, length),
     }
 
 
-def _random(device, *shape):
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+def randoms(device, *shape, seed=0):
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape) + seed))
     return drawn.to(device).requires_grad_()
 
 
-def _fraction(device, tokens, depth, pole):
-    """As many fractions as twelve layers of a small model have, so that overhead does not dominate.
-
-    Partial denominators are above 0, so that nothing is clamped and all forms compute the same.
+def fraction(device, code, shape, pole):
+    """shape: tokens, d, L. Partial denominators are above 0, so that nothing is clamped and all forms
+    compute the same.
     """
-    a = (_random(device, 12 * tokens, depth, LADDERS).detach().abs() + 1).requires_grad_()
-    forms = {
-        "naive ladder, no clamp": continued_fraction_naive,
-        "ladder, d divisions (CoFrGeNet_B)": continued_fraction_ladder,
-        "continuants": continued_fraction,
+    tokens, depth, ladders = shape
+    a = (randoms(device, *shape).detach().abs() + 1).requires_grad_()
+    functions = {
+        "naive ladder, no clamp": functools.partial(continued_fraction_naive, pole=pole),
+        "ladder, d divisions (CoFrGeNet_B)": functools.partial(continued_fraction_ladder, pole=pole),
     }
-    functions = {name: functools.partial(function, pole=pole) for name, function in forms.items()}
-    words = (3 * depth + 2) * LADDERS * 12 * tokens
-    what = f"{12 * tokens:,} tokens, L = {LADDERS}, cf_pole={pole}"
-    return Case(what, [a], functions, layouts={"continuants": _depth_first}, bytes=4 * words)
+    layouts = {}
+    for backend in code.backends:
+        name = f"continuants, {backend}"
+        functions[name] = functools.partial(continued_fraction, pole=pole, backend=backend)
+        layouts[name] = depth_first
+    # continuants twice (a multiply-add for all but the first), then one division or d squares and products
+    flops = (4 * (depth - 1) + 2 + 3 * depth) * ladders * tokens
+    return Case(
+        f"{tokens:,} tokens, L = {ladders}, cf_pole={pole}",
+        [a],
+        functions,
+        layouts=layouts,
+        bytes=least_traffic([a], ladders * tokens),
+        flops=flops,
+        limit="bytes",
+    )
 
 
-def _depth_first(a):
+def depth_first(a):
     """[tokens, d, L] in the layout of `LadderEnsemble`. Other forms are fastest with tokens first."""
     return a.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def _attention(device, batch_size, length, heads=1, by_distance=False, wide=False):
-    rank = LADDERS + wide * WIDTH // heads
-    y, columns = (
-        _random(device, batch_size, heads, length, rank),
-        _random(device, heads, rank, length),
-    )
+def attention(
+    device, code, batch, heads, length, rank, width,
+    softmax_heads=None, relative=False, content=False, strict=False, wide=False,
+):  # fmt: skip
+    """Attention by rank: `width` columns of values in `heads` heads; by distance (relative), with keys
+    (content), or with rows as wide as the model (wide).
+    """
+    y, columns = randoms(device, batch, heads, length, rank), randoms(device, heads, rank, length)
     if wide:  # scaled so that scores are as small as those of ladders
-        columns = (columns.detach() * (LADDERS / rank) ** 0.5).requires_grad_()
-    v = _random(device, batch_size, heads, length, WIDTH // heads)
-    keys = [_random(device, batch_size, heads, length, LADDERS)] if by_distance else []
+        columns = (columns.detach() * (7 / rank) ** 0.5).requires_grad_()
+    v = randoms(device, batch, heads, length, width // heads, seed=1)
+    keys = [randoms(device, batch, heads, length, rank, seed=2)] if content else []
+    options = {"strict": strict} if wide else {"strict": strict, "relative": relative}
 
-    def softmax(y, columns, v, *_):
-        """Dense attention of the same width; one tensor serves as queries, keys and values."""
-        one = v.transpose(1, 2).reshape(batch_size, length, HEADS, -1).transpose(1, 2)
-        one = one.to(_precision(v.device))
-        return F.scaled_dot_product_attention(one, one, one, is_causal=True)
+    def like_a_layer(function, y, columns, v, *keys):
+        v = v.to(precision(v.device))
+        given = {"keys": keys[0]} if keys else {}
+        return function(y, columns, v, **given)
 
-    def like_a_layer(function, y, columns, v, keys=None):
-        v = v.to(_precision(v.device))
-        options = {} if wide else {"relative": by_distance, "keys": keys}
-        return function(y, columns, v, **options)
-
-    flops = 3 * 2 * heads * ((1 + by_distance) * rank + WIDTH // heads) * length**2 * batch_size
-    what = f"{batch_size} x {length} tokens, {WIDTH} columns, R = {rank}, heads: {heads}"
-    kernel = wide_attention if wide else shared_attention
-    functions = {"naive": shared_attention_naive, kernel.__name__: kernel}
+    kernels = {"naive": functools.partial(shared_attention_naive, strict=strict, relative=relative)}
+    if wide:
+        kernels["wide_attention"] = functools.partial(wide_attention, **options)
+    else:
+        for backend in code.backends:
+            name = f"shared_attention, {backend}"
+            kernels[name] = functools.partial(shared_attention, backend=backend, **options)
+    if not (relative or content or strict or wide):
+        kernels["SDPA, padded"] = shared_attention_sdpa
+    flops = 3 * 2 * heads * ((1 + content) * rank + width // heads) * length**2 * batch
+    inputs = [y, columns, v, *keys]
     return Case(
-        what,
-        [y, columns, v, *keys],
-        {name: functools.partial(like_a_layer, function) for name, function in functions.items()},
-        {f"softmax attention, {HEADS} heads": softmax},
+        f"{batch} x {length} tokens, {width} columns, R = {rank}, heads: {heads}",
+        inputs,
+        {name: functools.partial(like_a_layer, function) for name, function in kernels.items()},
+        dense_attention(code, softmax_heads) if softmax_heads else {},
+        bytes=least_traffic(inputs, v.numel()),
         flops=flops,
     )
 
 
-def _triangular(device, batch_size, length):
-    y = _random(device, batch_size, WIDTH, length)
-    matrix = _random(device, length, length).detach().tril().requires_grad_()
-    flops = 3 * 2 * WIDTH * length**2 * batch_size
-    what = f"{batch_size} x {length} tokens, {WIDTH} features"
+def dense_attention(code, heads):
+    """{name: softmax attention of the same width}; one tensor serves as queries, keys and values."""
+
+    def softmax(y, columns, v, *_):
+        v = v.transpose(1, 2)
+        one = v.reshape(*v.shape[:2], heads, -1).transpose(1, 2).to(precision(v.device))
+        return F.scaled_dot_product_attention(one, one, one, is_causal=True)
+
+    def by(kind, *inputs):
+        with sdpa_kernel(kind):
+            return softmax(*inputs)
+
+    found = {f"softmax attention, {heads} heads": softmax}
+    for name in code.sdpa:
+        found[f"softmax attention, {heads} heads, {name}"] = functools.partial(by, SDPA[name])
+    return found
+
+
+def triangular(device, batch, width, length):
+    y = randoms(device, batch, width, length)
+    matrix = randoms(device, length, length).detach().tril().requires_grad_()
 
     def dense(y, matrix):
         return F.linear(y, matrix.tril())
@@ -146,99 +229,62 @@ def _triangular(device, batch_size, length):
     def by_strips(y, matrix):
         return causal_linear(y, matrix.tril())
 
-    return Case(what, [y, matrix], {"dense product": dense, "causal_linear": by_strips}, flops=flops)
-
-
-def _loss(device, batch_size, length):
-    h = _random(device, batch_size, length, WIDTH)
-    weight = (0.02 * _random(device, VOCABULARY, WIDTH)).detach().requires_grad_()
-    targets = torch.randint(COLUMNS, (batch_size, length), generator=torch.Generator().manual_seed(0)).to(
-        device
+    return Case(
+        f"{batch} x {length} tokens, {width} features",
+        [y, matrix],
+        {"dense product": dense, "causal_linear": by_strips},
+        bytes=least_traffic([y, matrix], y.numel()),
+        flops=3 * 2 * width * length**2 * batch,
     )
-    functions = {"naive": linear_cross_entropy_naive, "linear_cross_entropy": linear_cross_entropy}
-    whole = {
-        name: functools.partial(function, targets=targets, columns=COLUMNS)
-        for name, function in functions.items()
+
+
+def loss(device, tokens, width, vocabulary, columns, ignored=0, chunk_bytes=None):
+    """tokens: batch, length; the first `ignored` targets of each sequence are not scored."""
+    h = randoms(device, *tokens, width)
+    weight = (0.02 * randoms(device, vocabulary, width)).detach().requires_grad_()
+    targets = torch.randint(columns, tokens, generator=torch.Generator().manual_seed(0))
+    targets[:, :ignored] = -100
+    targets = targets.to(device)
+    chunks = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
+    functions = {
+        "naive": linear_cross_entropy_naive,
+        "linear_cross_entropy": functools.partial(linear_cross_entropy, **chunks),
     }
-    flops = 3 * 2 * WIDTH * VOCABULARY * batch_size * length
-    return Case(f"{batch_size} x {length} tokens, {VOCABULARY:,} columns", [h, weight], whole, flops=flops)
+    return Case(
+        f"{tokens[0]} x {tokens[1]} tokens, {vocabulary:,} columns",
+        [h, weight],
+        {
+            name: functools.partial(function, targets=targets, columns=columns)
+            for name, function in functions.items()
+        },
+        bytes=least_traffic([h, weight], 0),
+        flops=3 * 2 * width * vocabulary * tokens[0] * tokens[1],
+    )
 
 
-def _precision(device):
+def least_traffic(inputs, outputs: int) -> int:
+    """Bytes in float32: forward reads the inputs and writes the outputs, backward reads inputs and the
+    outputs' gradients and writes the inputs' gradients.
+    """
+    return 4 * (3 * sum(tensor.numel() for tensor in inputs) + 2 * outputs)
+
+
+def precision(device):
     """The dtype that autocast casts to, else float32: attention follows the dtype of its values."""
     on = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else torch.float32
 
 
-# largest relative distance of outputs and gradients from the naive ones in float32
-GATE = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.05}
-
-
-def sections(name: str, batch_size: int, dtype: str, compile: bool, device: torch.device):
-    """{implementation: function of one iteration}.
-
-    Raises ValueError if an implementation computes something else than the naive one.
-    """
-    case = cases(device, batch_size)[name]()
-    upstream = None
-
-    def iteration(function, precision, inputs):
-        nonlocal upstream
-        for tensor in inputs:
-            tensor.grad = None
-        with autocast(device, precision):
-            out = function(*inputs)
-        if upstream is None or upstream.shape != out.shape:
-            drawn = torch.Generator().manual_seed(3)
-            upstream = torch.randn(out.shape, generator=drawn).to(device)
-        out.backward(upstream.to(out.dtype))
-        return out
-
-    def tensors(function, precision, inputs):
-        out = iteration(function, precision, inputs)
-        return [t.detach().float().clone() for t in (out, *(t.grad for t in inputs))]
-
-    exact = tensors(next(iter(case.implementations.values())), "float32", case.inputs)
-    timed = {}
-    for label, function in {**case.implementations, **case.others}.items():
-        inputs = case.inputs
-        if label in case.layouts:
-            inputs = [case.layouts[label](tensor.detach()).requires_grad_() for tensor in inputs]
-        forms = {f"{label}, eager": function}
-        if compile:
-            forms[f"{label}, compiled"] = torch.compile(function, fullgraph=True, dynamic=False)
-        for form, chosen in forms.items():
-            if label in case.implementations:
-                _check(form, tensors(chosen, dtype, inputs), exact, dtype)
-            timed[form] = functools.partial(iteration, chosen, dtype, inputs)
-    return timed
-
-
-def _check(form, found, exact, dtype):
-    for number, (a, b) in enumerate(zip(found, exact, strict=True)):
-        distance = float((a - b).norm() / b.norm())
-        if not distance <= GATE[dtype]:
-            what = "output" if number == 0 else f"gradient of input {number}"
-            raise ValueError(
-                f"{form}: wrong {what}, {distance:.2g} away from the naive one (relative; at most "
-                f"{GATE[dtype]} in {dtype})"
-            )
-
-
-def describe(name: str, batch_size: int) -> Case:
-    """The case without its data, for the table."""
+def describe(name: str, sizes: Sizes, device: torch.device) -> Case:
+    """The case without its data, with the implementations of a device."""
     with torch.device("meta"):
-        return cases(torch.device("meta"), batch_size)[name]()
+        return cases(torch.device("meta"), sizes, Code.on(device))[name]()
 
 
-def ceilings(dtype: str, device: torch.device) -> dict[str, Callable]:
-    """{upper limit: function of one iteration}, which moves COPY_BYTES or computes GEMM_FLOPS."""
-    source = torch.empty(COPY_BYTES // 8, device=device).fill_(1.0)
+def ceilings(dtype: str, device: torch.device, sizes: Sizes) -> dict[str, Callable]:
+    """{upper limit: function of one iteration}, which moves copy_bytes or computes gemm_flops."""
+    source = torch.empty(sizes.copy_bytes // 8, device=device).fill_(1.0)
     target = torch.empty_like(source)
-    a, b = (torch.randn(GEMM, GEMM, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    drawn = torch.randn(2, sizes.gemm, sizes.gemm, device=device)
+    a, b = drawn.to(getattr(torch, dtype)).unbind()
     return {"copy": lambda: target.copy_(source), "matrix product": lambda: a @ b}
-
-
-COPY_BYTES = 2**29  # read and written
-GEMM = 4096
-GEMM_FLOPS = 2 * GEMM**3

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from benchmarks.timing import quartiles
 from benchmarks.training_step import PARTS
-from benchmarks.worker import quartiles
 from evaluation import published
 from markdown_table import table
 from model import cache_bytes_per_token, flops_per_token, parameter_counts

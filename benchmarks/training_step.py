@@ -14,12 +14,10 @@ import dataclasses
 from collections.abc import Callable
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from architecture import ModelConfig
-from kernels.embedding import embedding
-from kernels.linear_cross_entropy import linear_cross_entropy
 from model import GPT
+from training.compilation import CompiledTraining
 from training.hardware import autocast
 from training.optimizer import adamw
 
@@ -56,7 +54,6 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     optimizer = adamw(model, 1e-5, 0.1, (0.9, 0.95))
     tokens, targets = batch(config, options.batch_size, device)
     pos = torch.arange(config.block_size, device=device)
-    head = model.embedding.weight if config.tie_embeddings else model.head.weight
     few = model.blocks[: min(2, config.n_layer)]
 
     def compiled(function):
@@ -76,24 +73,18 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
             x = x + block.ffn(block.norm2(x))
         return x
 
-    @compiled
+    whole = CompiledTraining(model) if options.compile else model
+    run = {"run": whole.block} if options.compile else {}
+
     def blocks(x):
-        for block in model.blocks:
-            if options.activation_checkpointing:
-                x = checkpoint(block, x, model.position, pos, use_reentrant=False)
-            else:
-                x = block(x, model.position, pos)
-        return x
+        return model.run_blocks(x, pos, **run)
 
-    @compiled
     def embed(tokens):
-        return model.position.embed(embedding(model.embedding.weight, tokens), pos)
+        return whole.embed(tokens, pos)
 
-    @compiled
     def loss(x):
-        return linear_cross_entropy(model.norm(x), head, targets, config.vocab_size)
+        return whole.loss(x if options.compile else model.norm(x), targets)
 
-    whole = compiled(model)
     shape = (options.batch_size, config.block_size, config.n_embd)
     x = torch.randn(shape, device=device, requires_grad=True)
     upstream = torch.randn(shape, device=device)
@@ -162,7 +153,7 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     model = build(config, device)
     exact = gradients(model, model, "float32")
     model.activation_checkpointing = options.activation_checkpointing
-    function = torch.compile(model, fullgraph=True, dynamic=False) if options.compile else model
+    function = CompiledTraining(model) if options.compile else model
     found = gradients(function, model, options.dtype)
     for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
         # the clamp avoids a division by 0: with a vocabulary of one token the loss is 0

@@ -1,8 +1,11 @@
 """Differences between compared runs: keys, batches, validation tokens and last steps."""
 
+import dataclasses
 import difflib
 
+from architecture import ModelConfig, model_config
 from comparison.runs import INCIDENTAL, Arm
+from training.config import OF_LADDERS
 
 # these decide which batches a run saw: sample i is a function of the first three and of i
 BATCHES = ("dataset", "seed", "block_size", "tokens per step", "tokens")
@@ -14,18 +17,20 @@ def differences(arms: list[Arm], study: list[str]) -> list[str]:
     """One line for each key in which the arms differ, then what that means for the comparison.
 
     study: the keys that the comparison is about; if empty, any key may be. Seeds are listed if the arms
-    have different ones.
+    have different ones. A key is compared between the arms whose models and recipes read it.
     """
-    lines, differing = [], {}
-    keys = {key for arm in arms for key in arm.config} - INCIDENTAL
-    for key in sorted(keys):
-        values = [seeds(arm) if key == "seed" else arm.config.get(key) for arm in arms]
-        if any(value != values[0] for value in values):
-            differing[key] = values
-            shown = distinct(values) if key in study else told(values, arms)
+    lines, differing = [], []
+    reading = [keys_read(arm.config) for arm in arms]
+    for key in sorted({key for arm in arms for key in arm.config} - INCIDENTAL):
+        readers = [arm for arm, read in zip(arms, reading, strict=True) if key in read]
+        values = [seeds(arm) if key == "seed" else value(arm.config, key) for arm in readers]
+        if any(one != values[0] for one in values):
+            differing.append(key)
+            shown = distinct(values) if key in study else told(values, readers, len(readers) < len(arms))
             lines.append(f"{label(key, study)}: {key} = {shown}")
             if key in SCORED:
                 lines[-1] += "; their validation losses are of different tokens"
+    study = list(dict.fromkeys(study))
     if study and (others := [key for key in differing if key not in study]):
         lines.append(
             f"the arms differ in more than {', '.join(study)}: their losses may differ because of "
@@ -34,6 +39,28 @@ def differences(arms: list[Arm], study: list[str]) -> list[str]:
     if unlike := different_batches(arms):
         lines.append(f"different batches: the arms do not have the same {', '.join(unlike)}")
     return lines + interrupted(arms)
+
+
+def keys_read(config: dict) -> set[str]:
+    """The keys of a run that have an effect with its model, its optimizer and its schedules."""
+    model = model_config(config)
+    unread = {field.name for field in dataclasses.fields(ModelConfig)} - model.keys_read()
+    if not model.has_ladders:
+        unread |= OF_LADDERS
+    for key, used in (
+        ("dyadic_iters", config["dyadic"]),
+        ("muon_learning_rate", config["optimizer"] == "muon"),
+        ("wsd_decay_iters", config["lr_schedule"] == "wsd"),
+    ):
+        unread |= set() if used else {key}
+    return config.keys() - unread
+
+
+def value(config: dict, key: str):
+    """dyadic_iters=None becomes max_iters when a run starts: both are the default."""
+    if key == "dyadic_iters" and config[key] == config["max_iters"]:
+        return None
+    return config.get(key)
 
 
 def label(key: str, study: list[str]) -> str:
@@ -46,14 +73,18 @@ def distinct(values: list) -> str:
     return ", ".join(dict.fromkeys(map(repr, values)))
 
 
-def told(values: list, arms: list[Arm]) -> str:
-    """Two arms: both values. More arms: the commonest value, and the arms that have another."""
+def told(values: list, arms: list[Arm], named: bool = False) -> str:
+    """Two arms: both values. More arms: the commonest value, and the arms that have another. named: the
+    arms of each value, because others do not read the key.
+    """
     texts = [repr(value) for value in values]
-    if len(arms) == 2:
-        return ", ".join(texts)
     who: dict[str, list[str]] = {}
     for text, arm in zip(texts, arms, strict=True):
         who.setdefault(text, []).append(arm.name)
+    if named:
+        return "; ".join(f"{text} in {', '.join(names)}" for text, names in who.items())
+    if len(arms) == 2:
+        return ", ".join(texts)
     common = max(who, key=lambda text: len(who[text]))
     if len(who[common]) == 1:
         return ", ".join(texts)

@@ -1,75 +1,81 @@
 """The curves of several arms in one picture."""
 
-import io
 import math
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
-from comparison.runs import Arm, Run
-from training.log import write_whole
+import picture
+from comparison.labels import labels
+from comparison.runs import Arm, Run, different_tokenizers
+from plural import counted
 
-# horizontal axes of the figure: the label, and the place of an evaluation of a run
+# horizontal axes of the figure: what is counted there, and the place of an evaluation of a run
 AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {
     "steps": ("steps", lambda run, evaluation: evaluation["step"]),
-    "tokens": ("million tokens", lambda run, evaluation: evaluation["tokens"] / 1e6),
-    "flops": (
-        "training model FLOPs (petaFLOPs)",
-        lambda run, evaluation: evaluation["tokens"] * run.training_flops / 1e15,
-    ),
-    "hours": (
-        "hours of training, without evaluations",
-        lambda run, evaluation: evaluation["seconds"] / 3600,
-    ),
+    "tokens": ("tokens", lambda run, evaluation: evaluation["tokens"]),
+    "flops": ("flops", lambda run, evaluation: evaluation["tokens"] * run.training_flops),
+    "hours": ("seconds", lambda run, evaluation: evaluation["seconds"]),
 }
+NATS = ("val_loss", "validation loss (nats per token)")
+# nats per token of different tokenizers are of different tokens
+BITS = ("val_bits_per_byte", "validation loss\n(bits per byte; tokenizers differ)")
 
 
-def curve(arm: Arm, against: str) -> list[tuple[float, float, float]]:
-    """(place, mean, sample standard deviation over seeds) of the validation loss in nats per token.
+def measure(arms: list[Arm]) -> tuple[str, str]:
+    """(key of an evaluation, label) of the loss in which these arms can be compared."""
+    return BITS if different_tokenizers(arms) else NATS
+
+
+def curve(arm: Arm, against: str, key: str = "val_loss") -> list[tuple[float, float, float]]:
+    """(place, mean, sample standard deviation over seeds) of the validation loss.
 
     One tuple for each step that all runs of the arm evaluated and at which all losses are finite. place:
-    the mean over the runs on the axis `against`.
+    the mean over the runs on the axis `against`, in steps, tokens, FLOPs or seconds. key: of `measure`.
     """
     points = []
     for step in arm.steps:
         evaluations = [run.evaluations[step] for run in arm.runs]
         places = [AXES[against][1](*pair) for pair in zip(arm.runs, evaluations, strict=True)]
-        losses = [evaluation["val_loss"] for evaluation in evaluations]
+        losses = [evaluation[key] for evaluation in evaluations]
         if all(map(math.isfinite, losses)):
             deviation = statistics.stdev(losses) if len(losses) > 1 else 0.0
             points.append((statistics.fmean(places), statistics.fmean(losses), deviation))
     return points
 
 
-def draw(arms: list[Arm], against: str, path: Path):
-    """Draws the validation loss of every arm as a PNG, with a band of one standard deviation over seeds."""
-    from matplotlib.figure import Figure
+@picture.drawing()
+def draw(arms: list[Arm], against: str, look: picture.Look = picture.PLAIN, study: list[str] | None = None):
+    """A figure of the validation loss of every arm, with a band of one standard deviation over seeds.
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    ends, seen = [], []
-    for number, arm in enumerate(arms):
-        points = curve(arm, against)
-        if not points:
+    study: the keys that the comparison is about, for the legend.
+    """
+    figure, ((axes,),) = picture.new(look)
+    key, label = measure(arms)
+    points = [curve(arm, against, key) if arm.runs else [] for arm in arms]
+    size, where = picture.unit(AXES[against][0], max((p[-1][0] for p in points if p), default=0))
+    seeds = {len(arm.runs) for arm in arms if arm.runs}
+    names = look.names(labels(arms, study))
+    handles, shown, seen = [], [], []
+    for number, (arm, found, name) in enumerate(zip(arms, points, names, strict=True)):
+        if not found:
             continue
-        places, means, deviations = zip(*points, strict=True)
-        style = ("-", "--", ":", "-.")[number // 10 % 4]  # a new line style after ten colours
-        label = f"{arm.name} ({len(arm.runs)} seeds)" if len(arm.runs) > 1 else arm.name
-        (line,) = axes.plot(places, means, style, color=f"C{number % 10}", marker="o", ms=3, label=label)
+        places, means, deviations = zip(*found, strict=True)
+        places = [place / size for place in places]
+        some = max(1, len(places) // 20)  # markers that touch each other are a thick line
+        (line,) = axes.plot(places, means, **picture.line_style(number), markevery=some)
+        low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
         if any(deviations):
-            low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
-            high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
             axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, lw=0)
-        # the vertical axis ignores the first tenth, whose steep fall would squeeze the rest
-        later = [point for point in points if point[0] >= places[-1] / 10]
-        seen += [mean + sign * deviation for _, mean, deviation in later for sign in (-1, 1)]
-        ends.append(places[-1])
-    axes.set_xlabel(AXES[against][0])
-    axes.set_ylabel("validation loss (nats per token)")
-    axes.grid(alpha=0.3)
-    if ends:
-        axes.legend(fontsize="small" if len(ends) > 6 else None)
-        axes.set_ylim(min(seen) - 0.1, max(seen) + 0.1)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
-    write_whole(path, image.getvalue())
+        whole = arm.given.get("init_from") is not None
+        seen += [(places, low, whole), (places, high, whole)]
+        handles.append(line)
+        shown.append(name if len(seeds) == 1 else f"{name} ({counted(len(arm.runs), 'seed')})")
+    axes.set_xlabel(where)
+    axes.set_ylabel(label)
+    if handles:
+        banded = max(seeds) > 1
+        of = counted(max(seeds), "seed") if len(seeds) == 1 else "the seeds"
+        title = f"mean ± standard deviation of {of}" if banded else None
+        picture.legend(figure, axes, handles, shown, title)
+        picture.focus(axes, seen)
+    return figure

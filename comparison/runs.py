@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from architecture import model_config
+from data import mixture
 from disk import read_json
 from model import flops_per_token, parameter_counts
 from training.config import with_defaults
@@ -34,6 +35,15 @@ class Run:
     def evaluations(self) -> dict[int, dict]:
         """The records with a validation loss, by step."""
         return {record["step"]: record for record in self.records if "val_loss" in record}
+
+    @functools.cached_property
+    def tokenizer(self) -> str | None:
+        """The hash of its data's tokenizer; None where the data set is not on this machine."""
+        try:
+            folders, _ = mixture.parse(self.config["dataset"])
+            return read_json(Path(folders[0]) / "meta.json", ValueError)["tokenizer"]["hash"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def last_step(self) -> int:
@@ -70,15 +80,23 @@ class Run:
 
 @dataclass
 class Arm:
-    """Runs that differ in the seed only. failed: the number of runs that are missing."""
+    """Runs that differ in the seed only. failed: the number of runs that are missing. planned: the config
+    that ablate.py gave to train.py, which filled in what None stands for; None: not known.
+    """
 
     name: str
     runs: list[Run]
     failed: int = 0
+    planned: dict | None = None
 
     @property
     def config(self) -> dict:
         return self.runs[0].config
+
+    @property
+    def given(self) -> dict:
+        """The config as it was planned, which arms without runs have too, or else that of the runs."""
+        return self.config if self.planned is None else self.planned
 
     @property
     def steps(self) -> list[int]:
@@ -160,6 +178,16 @@ def same(a: Run, b: Run) -> bool:
     """Whether two runs differ in nothing but the seed."""
     keys = (a.config.keys() | b.config.keys()) - INCIDENTAL - {"seed"}
     return all(a.config.get(key) == b.config.get(key) for key in keys)
+
+
+def different_tokenizers(arms: list[Arm]) -> bool:
+    """Whether the runs of arms read different tokens, so that their nats per token cannot be compared.
+
+    Where a data set is not on this machine, the size of the vocabulary decides.
+    """
+    runs = [arm.runs[0] for arm in arms if arm.runs]
+    hashes = {run.tokenizer for run in runs}
+    return len({run.config.get("vocab_size") for run in runs} if None in hashes else hashes) > 1
 
 
 def shared_name(names: list[str]) -> str:

@@ -5,10 +5,10 @@
 #   python data/wikipedia_vital/prepare.py --tokenizer=data/sotu/bpe4096/tokenizer.json \
 #     --out=data/wikipedia_vital/demo
 #   python train.py config/finetune_text.py
-# The same with the published GPT-2 on your own text, and with a model folder:
-#   python data/text/prepare.py --input=mine.txt --out=data/text/mine
+# The same with the published GPT-2 on your own text, at least 100 KB of it. The last tenth of the file is
+# validation. --init_from also takes a model folder, such as export.py and `hf download` write.
+#   python data/text/prepare.py --input=mine.txt --out=data/text/mine --split=contiguous --val_fraction=0.1
 #   python train.py config/finetune_text.py --init_from=gpt2 --dataset=data/text/mine --out_dir=out/mine
-#   python train.py config/finetune_text.py --init_from=exported/gpt2 --dataset=data/text/mine
 # What to expect: the first evaluation shows the old model on the new text; the loss falls from there. The
 # learning rates are a tenth of those of pretraining: enough to learn the new text without forgetting the
 # old one at once.

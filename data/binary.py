@@ -6,9 +6,9 @@
     tokenizer.json       only for a BPE
     meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
 
-The hash of a document's text decides its split. So duplicates share a split, and the split does not depend
-on the order. Until the folder is complete, its name is `<name>.partial`. A preparation from the hub stores
-its progress there in progress.json and continues from it after it was stopped or killed.
+data/splits.py decides which split a document belongs to. Until the folder is complete, its name is
+`<name>.partial`. A preparation from the hub stores its progress there in progress.json and continues from
+it after it was stopped or killed.
 """
 
 import contextlib
@@ -28,10 +28,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data import DataError, checksums
-from data.encoding import Batch, Choice, encode_documents, token_dtype, training_documents, up_to_tokens
+from data import DataError, checksums, commands
+from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
+from data.splits import Choice, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
 from disk import read_json, why_not_written
+from plural import counted
 
 FORMAT = 1
 PROGRESS = "progress.json"
@@ -49,6 +51,8 @@ def prepare(
     known_documents: int | None = None,
     min_tokens: int = 0,
     test_fraction: float = 0.0,
+    contiguous: bool = False,
+    scan: bool = False,
 ) -> dict:
     """Writes the data set folder `out` and returns its meta.json, at once if the folder exists already.
 
@@ -63,6 +67,9 @@ def prepare(
     - known_documents: the number of documents in the source, which is compared if max_tokens is None.
     - min_tokens: documents with fewer tokens are left out.
     - test_fraction: above 0, there is a third split, test.
+    - contiguous: the end of each document is validation, see data/splits.py.
+    - scan: first read documents until each split has one, so that an empty split is found before anything
+      is encoded. For documents that are cheap to read twice.
 
     Raises DataError. Written files are then removed, unless a later call can continue from them.
     """
@@ -86,13 +93,16 @@ def prepare(
                 f"--{key} counts tokens, and --tokenizer={tokenizer} has none before it was trained "
                 "on all documents: choose gpt2, bytes or a tokenizer.json"
             )
+    asked["contiguous"] = contiguous
     source = {**source, **{key: value for key, value in asked.items() if value}}
-    choice = Choice(val_fraction, test_fraction, min_tokens)
+    choice = Choice(val_fraction, test_fraction, min_tokens, contiguous)
     recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
 
+    if scan:
+        check_splits(_Reader(documents()), choice)
     with _partial_folder(out) as partial:
         built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), choice))
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
@@ -118,6 +128,7 @@ def prepare(
             "skipped_empty": done.empty,
             "left_out": done.left_out,
             **reader.about(),
+            **({"command": command} if (command := commands.typed()) else {}),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("numpy", "tiktoken", "tokenizers")},
@@ -127,7 +138,7 @@ def prepare(
             meta["known_documents"] = known_documents
             meta["missing_documents"] = known_documents - done.read
         try:
-            _check_counts(done, None if cut else before + reader.count)
+            _check_counts(done, None if cut else before + reader.count, choice)
             meta["files"] = checksums.of_splits(partial, meta, token_bytes)
         except DataError:
             (partial / PROGRESS).unlink(missing_ok=True)  # continuing would only fail here again
@@ -167,7 +178,7 @@ def run_texts(config, texts: list[str], package: str, what: str) -> dict:
     """
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     source = {"package": package, what: len(texts), "sha256": digest}
-    return run(config, lambda: iter(texts), source)
+    return run(config, lambda: iter(texts), source, scan=True)
 
 
 def describe(out: Path, meta: dict) -> str:
@@ -175,11 +186,11 @@ def describe(out: Path, meta: dict) -> str:
     lines = [f"tokenizer {meta['tokenizer']['name']}, vocabulary {meta['vocab_size']:,}"]
     for split, count in meta["splits"].items():
         lines.append(
-            f"{split:>5}: {count['documents']:,} documents, {count['tokens']:,} tokens, "
+            f"{split:>5}: {counted(count['documents'], 'document')}, {count['tokens']:,} tokens, "
             f"{count['bytes']:,} bytes of text, {count['bytes'] / count['tokens']:.3f} bytes per token"
         )
     if meta["skipped_empty"]:
-        lines.append(f"skipped {meta['skipped_empty']:,} empty documents")
+        lines.append(f"skipped {counted(meta['skipped_empty'], 'empty document')}")
     if meta.get("left_out"):
         kept = 1 - meta["left_out"] / meta["documents_read"]
         lines.append(f"kept {kept:.2%} of {meta['documents_read']:,} documents read")
@@ -344,37 +355,16 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
     return cut
 
 
-def _check_counts(done: _Progress, given: int | None) -> None:
+def _check_counts(done: _Progress, given: int | None, choice: Choice) -> None:
     """Raises DataError if documents were lost, as far as their number is known, or if a split is empty."""
-    written = sum(count["documents"] for count in done.splits.values())
+    # of a document that is cut, a part is always in training
+    counted = ["train"] if choice.contiguous else done.splits
+    written = sum(done.splits[split]["documents"] for split in counted)
     if done.read != written + done.empty + done.left_out or given not in (None, done.read):
         raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
     for split in done.splits:
         if not done.splits[split]["documents"]:
-            raise DataError(_empty_split(split, done))
-
-
-def _empty_split(split: str, done: _Progress) -> str:
-    total = sum(count["documents"] for count in done.splits.values())
-    if not total and done.left_out:
-        left_out = f"{done.left_out:,} were left out, {done.empty:,} empty"
-        return f"none of {done.read:,} documents was kept: {left_out}"
-    if not total:
-        return f"no document with any text was found ({done.empty} were empty)"
-    if total == 1:
-        return (
-            "there is one document only, and documents are not cut into training and validation: cut it "
-            r"with --separator, --separator='\n\n' say, or give more"
-        )
-    change = (
-        "lower --val_fraction"
-        if split == "train"
-        else f"raise --{split}_fraction, to {min(0.5, 5 / total):.2g} say"
-    )
-    return (
-        f"none of the {total} documents fell into the {split} split: {change}, give more "
-        "documents, or cut one big file with --separator"
-    )
+            raise DataError(empty_split(split, choice, written, done.empty, done.left_out))
 
 
 @contextlib.contextmanager

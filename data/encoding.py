@@ -1,6 +1,5 @@
 """Encodes documents into tokens per split. The order does not depend on the number of processes."""
 
-import hashlib
 import itertools
 import multiprocessing
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data import DataError
+from data.splits import Choice
 from data.tokenizer import Tokenizer, valid_unicode
 
 BATCH_CHARACTERS = 1 << 20  # per batch: enough to hide the cost of sending it to a worker
@@ -62,42 +62,6 @@ class Batch:
 def token_dtype(vocab_size: int) -> np.dtype:
     """Little-endian uint16, or uint32 for a vocabulary above 65,536."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-def in_validation(text: str, val_fraction: float) -> bool:
-    """Whether a text is in validation. The text alone decides, so that duplicates share a split."""
-    return _place(text) < val_fraction * 2**64
-
-
-def _place(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=b"val").digest(), "little")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Decides which documents are taken, and their split. `min_tokens` does not count end-of-text."""
-
-    val_fraction: float
-    test_fraction: float = 0.0
-    min_tokens: int = 0
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "val", "test") if self.test_fraction else ("train", "val")
-
-    def split(self, text: str) -> str:
-        if in_validation(text, self.val_fraction):
-            return "val"
-        # taken from the other end of the hash's range, so that no split depends on the size of the other
-        return "test" if _place(text) >= (1 - self.test_fraction) * 2**64 else "train"
-
-
-def training_documents(documents: Iterable[str | None], choice: Choice) -> Iterator[str]:
-    for text in documents:
-        if text is not None and text.strip():
-            text = valid_unicode(text)
-            if choice.split(text) == "train":
-                yield text
 
 
 def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
@@ -176,16 +140,20 @@ def _encode(texts: list[str | None], tokenizer: Tokenizer, choice: Choice) -> Ba
     left_out = [place for place, text in enumerate(texts) if text is None]
     empty = [place for place, text in enumerate(texts) if text is not None and not text.strip()]
     kept = [(place, valid_unicode(text)) for place, text in enumerate(texts) if text and text.strip()]
-    sizes = [len(text.encode()) for _, text in kept]
+    parts = [
+        (place, len(part.encode()), split, part)
+        for place, text in kept
+        for split, part in choice.parts(text).items()
+    ]
     dtype = token_dtype(tokenizer.vocab_size)
     chosen = {split: [] for split in choice.splits}
     # a token has at least one byte, so a text with too few bytes need not be encoded
-    long = [(*one, size) for one, size in zip(kept, sizes, strict=True) if size >= choice.min_tokens]
-    encoded = tokenizer.encode_batch([text for _, text, _ in long])
-    for (place, text, size), ids in zip(long, encoded, strict=True):
+    long = [part for part in parts if part[1] >= choice.min_tokens]
+    encoded = tokenizer.encode_batch([text for *_, text in long])
+    for (place, size, split, _), ids in zip(long, encoded, strict=True):
         if len(ids) >= choice.min_tokens:
             tokens = np.array([*ids, tokenizer.end_of_text], dtype=dtype)
-            chosen[choice.split(text)].append((place, len(tokens), size, tokens))
+            chosen[split].append((place, len(tokens), size, tokens))
     taken = {row[0] for rows in chosen.values() for row in rows}
     left_out += [place for place, _ in kept if place not in taken]
     nothing = np.empty(0, dtype)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from data import DataError, checksums
+from data import DataError, VocabularyError, checksums, commands
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
 from disk import read_json
@@ -47,7 +47,7 @@ class Dataset:
         if split not in splits:
             raise DataError(f"{self.folder} has no split {split!r}; it has {' and '.join(splits)}")
         if vocab_size is not None and self.meta["vocab_size"] > vocab_size:
-            raise DataError(
+            raise VocabularyError(
                 f"the vocabulary of {self.folder} has {self.meta['vocab_size']:,} tokens, the model's only "
                 f"{vocab_size:,}; set --vocab_size={self.meta['vocab_size']} or more"
             )
@@ -254,7 +254,7 @@ def _keys(purpose: str, seed: int, epoch: int) -> np.ndarray:
 def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
-        raise DataError(f"{folder} is not a prepared data set (no meta.json); {_how_to_prepare(folder)}")
+        raise DataError(commands.missing(folder))
     meta = read_json(path, DataError, "; prepare the data set again")
     version = meta.get("format")
     if version != FORMAT:
@@ -267,20 +267,6 @@ def _read_meta(folder: Path) -> dict:
     if not _sound(meta):
         raise DataError(f"{path} was edited into something else; prepare the data set again")
     return meta
-
-
-def _how_to_prepare(folder: Path) -> str:
-    """The command that prepares this folder: data/NAME/prepare.py for data/NAME/X.
-
-    data/NAME/SOURCE/X belongs to a script that prepares several sources.
-    """
-    own, of_several = folder.parent / "prepare.py", folder.parent.parent / "prepare.py"
-    named = "with the options that the head of the config file names, if any"
-    if own.is_file():
-        return f"run: python {own} --out={folder}, {named}"
-    if of_several.is_file():
-        return f"run: python {of_several}, {named}"
-    return f"run: python data/text/prepare.py --input=FILES --out={folder}"
 
 
 def _sound(meta: dict) -> bool:

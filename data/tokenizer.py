@@ -52,6 +52,14 @@ class Tokenizer(ABC):
         """The bytes of the tokens, which may end within a character; end-of-text adds nothing."""
         return b"".join(self._token_bytes[i] for i in ids)
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the tokens; bytes that are not whole characters become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def same_tokens(self, other: "Tokenizer") -> bool:
+        """Whether each token stands for the same bytes in both tokenizers."""
+        return self.hash == other.hash or self.token_bytes() == other.token_bytes()
+
     def to_json(self) -> dict:
         """Everything that `from_json` needs, as strings."""
         return {"kind": self.kind, "hash": self.hash}
@@ -239,14 +247,24 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
 
 
 def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) -> Tokenizer:
-    """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training."""
+    """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training.
+
+    Raises DataError where a tokenizer cannot be read, or the documents give fewer than SIZE tokens.
+    """
     kind, argument = parse_tokenizer_name(name)
     if kind == "gpt2":
         return Gpt2Tokenizer()
     if kind == "bytes":
         return BytesTokenizer()
     if isinstance(argument, int):
-        return BpeTokenizer.train(training_documents(), argument)
+        tokenizer = BpeTokenizer.train(training_documents(), argument)
+        if tokenizer.vocab_size < argument:
+            raise DataError(
+                f"{name}: the training text gives {tokenizer.vocab_size:,} tokens only; after them no pair "
+                f"occurs twice. Give --tokenizer=bpe:{tokenizer.vocab_size} or a smaller one, and a folder "
+                "whose name says so, or more text"
+            )
+        return tokenizer
     try:
         return BpeTokenizer(argument.read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:

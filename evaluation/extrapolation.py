@@ -12,7 +12,6 @@ the same tokens in windows of the training length, where they have less context.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from tqdm import tqdm
 
 from evaluation import EvaluationError
 from evaluation.models import Loaded
+from plural import counted
 
-BINS = 16  # bins of positions per training length, over which JSON and the plot average
+BINS = 16  # bins of positions per training length, over which JSON and the picture average
 
 
 def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
@@ -33,8 +33,9 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
     if not kept:
         most = max((len(s) - 1 for s in streams), default=0)
         raise EvaluationError(
-            f"no document has the {longest:,} tokens of the longest window: of {len(streams):,} documents "
-            f"the longest has {most:,}; take longer documents or fewer --lengths"
+            f"no document has the {longest:,} tokens of the longest window: of "
+            f"{counted(len(streams), 'document')} the longest has {most:,}; take longer documents or fewer "
+            "--lengths"
         )
     return kept
 
@@ -43,13 +44,15 @@ def check_documents(name: str, streams: Sequence[np.ndarray], block_size: int, f
     """Raises EvaluationError if `extrapolate` would, for a model of that name and block_size."""
     if wrong := [k for k in factors if k < 1 or max(factors) % k] or ([] if 1 in factors else [1]):
         raise EvaluationError(
-            f"lengths must be 1 and multiples that divide the largest, {max(factors)}, so that all are "
-            f"measured on the same tokens: not so with {', '.join(map(str, wrong))}"
+            "lengths are multiples of the training length, not numbers of tokens: with 1 among them, and "
+            f"each of them a divisor of the largest, {max(factors)}, so that all are measured on the same "
+            f"tokens (not so with {', '.join(map(str, wrong))}); give --lengths=1,2,4, for example"
         )
     try:
         documents_for(streams, block_size * max(factors))
     except EvaluationError as error:
-        raise EvaluationError(f"{name}: {error}") from None
+        times = f"{max(factors)} times the {block_size:,} tokens of training"
+        raise EvaluationError(f"{name}, {times}: {error}") from None
 
 
 def extrapolate(
@@ -121,34 +124,3 @@ def _summary(nats: np.ndarray, nats_at_train: np.ndarray, factor: int, train: in
         "positions_averaged": size,
         "by_position": (np.add.reduceat(by_position, edges) / counts).tolist(),
     }
-
-
-def draw(results: dict[str, dict], path: Path):
-    """Draws a PNG: the average loss against the length, and the loss by position in the longest window."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    average, position = figure.subplots(1, 2)
-    for number, (name, result) in enumerate(results.items()):
-        lengths = result["lengths"]
-        style = {"color": f"C{number % 10}", "ls": ["-", "--", ":"][number // 10 % 3]}
-        x, y = [r["length"] for r in lengths], [r["loss"] for r in lengths]
-        average.plot(x, y, marker="o", label=name, **style)
-        longest = lengths[-1]
-        # averaged over a training length, because single positions of few windows are noise
-        parts = np.array_split(np.array(longest["by_position"]), longest["factor"])
-        places = (np.arange(len(parts)) + 0.5) * result["train_length"]
-        position.plot(places, [part.mean() for part in parts], marker=".", lw=1, **style)
-    ends = {result["train_length"] for result in results.values()}
-    for axes in (average, position):
-        for end in ends:
-            axes.axvline(end, color="0.7", lw=1, zorder=0)
-        axes.set_ylabel("loss, nats per token")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        axes.grid(alpha=0.2)
-    average.set_xlabel("window, tokens (grey: training)")
-    average.legend(fontsize=8)
-    position.set_xlabel("position in the longest window, averages over a training length")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)

@@ -1,6 +1,7 @@
 """A model to be measured, with its tokenizer and the facts that the tables show."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,18 @@ def load(
     CheckpointError, DataError, DeviceError or EvaluationError.
     """
     return open_model(path, which, tokenizer).load(device, dtype, expe_inference_scale)
+
+
+def different_tokenizers(models: Iterable[Opened]) -> str | None:
+    """The tokenizers of the models, each with the first model that has it; None if all have the same."""
+    firsts: list[Opened] = []
+    for model in models:
+        if not any(model.tokenizer.same_tokens(first.tokenizer) for first in firsts):
+            firsts.append(model)
+    if len(firsts) < 2:
+        return None
+    tokenizers = [(model.name, model.tokenizer) for model in firsts]
+    return "; ".join(f"{name}: {t.kind}, {t.vocab_size:,} tokens, {t.hash[:8]}" for name, t in tokenizers)
 
 
 def check_scale(name: str, config: ModelConfig, scale: float):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluation import EvaluationError
-from evaluation.models import Loaded, Opened
+from evaluation.models import Loaded, Opened, different_tokenizers
 from evaluation.perplexity import check_layout, scored_batches
 from kernels.linear_cross_entropy import IGNORED
 
@@ -79,10 +79,8 @@ def recall(
 
 def check_comparable(models: Sequence[Opened]):
     """Raises EvaluationError if the models have different tokenizers, because their repeats differ then."""
-    kinds = {model.tokenizer.hash: model for model in models}
-    if len(kinds) > 1:
-        told = [f"{model.name}: {model.tokenizer.kind}, {key[:12]}" for key, model in kinds.items()]
+    if told := different_tokenizers(models):
         raise EvaluationError(
-            "recall is compared on the same tokens, and the models have several tokenizers "
-            f"({'; '.join(told)}): evaluate them one by one"
+            f"recall is compared on the same tokens, and the models have different tokenizers ({told}): "
+            "evaluate them one by one"
         )

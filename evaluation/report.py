@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from evaluation import published
 from markdown_table import table
+from plural import counted
 
 RAW = "raw, nats and perplexity per token of the model, of the texts as they stand"
 GPT2 = (
@@ -40,17 +41,18 @@ def comparison(
     heading: Callable[[object], str] = str,
     highest: Callable[[object], bool] = lambda column: False,
     papers: dict[str, dict] | None = None,
+    ranked: bool = True,
 ) -> str:
     """A Markdown table of {row: {column: number, text or None}}, the best of each column in bold.
 
     form: the format of numbers, such as ".2f". Values that are equal in this format are all bold; a single
     number is not. highest: whether the highest value of a column is the best. papers: rows below, which are
-    never bold.
+    never bold. ranked: whether the rows can be compared; if not, nothing is bold.
     """
     cells = {row: {c: _cell(values.get(c), form) for c in columns} for row, values in rows.items()}
     for column in columns:
         numbers = {row: v[column] for row, v in rows.items() if isinstance(v.get(column), float | int)}
-        if len(numbers) > 1:
+        if ranked and len(numbers) > 1:
             best = (max if highest(column) else min)(numbers.values())
             for row in numbers:
                 if cells[row][column] == format(best, form):
@@ -66,11 +68,16 @@ def _cell(value, form: str) -> str:
     return value if isinstance(value, str) else format(value, form)
 
 
-def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
+def perplexity(results: dict[str, dict[str, dict]], papers: bool, tokenizers: str | None = None) -> str:
     """{model: {text: result of `perplexity.perplexity` or `gpt2_protocol.measure`}} -> the tables.
 
-    First all measures, then the perplexities side by side, with the protocol that they follow.
+    First all measures, then the perplexities side by side, with the protocol that they follow. tokenizers:
+    those of the models if they differ. Then perplexities per token cannot be compared, and bits per byte
+    are shown side by side.
     """
+    texts = list(next(iter(results.values())))
+    per_word = "words" in results[next(iter(results))][texts[0]]
+    per_token = tokenizers is not None and not per_word
     rows = [
         {
             "model": model,
@@ -81,20 +88,30 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
             **({"accuracy": f"{r['accuracy']:.2%}" if "accuracy" in r else ""} if "words" in r else {}),
             **({"words": f"{r['words']:,}"} if "words" in r else {}),
             "tokens scored": f"{r['tokens']:,}",
+            **({"bytes scored": f"{r['bytes']:,}"} if per_token else {}),
             "window": f"{r['window']:,}",
             "stride": "" if r["stride"] is None else f"{r['stride']:,}",
         }
         for model, texts in results.items()
         for text, r in texts.items()
     ]
-    texts = list(next(iter(results.values())))
-    per_word = "words" in results[next(iter(results))][texts[0]]
     parts = [table(rows), f"protocol: {GPT2 if per_word else RAW}"]
-    if len(results) > 1 or papers:
-        values = {m: {text: r["perplexity"] for text, r in found.items()} for m, found in results.items()}
+
+    def side_by_side(measure):
+        return {m: {text: r[measure] for text, r in found.items()} for m, found in results.items()}
+
+    if per_token:
+        parts.append("bits per byte\n\n" + comparison(side_by_side("bits_per_byte"), texts, ".4f"))
+        parts.append(
+            f"the models are compared in bits per byte, because their tokenizers differ ({tokenizers}): "
+            "loss and perplexity are per token, and their tokens are not the same pieces of text"
+        )
+    if papers or (len(results) > 1 and not per_token):
+        values = side_by_side("perplexity")
         both = published.TABLE_3 | published.TABLE_5
         theirs = published.rows(both, published.TABLE_3_COLUMNS, texts) if papers else None
-        parts.append("perplexity\n\n" + comparison(values, texts, ".2f", papers=theirs))
+        shown = comparison(values, texts, ".2f", papers=theirs, ranked=not per_token)
+        parts.append(f"perplexity{' per token of each model' if per_token else ''}\n\n{shown}")
         if papers and not theirs:
             parts.append(f"the papers' table 3 has none of {', '.join(texts)}")
         elif papers and {"wikitext2", "wikitext103", "lambada", "lm1b"} & {*texts}:
@@ -102,8 +119,14 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool) -> str:
     return "\n\n".join(parts)
 
 
-def extrapolation(results: dict[str, dict], papers: bool) -> str:
-    """{model: result of `extrapolation.extrapolate`} -> average loss, and loss on the last positions."""
+def extrapolation(results: dict[str, dict], papers: bool, tokenizers: str | None = None) -> str:
+    """{model: result of `extrapolation.extrapolate`} -> average loss, and loss on the last positions.
+
+    tokenizers: those of the models if they differ. Models are ranked only if they were scored on the same
+    tokens, so only with one tokenizer and one training length.
+    """
+    trained = sorted({r["train_length"] for r in results.values()})
+    ranked = tokenizers is None and len(trained) == 1
     factors = sorted(
         {k for r in results.values() for k in (*(m["factor"] for m in r["lengths"]), *r["refused"])}
     )
@@ -124,21 +147,31 @@ def extrapolation(results: dict[str, dict], papers: bool) -> str:
     if papers:
         columns = [*factors, "time"]
         theirs = published.rows(published.EXPE, published.EXPE_COLUMNS, columns)
-    parts = ["loss on all positions\n\n" + comparison(pick("loss"), columns, ".3f", heading, papers=theirs)]
-    last = pick("last")
-    parts.append(
-        "loss on the last positions, as many as training had\n\n"
-        + comparison(last, factors, ".3f", heading)
-    )
-    same = pick("last_at_train_length")
-    parts.append(
-        "loss on the same tokens in windows of the training length\n\n"
-        + comparison(same, factors, ".3f", heading)
-    )
+    titles = {
+        "loss": "loss on all positions",
+        "last": "loss on the last positions, as many as training had",
+        "last_at_train_length": "loss on the same tokens in windows of the training length",
+    }
+    parts = []
+    for key, title in titles.items():
+        keys = {"columns": columns, "papers": theirs} if key == "loss" else {"columns": factors}
+        keys |= {"form": ".3f", "heading": heading, "ranked": ranked}
+        parts.append(f"{title}\n\n" + comparison(pick(key), **keys))
     reasons = [
         f"refused: {model}: {reason}" for model, r in results.items() for reason in r["refused"].values()
     ]
-    scored = {f"{r['tokens']:,} tokens of {r['documents']} documents" for r in results.values()}
+    scored = {f"{r['tokens']:,} tokens of {counted(r['documents'], 'document')}" for r in results.values()}
+    if tokenizers is not None:
+        reasons.append(
+            f"no model is marked as the best, because their tokenizers differ ({tokenizers}): losses are "
+            "per token, and windows hold different text; compare the lengths of one model"
+        )
+    elif not ranked:
+        lengths = " and ".join(f"{length:,}" for length in trained)
+        reasons.append(
+            f"no model is marked as the best, because they were trained on windows of {lengths} tokens, so "
+            "they are scored on different tokens; compare the lengths of one model"
+        )
     parts.append("\n".join([f"each length is scored on the same {' or '.join(sorted(scored))}", *reasons]))
     return "\n\n".join(parts)
 

@@ -8,9 +8,11 @@ The way the documents of a text are joined decides what a model sees before a to
     separate      one stream per document, so that no document sees another
 
 Every stream begins with an end-of-text token, as documents do in training. This first token is not scored.
+A limit in bytes gives every tokenizer the same text; a limit in tokens does not.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,12 +22,13 @@ from tqdm import tqdm
 
 from data import DataError, files, hub
 from data.loader import Dataset
-from data.tokenizer import Tokenizer
+from data.tokenizer import Tokenizer, valid_unicode
 from evaluation import EvaluationError
 
 Join = Literal["blank_line", "space", "end_of_text", "separate"]
 JOINS = get_args(Join)
 GLUE = {"blank_line": "\n\n", "space": " "}
+PORTION = 1 << 20  # tokens whose bytes are counted at once
 
 
 @dataclass(frozen=True)
@@ -64,16 +67,21 @@ class Text(ABC):
     source: dict
 
     def streams(
-        self, tokenizer: Tokenizer, join: Join | None = None, max_tokens: int | None = None
+        self,
+        tokenizer: Tokenizer,
+        join: Join | None = None,
+        max_tokens: int | None = None,
+        max_bytes: int | None = None,
     ) -> list[np.ndarray]:
         """The text as integer arrays that begin with end-of-text.
 
         join: None for the text's own way of joining. max_tokens: only so many tokens that are scored, from
-        the beginning. Raises DataError or EvaluationError if the tokenizer is not the text's, or has no
-        token for one of its bytes.
+        the beginning. max_bytes: only so many bytes of UTF-8 from the beginning, or a few less: the same
+        text for every tokenizer. Raises DataError or EvaluationError if the text cannot be joined in this
+        way, or if the tokenizer has no token for one of its bytes.
         """
         found, left = [], max_tokens
-        for stream in self._streams(tokenizer, join or self.join, max_tokens):
+        for stream in self._streams(tokenizer, join or self.join, max_tokens, max_bytes):
             if left is not None:
                 stream = stream[: left + 1]
                 left -= len(stream) - 1
@@ -84,8 +92,10 @@ class Text(ABC):
         return found
 
     @abstractmethod
-    def _streams(self, tokenizer, join, max_tokens):
-        """Yields the streams of the text joined by `join`: all of it, or at least `max_tokens` tokens."""
+    def _streams(self, tokenizer, join, max_tokens, max_bytes):
+        """Yields the streams of the text joined by `join`: the text up to `max_bytes` (None: all of it), or
+        at least `max_tokens` tokens of it.
+        """
 
 
 @dataclass
@@ -94,11 +104,13 @@ class Documents(Text):
 
     documents: list[str]
 
-    def _streams(self, tokenizer, join, max_tokens):
+    def _streams(self, tokenizer, join, max_tokens, max_bytes):
         documents, end = self.documents, tokenizer.end_of_text
         if join in GLUE:
             documents = [GLUE[join].join(documents)]
-        elif join == "end_of_text":
+        if max_bytes is not None:
+            documents = first_bytes(documents, max_bytes)
+        if join == "end_of_text":
             parts = [[end, *ids] for ids in tokenizer.encode_batch(documents)]
             yield np.array([i for part in parts for i in part], dtype=np.int64)
             return
@@ -108,33 +120,84 @@ class Documents(Text):
 
 @dataclass
 class Prepared(Text):
-    """A split of a prepared data set."""
+    """A split of a prepared data set. For another tokenizer than the data set's, its text is decoded."""
 
     dataset: Dataset
 
-    def _streams(self, tokenizer, join, max_tokens):
-        own = self.dataset.tokenizer()
-        if own.hash != tokenizer.hash and own.token_bytes() != tokenizer.token_bytes():
-            raise EvaluationError(
-                f"{self.name} was encoded with another tokenizer ({own.kind}, {own.hash[:12]}) than the "
-                f"model's ({tokenizer.kind}, {tokenizer.hash[:12]}): prepare the text with the model's"
-            )
-        end = own.end_of_text
-        tokens = self.dataset.tokens
-        if join == "end_of_text":
-            part = tokens if max_tokens is None else tokens[:max_tokens]
-            yield np.concatenate(([end], part)).astype(np.int64)
-            return
-        if join != "separate":
+    def _streams(self, tokenizer, join, max_tokens, max_bytes):
+        if join not in ("end_of_text", "separate"):
             raise EvaluationError(
                 f"{self.name} is encoded already: join must be end_of_text or separate, not {join}"
             )
-        start = 0
-        for place in np.flatnonzero(tokens == end):
-            yield np.concatenate(([end], tokens[start:place])).astype(np.int64)
-            start = place + 1
-        if start < len(tokens):
-            yield np.concatenate(([end], tokens[start:])).astype(np.int64)
+        own, end = self.dataset.tokenizer(), tokenizer.end_of_text
+        tokens = self.dataset.tokens
+        if max_bytes is not None:
+            tokens = tokens[: _within(tokens, own, max_bytes)]
+        same = own.same_tokens(tokenizer)
+        if same and join == "end_of_text":
+            yield np.concatenate(([end], tokens[:max_tokens])).astype(np.int64)
+            return
+        stream, count = [[end]], 0
+        for document, ended in _documents(tokens, own.end_of_text):
+            document = document if same else tokenizer.encode(self._decoded(own, document))
+            if join == "separate":
+                yield np.concatenate(([end], document)).astype(np.int64)
+                continue
+            stream += [document, [end] * ended]
+            count += len(document) + ended
+            if max_tokens is not None and count >= max_tokens:
+                break
+        if join == "end_of_text":
+            yield np.concatenate(stream).astype(np.int64)
+
+    def _decoded(self, own: Tokenizer, document: np.ndarray) -> str:
+        try:
+            return own.decode_bytes(document).decode()
+        except UnicodeDecodeError as error:
+            raise EvaluationError(
+                f"{self.name} holds a document that is not UTF-8 ({error}), so it cannot be decoded for a "
+                "model of another tokenizer: give the text itself, as a local file"
+            ) from None
+
+
+def _documents(tokens: np.ndarray, end: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """(the tokens of a document, whether an end-of-text token follows it) of each document."""
+    start = 0
+    for place in np.flatnonzero(tokens == end):
+        yield tokens[start:place], True
+        start = place + 1
+    if start < len(tokens):
+        yield tokens[start:], False
+
+
+def _within(tokens: np.ndarray, own: Tokenizer, max_bytes: int) -> int:
+    """The most tokens that hold at most `max_bytes` bytes and end with a whole character."""
+    table = own.token_bytes()
+    lengths = np.array([len(token) for token in table])
+    count = 0
+    for start in range(0, len(tokens), PORTION):
+        ends = lengths[tokens[start : start + PORTION]].cumsum()
+        fitting = int(np.searchsorted(ends, max_bytes, side="right"))
+        count += fitting
+        if fitting < len(ends):
+            break
+        max_bytes -= ends[-1]
+    # a token that begins with a continuation byte of UTF-8 is within a character
+    while 0 < count < len(tokens) and any(0x80 <= byte < 0xC0 for byte in table[tokens[count]][:1]):
+        count -= 1
+    return count
+
+
+def first_bytes(documents: list[str], max_bytes: int) -> list[str]:
+    """The documents up to the first `max_bytes` bytes of UTF-8, the last cut after a whole character."""
+    kept = []
+    for document in documents:
+        encoded = valid_unicode(document).encode()
+        kept.append(encoded[:max_bytes].decode(errors="ignore"))  # ignores the beginning of a character
+        max_bytes -= len(encoded)
+        if max_bytes <= 0:
+            break
+    return kept
 
 
 def open_text(name: str, split: str | None = None, field: str = "text") -> Text:

@@ -1,10 +1,14 @@
 """Selects the code that computes an operator: plain PyTorch, or Triton kernels on a GPU."""
 
 import os
+import re
 from importlib.util import find_spec
 
 import torch
 
+# of the custom operators. A process may hold copies of this code, in models that export.py wrote: they need
+# namespaces of their own, because registering an operator again breaks the first one.
+NAMESPACE = "cofrgenet" if __package__ == "kernels" else re.sub(r"\W", "_", __package__, flags=re.ASCII)
 BACKENDS = ("auto", "torch", "triton")
 INSTALLED = find_spec("triton") is not None
 # Triton reads this variable when a kernel is defined, so it must be set before Python starts

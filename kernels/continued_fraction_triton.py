@@ -19,6 +19,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 # the interpreter has no libdevice
 HARDWARE = tl.constexpr(not INTERPRETED)
 
+from kernels.backend import NAMESPACE
+
 
 @triton.jit
 def _softplus(a, FAST: tl.constexpr):
@@ -116,7 +118,7 @@ def _block(depth, count):
     return min(most, max(32, triton.next_power_of_2(count)))
 
 
-@triton_op("cofrgenet::continued_fraction_triton", mutates_args=())
+@triton_op(f"{NAMESPACE}::continued_fraction_triton", mutates_args=())
 def _forward(
     a: torch.Tensor, positive: bool, constant: float, ranged: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -139,7 +141,7 @@ def _forward(
     return z, low.amin(1), high.amax(1)
 
 
-@triton_op("cofrgenet::continued_fraction_triton_backward", mutates_args=())
+@triton_op(f"{NAMESPACE}::continued_fraction_triton_backward", mutates_args=())
 def _backward(a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: float) -> torch.Tensor:
     """a: [d, L, tokens], grad_z: [L, tokens] -> [d, L, tokens] in a's type"""
     a, grad_z = a.contiguous(), grad_z.contiguous()

@@ -8,6 +8,8 @@ adds the rows of each token in order. A custom operator keeps the compiler from 
 import torch
 import torch.nn.functional as F
 
+from kernels.backend import NAMESPACE
+
 
 def embedding(weight: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """F.embedding: weight [rows, C] floating type, tokens [...] int64 below rows -> [..., C]."""
@@ -27,7 +29,7 @@ class _Embedding(torch.autograd.Function):
         return _embedding_backward(grad.contiguous(), tokens, ctx.rows), None
 
 
-@torch.library.custom_op("cofrgenet::embedding_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::embedding_backward", mutates_args=())
 def _embedding_backward(grad: torch.Tensor, tokens: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.ops.aten.embedding_dense_backward(grad, tokens, rows, -1, False)
 

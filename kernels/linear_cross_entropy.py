@@ -8,14 +8,19 @@ gradient of a chunk while its logits exist, with the same three matrix products 
 backward pass only scales these gradients.
 """
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from kernels.autocast import product_dtype
+from kernels.backend import NAMESPACE
 
 IGNORED = -100  # target of a token that is not scored, as in F.cross_entropy
-CHUNK_BYTES = 2**27  # of float32 logits; larger chunks measured no faster, much smaller ones slower
+# float32 logits of one chunk. On a CPU, larger chunks measured no faster, much smaller ones slower. On a
+# GPU, adding a small chunk's gradient to the weight's would cost more than the product itself.
+CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**30}
 
 
 def linear_cross_entropy(
@@ -23,7 +28,7 @@ def linear_cross_entropy(
     weight: torch.Tensor,
     targets: torch.Tensor,
     columns: int | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
 ) -> torch.Tensor:
     """Mean cross-entropy of the targets in nats, float32 (float64 for float64), scalar.
 
@@ -31,8 +36,10 @@ def linear_cross_entropy(
     scored. If no token is scored, the loss is NaN. columns: the size of the vocabulary (None: V). Columns
     beyond it are padding: they get no probability and a gradient of 0.
     Matrix products are in autocast's dtype if it is enabled, else in h's. Sums over rows and over chunks
-    are float32. Memory grows with `chunk_bytes`, not with tokens times V. Differentiable once.
+    are float32. Memory grows with `chunk_bytes` (None: CHUNK_BYTES of the device), not with tokens times V.
+    Differentiable once.
     """
+    chunk_bytes = chunk_bytes or CHUNK_BYTES.get(h.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(h)
     columns = weight.shape[0] if columns is None else columns
     rows = targets.numel()
@@ -60,7 +67,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad = grad.to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
-                _accumulate(grad_w, grad.T @ h_c)
+                _add_product(grad_w, grad, h_c)
         count = scored.sum()
         ctx.save_for_backward(torch.cat(grads_h) if grads_h else None, grad_w, count)
         ctx.types = h.dtype, weight.dtype
@@ -76,19 +83,35 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
 
 
-@torch.library.custom_op("cofrgenet::accumulate", mutates_args=("total",))
-def _accumulate(total: torch.Tensor, part: torch.Tensor) -> None:
-    """total += part, hidden from the compiler.
+@torch.library.custom_op(f"{NAMESPACE}::add_product", mutates_args=("total",))
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """total += a^T b, hidden from the compiler.
 
     The compiler would postpone the sums to the end and keep the products and gradients of all chunks in
-    memory until then.
+    memory until then. a, b: [n, V], [n, C]; total: [V, C], of their dtype or wider.
     """
-    total.add_(part)
+    if a.dtype == total.dtype:
+        torch.addmm(total, a.T, b, out=total)
+    elif a.is_cuda and adds_to_wider(a.device, a.dtype):
+        torch.addmm(total, a.T, b, out_dtype=total.dtype, out=total)
+    else:
+        total.add_(a.T @ b)
 
 
-@_accumulate.register_fake
-def _(total, part):
+@_add_product.register_fake
+def _(total, a, b):
     return None
+
+
+@cache
+def adds_to_wider(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a matrix product in dtype can add to a float32 matrix on this device, in this PyTorch."""
+    one, total = torch.ones(16, 16, device=device, dtype=dtype), torch.ones(16, 16, device=device)
+    try:
+        torch.addmm(total, one.T, one, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+        return False
+    return bool((total == 17).all())
 
 
 def _compiled(logits, target, valid, columns):

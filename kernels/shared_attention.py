@@ -19,6 +19,7 @@ import torch
 
 from kernels import backend as backends
 from kernels.autocast import without_autocast
+from kernels.backend import NAMESPACE
 from kernels.sdpa import attention_by_position, fits
 
 if backends.AVAILABLE:
@@ -89,7 +90,7 @@ def _check(y, F, v, keys):
         )
 
 
-@torch.library.custom_op("cofrgenet::shared_attention", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention", mutates_args=())
 def _strips(
     y: torch.Tensor,
     F: torch.Tensor,
@@ -114,7 +115,7 @@ def _(y, F, v, keys, strict, relative):
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("cofrgenet::shared_attention_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention_backward", mutates_args=())
 def _strips_backward(
     y: torch.Tensor,
     F: torch.Tensor,
@@ -270,7 +271,8 @@ def register_flop_formulas():
     """
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    if torch.ops.cofrgenet.shared_attention in flop_registry:
+    operators = getattr(torch.ops, NAMESPACE)
+    if operators.shared_attention in flop_registry:
         return
 
     def product(y_shape, v_shape, ranks=1):
@@ -290,9 +292,9 @@ def register_flop_formulas():
     if backends.AVAILABLE:
         formulas["shared_attention_triton"] = triton
     for name, formula in formulas.items():
-        register_flop_formula(getattr(torch.ops.cofrgenet, name))(formula)
+        register_flop_formula(getattr(operators, name))(formula)
         backward = functools.partial(_twice, formula)
-        register_flop_formula(getattr(torch.ops.cofrgenet, f"{name}_backward"))(backward)
+        register_flop_formula(getattr(operators, f"{name}_backward"))(backward)
 
 
 def _twice(forward, *shapes, **_):

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from kernels import attention_tiles_triton as tiles
 from kernels import split
-from kernels.backend import INTERPRETED
+from kernels.backend import INTERPRETED, NAMESPACE
 
 LOG2E = 1.4426950408889634
 PADDING = 128  # operands are padded to a multiple, which every height of a tile divides
@@ -122,7 +122,7 @@ def _common(q, k, f, v, shift):
     return pointers, sizes, strides, {**flags, "WIDE": INTERPRETED}
 
 
-@torch.library.custom_op("cofrgenet::shared_attention_triton", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention_triton", mutates_args=())
 def _forward(
     q: torch.Tensor,
     k: torch.Tensor | None,
@@ -152,7 +152,7 @@ def _(q, k, f, v, rank, strict):
     return _empty(v, False), v.new_empty((batch * heads, length - strict), dtype=torch.float32)
 
 
-@torch.library.custom_op("cofrgenet::shared_attention_triton_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::shared_attention_triton_backward", mutates_args=())
 def _backward(
     q: torch.Tensor, k: torch.Tensor | None, f: torch.Tensor | None, v: torch.Tensor,
     rank: int, strict: bool, grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,

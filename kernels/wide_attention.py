@@ -19,6 +19,7 @@ import torch
 
 from kernels import split
 from kernels.autocast import without_autocast
+from kernels.backend import NAMESPACE
 from kernels.sdpa import attention_by_rank
 
 # scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
@@ -64,7 +65,7 @@ def fused(y, F, v, strict=False, bias=None):
     return attention_by_rank(y, F.mT[None], v, strict)
 
 
-@torch.library.custom_op("cofrgenet::wide_attention", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::wide_attention", mutates_args=())
 def _strips(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, strict: bool
 ) -> torch.Tensor:
@@ -83,7 +84,7 @@ def _(y, F, v, bias, strict):
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("cofrgenet::wide_attention_backward", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::wide_attention_backward", mutates_args=())
 def _strips_backward(
     y: torch.Tensor,
     F: torch.Tensor,

@@ -7,6 +7,9 @@ one line in `layers/__init__.py`. docs/extending.md walks through an example.
 """
 
 import contextlib
+import sys
+import textwrap
+import traceback
 
 import torch
 from torch import nn
@@ -83,10 +86,19 @@ class Mixer(Part):
         """
         from torch.utils.flop_counter import FlopCounterMode  # imports Triton
 
-        layer = _on_meta(cls, config).eval()
+        layer = _on_meta(cls, config)
         with FlopCounterMode(display=False) as counter:
-            layer(torch.empty(1, context, config.n_embd, device="meta"))
+            _forward_on_meta(layer, context, config)
         return counter.get_total_flops() // context
+
+    @classmethod
+    def try_out(cls, config):
+        """Raises ValueError where the default counts fail: with the class, the line and what to do."""
+        counts_flops = cls.flops_per_token.__func__ is Mixer.flops_per_token.__func__
+        if counts_flops or cls.parameter_count.__func__ is Mixer.parameter_count.__func__:
+            layer = _on_meta(cls, config)
+            if counts_flops:
+                _forward_on_meta(layer, config.block_size, config)
 
 
 class TokenMixer(Mixer):
@@ -164,6 +176,84 @@ def _empty_is_nan():
         torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
+def built(cls: type[Part], *built_from) -> Part:
+    """cls(*built_from). Raises ValueError, naming the class and the line, where its __init__ fails or never
+    calls that of its base class.
+    """
+    arguments = "config, layer" if _is_attention(cls) else "config"
+    begin = f"begin its __init__ with super().__init__({arguments})"
+    try:
+        part = cls(*built_from)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        forgotten = "Module.__init__() call" in str(error) or "__init__() missing" in str(error)
+        advice = f": {begin}" if forgotten else ""
+        raise ValueError(f"{cls.__name__} cannot be built ({_at_fault(cls, error)}){advice}") from error
+    if not hasattr(part, "built_from"):
+        raise ValueError(f"{cls.__name__} cannot be built: {begin}")
+    for module in part.modules():
+        _check_attributes(cls, module)
+    for method in ("residual_outputs", "undecayed"):
+        if hasattr(part, method) and not isinstance(found := getattr(part, method)(), list | tuple):
+            what = type(found).__name__
+            raise ValueError(f"{cls.__name__}.{method} must return a list, such as [self.down], not {what}")
+    return part
+
+
+def _check_attributes(cls: type[Part], module: nn.Module):
+    """Raises ValueError, naming the attribute, for tensors and modules that PyTorch does not know of."""
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"{cls.__name__}: self.{name} is a tensor that PyTorch would neither train, save nor move: "
+                f'make it nn.Parameter(...), or self.register_buffer("{name}", ...)'
+            )
+        inside = value.values() if isinstance(value, dict) else value
+        if name.startswith("_") or not isinstance(value, list | tuple | dict):
+            continue
+        if any(isinstance(one, nn.Module | nn.Parameter) for one in inside):
+            raise ValueError(
+                f"{cls.__name__}: self.{name} is a {type(value).__name__} of modules or parameters, which "
+                "PyTorch would neither train, save nor move: use nn.ModuleList, nn.ModuleDict or "
+                "nn.ParameterList"
+            )
+
+
+def _is_attention(cls: type[Part]) -> bool:
+    return issubclass(cls, TokenMixer)
+
+
 def _on_meta(cls, config):
     with torch.device("meta"):
-        return cls(config)
+        return built(cls, config, 0) if _is_attention(cls) else built(cls, config)
+
+
+def _forward_on_meta(layer: Mixer, context: int, config):
+    """Raises ValueError, naming the class and the line, where forward fails or returns another shape."""
+    cls, x = type(layer), torch.empty(1, context, config.n_embd, device="meta")
+    try:
+        y = layer.eval()(x)
+    except Exception as error:
+        at_fault = f"{cls.__name__}.forward fails ({_at_fault(cls, error)})"
+        if "meta" not in str(error).lower():
+            raise ValueError(at_fault) from error
+        raise ValueError(
+            f"{at_fault}: its FLOPs are counted on the meta device, where tensors have no values. Read no "
+            "value (no .item(), int(), if or mask of a tensor) and make new tensors on x.device, or define "
+            "flops_per_token"
+        ) from error
+    if not isinstance(y, torch.Tensor) or y.shape != x.shape:
+        found = list(y.shape) if isinstance(y, torch.Tensor) else type(y).__name__
+        raise ValueError(
+            f"{cls.__name__}.forward must return the shape of its input, [B, T, C]: for {list(x.shape)} it "
+            f"returns {found}"
+        )
+
+
+def _at_fault(cls: type, error: Exception) -> str:
+    """The line of the class's file that an error comes from, and the error, for a message."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f"{cls.__module__.replace('.', '/')}.py, line {lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {textwrap.shorten(str(error), 160)}"

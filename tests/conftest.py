@@ -1,5 +1,7 @@
 """What several tests share."""
 
+import openmp  # noqa: F401 (before torch)
+
 import json
 
 import numpy as np

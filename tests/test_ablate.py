@@ -1,5 +1,6 @@
 """ablate.py: which runs there are, and that they end as if nothing had happened."""
 
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 import ablate
 import configurator
+import picture
 import train
 from ablation import execution
 from ablation.command import read
@@ -54,7 +56,8 @@ def refused(arguments, capsys):
 def table(text):
     """The rows of a table, without what depends on the machine; and the lines below it about runs."""
     lines = text[text.index("| run ") :].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    whole = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in whole]
     timed = [rows[0].index(name) for name in ("tokens/s", "minutes")]
     rows = [[cell for n, cell in enumerate(row) if n not in timed] for row in rows]
     del rows[1]  # the rule, as wide as the columns
@@ -202,6 +205,65 @@ def test_another_product_in_the_same_folder(command, capsys, here, tmp_path):
         file.unlink()
     assert ablated([f"--out_dir={tmp_path / 'ablation'}"], capsys)[0] == 0
     assert len(here) == 3
+
+
+def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
+    """A table, a warning at the edge, a picture in the folder and one of the user's own; a rate at which
+    training fails was tried.
+    """
+    original = train.main
+
+    def failing(argv):
+        if "--learning_rate=0.04" in argv and "--ffn=swiglu" in argv:
+            sys.exit("train.py: loss nan")
+        original(argv)
+
+    monkeypatch.setattr(train, "main", failing)
+    folder = tmp_path / "ablation"
+    (tmp_path / "swiglu.py").write_text("ffn = 'swiglu'\n")
+    rates = "--vary=learning_rate=1e-4,2e-4,4e-2 min_lr=1e-5,2e-5,4e-3"
+    arguments = [a for a in command("--max_iters=6", rates) if a != "--min_lr=1e-4"]
+    arguments += [f"--vary=none,{tmp_path}/swiglu.py", "--eval_interval=3", "--against=learning_rate"]
+    plot = ["--plot_labels=dense,ours", "--plot_size=3.3x2.4", f"--plot={tmp_path / 'rates.svg'}"]
+    said = refused([*arguments, *plot, "--plot_labels=a,b,c"], capsys)
+    assert "plot_labels needs a label for each line; it has 3 for 2 lines: ffn=mlp, ffn=swiglu" in said
+    assert "against=dropout: no two of the models differ in dropout alone" in refused(
+        [*arguments, "--against=dropout"], capsys
+    )
+    assert "plot_size acts with a picture only" in refused([*arguments, plot[1]], capsys)
+    assert not here
+    status, said = ablated([*arguments, *plot], capsys)
+    assert status == 1
+    found = said[said.index("| learning_rate | ffn=mlp, nats per token | ffn=swiglu, nats per token |") :]
+    assert "ffn=swiglu: the best learning_rate of 3 is 2e-4\n" in found
+    assert "failed |" in found.splitlines()[4]
+    best = "ffn=mlp: the best learning_rate of 3 is 4e-2, the largest tried\n"
+    assert best in found
+    assert best in (folder / "table.md").read_text()
+    assert ">ours</text>" in (tmp_path / "rates.svg").read_text()
+    pictures = {path.name: path.read_bytes() for path in folder.glob("*.png")}
+    assert pictures.keys() == {"curves.png", "learning_rate.png"}
+    # they are the folder's own, and made again to the byte
+    (folder / "curves.png").write_bytes(b"")
+    monkeypatch.setattr(train, "main", original)
+    assert ablated([f"--out_dir={folder}"], capsys)[0] == 0
+    assert picture.is_ours(folder / "curves.png")
+    again = (folder / "curves.png").read_bytes()
+    assert ablated([f"--out_dir={folder}"], capsys)[0] == 0
+    assert (folder / "curves.png").read_bytes() == again
+
+
+def test_only_what_was_asked_for_differs(command, capsys, here):
+    """A dense model and ladders with the schedule: no key is under study twice, none differs beside."""
+    mine = command("--vary=weight_decay=0.1,0.2", "--max_iters=2", models=[DENSE, LADDERS])
+    _, _, study, _ = read(mine)
+    assert sorted(set(study)) == sorted(study)
+    assert {"weight_decay", "ffn", "dyadic"} <= {*study}
+    status, said = ablated(mine, capsys)
+    assert status == 0
+    assert "under study: weight_decay = 0.1, 0.2" in said
+    assert "differ in more than" not in said
+    assert "under study: cf_depth" not in said
 
 
 def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):

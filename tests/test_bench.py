@@ -9,7 +9,7 @@ import torch
 
 import bench
 from benchmarks import training_step
-from benchmarks.worker import quartiles
+from benchmarks.timing import quartiles
 
 CPU = torch.device("cpu")
 MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]

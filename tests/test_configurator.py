@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +22,10 @@ class Config:
     count: int = 3  # an int
     name: str = "a # b"  # a text
     flag: bool = False  # a bool
+    perhaps: bool | None = False  # a bool or nothing
     limit: int | None = None  # an int or nothing
     kind: Literal["x", "y"] = "x"  # a choice
+    colour: Literal["black", "white"] = "black"  # another one
     runs: list[str] = dataclasses.field(default_factory=list)  # a list
     rates: list[float] | None = None  # a list of numbers or nothing
     seeds: list[int] | None = None  # a list of whole numbers or nothing
@@ -117,6 +120,9 @@ def test_a_plus_stacks_files_within_an_argument(tmp_path):
         ("--flag=True", "flag", True),
         ("--flag=true", "flag", True),
         ("--flag=1", "flag", True),
+        ("--flag", "flag", True),
+        ("--perhaps", "perhaps", True),
+        ("--perhaps=None", "perhaps", None),
         ("--flag=False", "flag", False),
         ("--flag=0", "flag", False),
         ("--limit=None", "limit", None),
@@ -145,6 +151,10 @@ def test_values_from_the_command_line(argument, key, value):
         ("--kind=z", "kind must be one of 'x', 'y', not 'z'"),
         ("--count=None", "count must be of type int"),
         ("--count", "write it as --count=VALUE"),
+        ("--flga", "unknown key 'flga'; did you mean flag?"),
+        ("--dry_run", "dry_run is a key of train.py; this script does not use it"),
+        ("--colour=blak", "must be one of 'black', 'white', not 'blak'; did you mean 'black'?"),
+        ("--colour=White", "not 'White'; did you mean 'white'?"),
         ("count=3", "neither a config file (.py) nor --key=value"),
         ("--max_iters=3", "max_iters is a key of train.py; this script does not use it"),
     ],
@@ -215,6 +225,14 @@ def test_saved_values_lie_below_files(tmp_path):
     assert "cannot be read as JSON" in mistakes([], saved=lambda values: saved)[0]
 
 
+def test_a_bool_without_a_value():
+    """The last word wins, and a value that stands apart is a mistake."""
+    assert resolve(Config, ["--flag=False", "--flag"]).flag
+    assert not resolve(Config, ["--flag", "--flag=False"]).flag
+    assert "False: neither a config file" in mistakes(["--flag", "False"])[0]
+    assert "--key means --key=True" in help_text(Config)
+
+
 def test_positional_arguments():
     assert resolve(Config, ["out/a"], positional="name").name == "out/a"
     assert resolve(Config, ["a", "b"], positional="runs").runs == ["a", "b"]
@@ -272,3 +290,12 @@ def test_the_float_keys_of_a_model_are_held_to_that(key):
 def test_an_integer_beyond_every_float(tmp_path):
     path = write(tmp_path, "a.py", "rate = 10**400\nrates = [10**400]\n")
     assert mistakes([path]) == [f"{path}: {key} is too large for a float" for key in ("rate", "rates")]
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(sys, "argv", ["folder/sample.py"])
+    configurator.parse(Config, [])
+    for error in (KeyboardInterrupt(), ValueError("a mistake")):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "\nsample.py: interrupted\nValueError: a mistake\n"

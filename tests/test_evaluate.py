@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import evaluate
+from data.binary import prepare
 from data.loader import Dataset
 from data.tokenizer import BpeTokenizer
 from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
+from tests.conftest import documents
 from training.distributed import Ranks
 from training.evaluation import evaluate as in_training
 
@@ -71,6 +73,51 @@ def test_perplexity_of_runs(runs, dataset, capsys, tmp_path):
         assert f"**{low:.2f}**" in said
         assert f"**{high:.2f}**" not in said
     assert "published" not in said
+
+
+@pytest.fixture(scope="module")
+def of_bpe(runs, tmp_path_factory):
+    """A run like runs["rope"] on the same documents in a BPE, and its data set."""
+    from train import main
+
+    folder = tmp_path_factory.mktemp("bpe")
+    prepare(documents, {"made": "up"}, "bpe:300", folder / "data", 0.1, workers=1)
+    keys = json.loads((runs["rope"] / "config.json").read_text())
+    keys |= {"dataset": folder / "data", "out_dir": folder / "bpe", "vocab_size": None}
+    main([f"--{key}={value}" for key, value in keys.items()])
+    return folder / "bpe", folder / "data"
+
+
+def test_models_of_different_tokenizers(runs, of_bpe, dataset, capsys, tmp_path):
+    bpe, data = of_bpe
+    (tmp_path / "a.txt").write_text("abc dé fgh " * 40)
+    file, texts = tmp_path / "numbers.json", [f"{tmp_path}/a.txt", f"{dataset}/val.bin", f"{data}/val.bin"]
+    models = (runs["rope"], bpe)
+    keys = (f"--texts={','.join(texts)}", "--max_bytes=301", f"--json={file}")
+    said = printed(capsys, *models, *keys)
+    found = [model["results"] for model in json.loads(file.read_text())["models"]]
+    for text in texts:
+        one, two = (results[text] for results in found)
+        assert one["bytes"] == two["bytes"] > 290
+        assert one["tokens"] != two["tokens"]
+        low, high = sorted((one["bits_per_byte"], two["bits_per_byte"]))
+        assert f"**{low:.4f}**" in said
+        assert f"**{high:.4f}**" not in said
+        assert f"**{min(one['perplexity'], two['perplexity']):.2f}**" not in said
+    same = (found[0][text]["bits_per_byte"] for text in texts[1:])  # the second one is decoded
+    assert next(same) == pytest.approx(next(same), rel=0.02)
+    assert "in bits per byte, because their tokenizers differ (rope: bytes, 257 tokens" in said
+    for task in ("perplexity", "extrapolation"):
+        said = refused(capsys, *models, f"--texts={texts[2]}", f"--task={task}", "--max_tokens=300")
+        assert "max_tokens=300 is another piece of text for each tokenizer" in said
+        assert "give --max_bytes=N" in said
+    both = ("--max_tokens=300", "--max_bytes=300")
+    assert "give one of them" in refused(capsys, *models, f"--texts={texts[2]}", *both)
+    said = refused(capsys, *models, "--task=recall", f"--texts={texts[2]}")
+    assert "recall is compared on the same tokens" in said
+    said = printed(capsys, *models, "--task=extrapolation", f"--texts={texts[2]}", "--lengths=1,2")
+    assert "no model is marked as the best, because their tokenizers differ" in said
+    assert "**" not in said
 
 
 def test_a_text_of_one_window_has_the_loss_that_training_reports(runs, dataset, capsys, tmp_path):
@@ -192,7 +239,10 @@ def test_recall(runs, dataset, capsys, tmp_path):
     file = tmp_path / "numbers.json"
     (tmp_path / "a.txt").write_text("abc de fgh " * 20)
     keys = ("--task=recall", f"--texts={tmp_path}/a.txt,{dataset}/val.bin", "--max_tokens=200")
-    said = printed(capsys, runs["learned"], runs["rope"], *keys, f"--json={file}")
+    plot = (f"--plot={tmp_path / 'new' / 'a.pdf'}", "--plot_size=3.3x2.4", "--plot_labels=dense,ours")
+    said = printed(capsys, runs["learned"], runs["rope"], *keys, f"--json={file}", *plot)
+    assert (tmp_path / "new" / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert f"picture: {tmp_path / 'new' / 'a.pdf'}" in said
     one, two = (model["results"] for model in json.loads(file.read_text())["models"])
     assert one["tokens"] == two["tokens"] == 400
     assert (one["window"], one["stride"]) == (32, 16)
@@ -215,11 +265,18 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
         "--lengths=1,x",
     )  # fmt: skip
     for part in (
-        "a.json exists already", "plot must end in .png", "plot acts with task=extrapolation only",
-        "batch_size must be at least 1", "join must be one of blank_line", "lengths must be numbers above",
+        "a.json exists already", "plot must end in .png, .pdf or .svg, not 'a.jpg'",
+        "plot acts with task=extrapolation or recall only",
+        "batch_size must be at least 1", "join must be one of blank_line",
+        "lengths must be multiples of the training length, whole numbers such as 1,2,4, not 'x'",
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
+    for task in ("recall", "extrapolation"):
+        keys = (f"--task={task}", f"--texts={dataset}/val.bin", f"--plot={tmp_path}/p.png")
+        said = refused(capsys, runs["rope"], *keys, "--plot_labels=a,b")
+        assert "plot_labels needs a label for each line; it has 2 for 1 line: rope" in said
+        assert "tokens" not in said
     said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
     assert "task=recall needs --texts" in said
     assert "compare acts with task=perplexity or extrapolation or zero_shot only, not with recall" in said
@@ -238,7 +295,7 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     (tmp_path / "long.txt").write_text("abc " * 20)
     lengths = (f"--texts={tmp_path}/long.txt", "--task=extrapolation", "--lengths=1,2")
     said = refused(capsys, runs["rope"], wide, *lengths)
-    assert "wide: no document has the 96 tokens of the longest window" in said
+    assert "wide, 2 times the 48 tokens of training: no document has the 96 tokens of the longest" in said
     assert "batches" not in said
     (tmp_path / "t.txt").write_text("abc")
     tokenizer = BpeTokenizer.train(["ab ab abc"] * 9, 258)

@@ -15,6 +15,7 @@ from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
 from model import GPT, sample_token
 from tests.model_variants import VARIANTS, every_option
+from training.compilation import CompiledTraining
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -297,7 +298,7 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     checkpointing = keys.pop("checkpointing", False)
     model = build(attention=attention, ffn=ffn, n_layer=1, cf_eval_clip=True, **keys)
     model.activation_checkpointing = checkpointing
-    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
+    compiled = CompiledTraining(model, "aot_eager")
     tokens = torch.randint(0, 100, (2, 17))
     with torch.autocast("cpu", torch.bfloat16):
         loss = compiled(tokens, tokens)

@@ -1,10 +1,23 @@
 """sample.py: what it prints, what it keeps, what it refuses."""
 
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from layers import ATTENTION
-from sample import main
+from model import GPT
+from sample import main, show
+from training.compilation import CompiledDecoding
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -71,9 +84,14 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     assert "compile=True, but torch.compile lacks a C++ compiler" in refused(capsys, *keys)
     monkeypatch.setattr("sample.missing_for_compile", lambda: [])
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda step, **keys: compiled.append(keys) or step)
+
+    def decoding(model):
+        compiled.append(CompiledDecoding(model, "eager"))
+        return compiled[0]
+
+    monkeypatch.setattr("sample.CompiledDecoding", decoding)
     assert sample(capsys, *keys) == expected
-    assert compiled == [{"fullgraph": True, "dynamic": False}]
+    assert len(compiled) == 1
 
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
@@ -87,31 +105,154 @@ def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     assert "prompt.txt is not UTF-8" in refused(capsys, trained, f"--start=FILE:{prompt}")
 
 
-def test_stops_at_the_end_of_text(trained, capsys):
-    path = trained / "ckpt" / "best.pt"
-    content = torch.load(path, weights_only=True)
+def always(trained, token):
+    """The checkpoint of a model for which this token is always the likeliest."""
+    content = torch.load(trained / "ckpt" / "best.pt", weights_only=True)
     content["model"]["embedding.weight"].zero_()
     content["model"]["norm.weight"].fill_(1.0)
-    # the positions decide alone, and of all tokens only end-of-text (256) has a score other than 0
+    # the positions decide alone, and of all tokens only this one has a score other than 0
     content["model"]["position.table.weight"][:] = torch.arange(32.0)
-    content["model"]["embedding.weight"][256] = torch.linspace(-1, 1, 32)
-    torch.save(content, trained / "ends.pt")
-    said = sample(capsys, trained / "ends.pt", "--start=abc", "--temperature=0", "--max_new_tokens=50")
+    content["model"]["embedding.weight"][token] = torch.linspace(-1, 1, 32)
+    torch.save(content, trained / "ckpt" / "best.pt")
+    return trained
+
+
+def test_stops_at_the_end_of_text(trained, capsys):
+    always(trained, 256)
+    said = sample(capsys, trained, "--start=abc", "--temperature=0", "--max_new_tokens=50")
     assert said == "--- sample 1 of 1 ---\nabc\n"
 
 
 def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypatch):
     """Bytes that are no character become U+FFFD; those that are one appear when complete."""
-    from model import GPT
-
     tokens = [*"é€".encode(), 0xFF, *b"x", 0xC3]
     monkeypatch.setattr(GPT, "generate", lambda self, *rest, **keys: iter(tokens))
     assert sample(capsys, trained) == "--- sample 1 of 1 ---\né€\ufffdx\ufffd\n"
 
 
-def test_the_prompt_begins_a_document(trained, capsys, monkeypatch):
-    from model import GPT
+@pytest.fixture
+def typed(monkeypatch):
+    """typed(bytes): standard input is a pipe with these bytes."""
+    return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
 
+
+def test_each_line_of_a_pipe_is_continued(trained, capsys, typed):
+    """As by --start, an empty line too; prompts longer than the window lose their beginning as there."""
+    lines = ["ab", "", "déjà vu", "cd ab " * 20]
+    keys = (trained, "--max_new_tokens=20", "--temperature=0")
+    expected = [sample(capsys, *keys, f"--start={line}").partition("\n")[2] for line in lines]
+    kept = (trained / "samples.txt").read_text()
+    (trained / "samples.txt").unlink()
+    typed("\n".join(lines).encode())
+    assert sample(capsys, *keys, "--interactive=True") == "".join(expected)
+    assert (trained / "samples.txt").read_text() == kept
+    typed(b"ab\n\xff")
+    said = sample(capsys, *keys, "--interactive", "--num_samples=2", "--seed=3")
+    assert said.count("--- sample 2 of 2 ---\nab") == 1
+    assert said.count("--- sample 2 of 2 ---\n\ufffd") == 1
+    typed(b"")
+    assert sample(capsys, *keys, "--interactive") == ""
+    assert "start acts without interactive only" in refused(capsys, *keys, "--interactive", "--start=a")
+
+
+def test_a_line_that_the_tokenizer_cannot_encode(trained, capsys, typed, monkeypatch):
+    from data import DataError
+    from data.tokenizer import BytesTokenizer
+
+    encode = BytesTokenizer.encode
+
+    def picky(self, text):
+        if text == "bad":
+            raise DataError("no token for it")
+        return encode(self, text)
+
+    monkeypatch.setattr(BytesTokenizer, "encode", picky)
+    typed(b"bad\nab\n")
+    main([str(trained), "--interactive", "--max_new_tokens=2"])
+    said = capsys.readouterr()
+    assert said.out.startswith("ab")
+    assert "sample.py: no token for it" in said.err
+
+
+def test_an_interrupt_stops_one_text(trained, capsys, typed, monkeypatch):
+    """What it had written is kept, and the next line is continued; between texts it ends the program."""
+    interrupted = []
+
+    def generate(self, prompt, *rest, **keys):
+        yield from b"xyz"
+        if prompt == [256, *b"one"]:
+            interrupted.append(prompt)
+            signal.raise_signal(signal.SIGINT)
+        yield from b"!"
+
+    monkeypatch.setattr(GPT, "generate", generate)
+    typed(b"one\ntwo\n")
+    said = sample(capsys, trained, "--interactive", "--num_samples=2")
+    texts = ["--- sample 1 of 2 ---\nonexyz", *(f"--- sample {n} of 2 ---\ntwoxyz!" for n in (1, 2))]
+    assert said == "\n".join(texts) + "\n"
+    assert len(interrupted) == 1
+    kept = (trained / "samples.txt").read_text()
+    assert kept.count("---\nonexyz\n\n") == 1
+    assert kept.count("---\ntwoxyz!\n\n") == 2
+    monkeypatch.setattr("sample.keep", lambda *rest: signal.raise_signal(signal.SIGINT))
+    typed(b"two\ntwo\n")
+    assert sample(capsys, trained, "--interactive") == "twoxyz!\n"
+
+
+def test_what_was_printed_is_kept(monkeypatch):
+    """An interrupt at the end of printing a piece does not lose the piece."""
+
+    def interrupted(*pieces, **keys):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sample.print", interrupted, raising=False)
+    written = []
+    with pytest.raises(KeyboardInterrupt):
+        show(iter("ab"), written)
+    assert written == ["a"]
+
+
+def read_until(terminal, end):
+    said = b""
+    while not said.endswith(end):
+        assert select.select([terminal], [], [], 60)[0], f"nothing follows {said!r}"
+        said += os.read(terminal, 1)
+    return said
+
+
+def test_at_a_terminal(trained):
+    """Ctrl-C stops a text that has no end, then clears a half-written line, then ends the program."""
+    always(trained, ord("x"))
+    terminal, side = pty.openpty()
+    # a new session, whose first terminal is the one that is opened first: it gets the signals of the keys
+    start = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); import sample; sample.main(sys.argv[1:])"
+    command = [sys.executable, "-c", start, str(trained), "--interactive", "--temperature=0"]
+    process = subprocess.Popen(
+        [*command, "--max_new_tokens=1000000000"],
+        stdin=side, stdout=side, stderr=side, start_new_session=True, cwd=ROOT,
+    )  # fmt: skip
+    os.close(side)
+    try:
+        assert b"Ctrl-C stops a text" in read_until(terminal, b"\n> ")
+        os.write(terminal, b"abc\n")
+        read_until(terminal, b"abcxxx")
+        os.write(terminal, b"\x03")
+        assert b"Traceback" not in read_until(terminal, b"\n> ")
+        os.write(terminal, b"half")
+        read_until(terminal, b"half")
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"\n> ")
+        os.write(terminal, b"\x03")
+        assert process.wait(30) == 0
+        assert b"Traceback" not in os.read(terminal, 1000)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert "\nabcxxx" in (trained / "samples.txt").read_text()
+
+
+def test_the_prompt_begins_a_document(trained, capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(
         GPT, "generate", lambda self, prompt, *rest, **keys: iter(seen.append(prompt) or [])

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import picture
 from data.loader import Dataset
 from tests.training.records import losses
 from train import main
-from training import checkpoint, hardware, reporting, trainer
+from training import checkpoint, compilation, hardware, log, reporting, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate
@@ -316,7 +317,7 @@ def test_half_precision_is_chosen_where_the_processor_has_it(monkeypatch, native
 
 
 def test_without_a_compiler_training_goes_on(run, capsys, monkeypatch):
-    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
     run("a", "--max_iters=2", "--compile=True")
     said = capsys.readouterr().out
     assert "torch.compile lacks a C++ compiler" in said
@@ -421,8 +422,29 @@ def test_a_data_set_without_its_parts_is_refused_before_training(arguments, caps
 
 def test_nan_in_the_log_does_not_stop_the_picture(tmp_path):
     records = [{"tokens": n, "loss": float("nan") if n == 3 else 1.0} for n in range(5)]
-    draw_losses({"a": records, "b": [{"tokens": 1, "val_loss": float("nan")}]}, tmp_path / "a.png")
+    picture.write(draw_losses("a", records), tmp_path / "a.png")
+    picture.write(draw_losses("b", [{"tokens": 1, "val_loss": float("nan")}]), tmp_path / "a.png")
     assert (tmp_path / "a.png").exists()
+
+
+def test_the_first_losses_of_a_run_from_weights_are_seen():
+    """Of a run from scratch they are left out where they would squeeze the rest."""
+    records = [{"tokens": 0, "val_loss": 8.0}]
+    records += [{"tokens": 10**7 * n, "val_loss": 3.0 - 0.05 * n} for n in range(1, 11)]
+    for whole in (False, True):
+        (axes,) = draw_losses("a_$1_$2", records, whole).axes
+        assert (axes.get_ylim()[1] > 8.0) == whole
+        assert 2.2 < axes.get_ylim()[0] < 2.5
+        assert axes.get_xlabel() == "million tokens"
+        assert [text.get_text() for text in axes.get_legend().texts] == [r"a_\$1_\$2: validation"]
+
+
+def test_loss_png_of_a_run_from_weights_is_whole(run, monkeypatch):
+    asked, draw = [], log.draw_losses
+    monkeypatch.setattr(log, "draw_losses", lambda *given: asked.append(given[2]) or draw(*given))
+    first, _ = run("first", "--max_iters=2")
+    run("second", "--max_iters=2", f"--init_from={first}")
+    assert asked == [False, True]
 
 
 def test_compiled_training_equals_eager_training(run):
@@ -432,7 +454,7 @@ def test_compiled_training_equals_eager_training(run):
     keys = ("--max_iters=4", "--n_layer=1", "--attention=cattn_m", "--ffn=cffn_added")
     _, eager = run("eager", *keys)
     _, compiled = run("compiled", *keys, "--compile=True")
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3  # embedding, block, head
     for a, b in zip(losses(eager), losses(compiled), strict=True):
         assert np.allclose(*(np.array(v, dtype=float) for v in (a, b)), rtol=1e-4, equal_nan=True)
 

@@ -130,7 +130,7 @@ class Ranks:
     def wrap(self, model):
         """The model in DistributedDataParallel; with one rank, the model itself.
 
-        A compiled model is split at DDP's buckets, so that gradients travel during the backward pass.
+        Gradients travel during the backward pass, compiled or not, because blocks are compiled one by one.
         Buffers are not synchronised: `extremes` reduces the ranges of the ladders.
         """
         if self.world == 1:

@@ -1,5 +1,6 @@
 """What a run would need: parameters, FLOPs, memory and hours, without allocating anything."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from tqdm import tqdm
 
 from architecture import ModelConfig, model_config
 from data import mixture
+from kernels.linear_cross_entropy import CHUNK_BYTES
 from model import GPT, flops_per_token, parameter_counts, without_embeddings
+from plural import counted
 from training.hardware import PEAK_TFLOPS, autocast, peak_flops
 from training.optimizer import hidden_matrices
 from training.schedule import Dyadic
 
 GIB = 2**30
+FEW = 3  # the last, an inner and the first block
 
 
 def memory_estimate(
@@ -25,7 +29,8 @@ def memory_estimate(
 
     weights, gradients, AdamW's two moments and Muon's one are float32. activations: everything else that is
     alive at the fullest moment of a forward and backward pass over batch_size sequences. It is counted by
-    running the model on tensors without storage, in eager PyTorch; torch.compile needs less.
+    running the model, or one of a few of its equal blocks, on tensors without storage, in eager PyTorch;
+    torch.compile needs less.
     """
     weights = 4 * sum(parameter_counts(config).values())
     moments = 2 * weights
@@ -37,10 +42,37 @@ def memory_estimate(
 
 
 def _activations(config, batch_size, dtype, checkpointing) -> int:
+    """Counted with all layers, or with FEW and FEW + 1 if that gives the same number: see `_peaks`."""
+    with torch.device("meta"):
+        model = GPT(config)
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    if config.n_layer <= FEW + 1 or not _equal(model.blocks):
+        return buffers + _peaks(config, batch_size, dtype, checkpointing)[-1]
+    fewer, more = (
+        _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing)
+        for n_layer in (FEW, FEW + 1)
+    )
+    added = config.n_layer - FEW - 1
+    return buffers + max(
+        more[-1], *(m + added * (m - f) for f, m in zip(fewer[:-1], more[:-1], strict=True))
+    )
+
+
+def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
+    """Bytes of activations, without the model's buffers, at the fullest moment up to the end of the forward
+    pass, up to the backward pass of the second block, and of all.
+
+    With equal blocks, of which the last, an inner and the first are there, each of the first two grows by
+    the same amount with every further block: the fullest moment of the forward pass has all blocks behind
+    it, and the one of the backward pass all blocks, or all but one, before it. (The second is the first
+    where the forward pass is fuller. It remains so with more blocks, because what the backward pass needs
+    is there at the end of the forward pass.) What follows does not depend on the number of blocks.
+    """
     with FakeTensorMode():
         model = GPT(config)
         model.activation_checkpointing = checkpointing
-        held = 0
+        model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here
+        held = sum(buffer.nbytes for buffer in model.buffers())
         for parameter in model.parameters():
             # as in the later micro-batches of a step
             parameter.grad = torch.zeros_like(parameter)
@@ -48,19 +80,44 @@ def _activations(config, batch_size, dtype, checkpointing) -> int:
         tokens = torch.zeros(batch_size, config.block_size, dtype=torch.int64)
         tracker = MemTracker()
         tracker.track_external(model, *(p.grad for p in model.parameters()))
-        bar = tqdm(desc="counting memory", total=config.n_layer, unit="block", leave=False, mininterval=0.5)
+        keys = {"unit": "block", "leave": False, "mininterval": 0.5, "delay": 2}
+        bar = tqdm(desc="counting memory", total=config.n_layer, **keys)
 
-        def tick(*unused):
+        def peak():
+            return int(tracker.get_tracker_snapshot("peak")[tokens.device]["Total"]) - held
+
+        def tick(block, *unused):
             bar.update()
+            if block.layer == 1:
+                peaks.append(peak())
 
+        peaks = []
         for block in model.blocks:
             block.register_full_backward_hook(tick)
         with bar, tracker:
             with autocast(tokens.device, dtype):
                 loss = model(tokens, tokens)
+            peaks.append(peak())
             loss.backward()
-        peak = tracker.get_tracker_snapshot("peak")[tokens.device]
-    return int(peak["Total"]) - held
+        peaks.append(peak())
+    return peaks[0], peaks[1], peaks[-1]
+
+
+def _equal(blocks) -> bool:
+    """Whether all blocks consist of the same modules with tensors of the same shapes."""
+    return all(_structure(block) == _structure(blocks[0]) for block in blocks)
+
+
+def _structure(block) -> list:
+    """Names, classes, numbers and texts of a block's modules, but for its place in the model."""
+    found = []
+    for name, module in block.named_modules():
+        values = {key: value for key, value in vars(module).items() if isinstance(value, int | float | str)}
+        if module is block:
+            del values["layer"]
+        found.append((name, type(module), values))
+    tensors = (*block.named_parameters(), *block.named_buffers())
+    return [*found, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors)]
 
 
 def show(config):
@@ -98,7 +155,7 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
-    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {config.max_iters:,} steps"
+    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {counted(config.max_iters, 'step')}"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
     if idle := model.unused_keys():
         yield f"without effect   {', '.join(idle)}"

@@ -62,6 +62,8 @@ def one_speaks(ranks: Ranks) -> Iterator[None]:
 
 
 def how_to_go_on(out_dir: str) -> str:
+    if not (Path(out_dir) / "config.json").exists():
+        return "No run was started"
     saved = checkpoint.numbered(Path(out_dir) / "ckpt")
     where = f"goes on from {saved[-1].name}" if saved else "starts again: there is no checkpoint yet"
     return f"--resume=True --out_dir={out_dir} {where}"

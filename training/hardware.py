@@ -2,16 +2,12 @@
 
 import ctypes
 import re
-import shutil
-import subprocess
-import sysconfig
-import tempfile
 import time
 from contextlib import contextmanager
-from os import environ
-from pathlib import Path
 
 import torch
+
+from plural import counted
 
 # Peak rate of dense matrix products in TFLOP/s, from NVIDIA's data sheets: (bfloat16, float16, float32).
 # None: the device has no units for this dtype. float32 is without TensorFloat-32, which PyTorch leaves off.
@@ -75,8 +71,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         raise DeviceError(wrong[0])
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
-            f"this machine has {torch.cuda.device_count()} GPUs and more ranks than that; start torchrun "
-            f"with --nproc_per_node={torch.cuda.device_count()}"
+            f"this machine has {counted(torch.cuda.device_count(), 'GPU')} and more ranks than that; start "
+            f"torchrun with --nproc_per_node={torch.cuda.device_count()}"
         )
     return torch.device("cuda", local_rank)
 
@@ -119,35 +115,6 @@ def give_back_freed_memory():
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
-
-
-def missing_for_compile() -> list[str]:
-    """What torch.compile lacks on a CPU. Builds an empty program, as a compiler may lack its assembler."""
-    missing = []
-    compiler = environ.get("CXX") or "g++"  # what PyTorch takes
-    if shutil.which(compiler) is None:
-        missing.append(f"a C++ compiler: there is no {compiler} (Debian: apt-get install g++)")
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [compiler, "-x", "c++", "-", "-o", str(Path(folder) / "program")]
-            built = subprocess.run(command, input="int main() {}", capture_output=True, text=True)
-        if built.returncode:
-            said = (built.stderr.strip().splitlines() or [f"status {built.returncode}"])[0]
-            missing.append(f"a C++ compiler that works: {compiler} says {said!r}")
-    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        missing.append("Python's headers (Debian: apt-get install python3-dev)")
-    return missing
-
-
-def compiled(model, wanted: bool, device: torch.device, say):
-    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
-    if wanted and device.type == "cpu" and (missing := missing_for_compile()):
-        say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
-        return model
-    if not wanted:
-        return model
-    say("compiling at the first step: that takes a minute or so")
-    return torch.compile(model, fullgraph=True, dynamic=False)
 
 
 class Clock:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from architecture import ModelConfig
 from layers import FFN
+from plural import counted
 from training.checkpoint import CheckpointError
 
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
@@ -213,7 +214,9 @@ def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, tor
                 "false in config.json"
             )
     if missing := [name for theirs in names.values() for name in theirs if name not in tensors]:
-        raise CheckpointError(f"{path} lacks {', '.join(missing[:3])} ({len(missing)} weights in all)")
+        raise CheckpointError(
+            f"{path} lacks {', '.join(missing[:3])} ({counted(len(missing), 'weight')} in all)"
+        )
     known = {name for theirs in names.values() for name in theirs}
     if more := [name for name in tensors if name not in known and not name.endswith(BUFFERS)]:
         raise CheckpointError(f"{path} holds weights that its config.json does not tell of: {more[:3]}")

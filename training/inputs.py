@@ -2,7 +2,9 @@
 another model's weights.
 """
 
+import contextlib
 import difflib
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from configurator import ConfigError
-from data import DataError, mixture
+from data import DataError, VocabularyError, commands, mixture
 from data.loader import Dataset
 from data.mixture import Mixture
 from training import pretrained, surgery
@@ -49,8 +51,25 @@ def saved_config(given: dict) -> Path | dict | None:
 def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:
     """The model to start from; raises CheckpointError where its tokens are not the data's."""
     source = pretrained.open_source(config.init_from)
-    pretrained.check_tokenizer(source, data.tokenizer())
+    try:
+        pretrained.check_tokenizer(source, data.tokenizer())
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}:\n{how_to_prepare(config, source, data)}") from None
     return source
+
+
+def how_to_prepare(config: TrainConfig, source: pretrained.Source, data: Dataset | Mixture) -> str:
+    """The commands that prepare the data with the source's tokenizer, and how to train on the result."""
+    option, lines, dataset = pretrained.tokenizer_option(source), [], config.dataset
+    if option is None:
+        folder = Path("exported", Path(config.init_from).stem)
+        option = str(folder / "tokenizer.json")
+        lines.append(shlex.join(["python", "export.py", config.init_from, str(folder)]))
+    for one in data.sources if isinstance(data, Mixture) else [data]:
+        out, how = commands.with_tokenizer(one.folder, one.meta, option)
+        lines += how
+        dataset = dataset.replace(str(one.folder), str(out))
+    return "\n".join([f"  {line}" for line in lines] + [f"then train with --dataset={dataset}"])
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
@@ -60,7 +79,14 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     """
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
     keys = (config.block_size, config.vocab_size)
-    data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step)
+    if config.init_from:
+        check_prepared(config)
+    try:
+        data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step)
+    except VocabularyError:
+        if config.init_from:  # the source fixes vocab_size, so that another one is no way out
+            refuse_vocabulary(config)
+        raise
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = mixture.open_dataset(config.dataset, "val", *keys)
@@ -71,6 +97,25 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     for _ in validation.verified():  # small, and every loss that the run reports rests on it
         pass
     return data, windows
+
+
+def check_prepared(config: TrainConfig):
+    """Raises DataError that says how to prepare a missing data set with the tokenizer of init_from."""
+    for folder in map(Path, mixture.parse(config.dataset)[0]):
+        if not (folder / "meta.json").is_file():
+            option = None
+            with contextlib.suppress(CheckpointError):  # said later, where the source is needed
+                option = pretrained.tokenizer_option(pretrained.open_source(config.init_from))
+            raise DataError(commands.missing(folder, option))
+
+
+def refuse_vocabulary(config: TrainConfig):
+    """Raises DataError where the tokens of the data are not those of init_from."""
+    data = mixture.open_dataset(config.dataset, "train", config.block_size)
+    try:
+        open_source(config, data)
+    except CheckpointError as error:
+        raise DataError(str(error)) from None
 
 
 def verify_training_data(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks, resumed: bool):

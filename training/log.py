@@ -9,14 +9,14 @@ out/<run>/config.json   the resolved config
 import fcntl
 import itertools
 import json
-import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from disk import parse_json, why_not_written
+import picture
+from disk import parse_json, why_not_written, write_whole
 
 FILES = ("config.json", "log.jsonl", "loss.png")
 # left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
@@ -85,20 +85,6 @@ def _check_places(folder: Path):
         )
 
 
-def write_whole(path: Path, data: str | bytes):
-    """Replace a small file so that a reader or a crash never meets half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
-
-
 def read_log(folder: Path) -> list[dict]:
     """The records of log.jsonl in order; a last line that was cut off by a kill is left out.
 
@@ -131,11 +117,11 @@ class Log:
     """Appends records to log.jsonl (and to wandb), and redraws loss.png.
 
     On resume the records after `step` are dropped: the steps that they tell of run again. A log of which
-    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on.
+    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on. whole: see `draw_losses`.
     """
 
-    def __init__(self, folder: Path, step: int, wandb_run=None):
-        self.folder, self.wandb_run = folder, wandb_run
+    def __init__(self, folder: Path, step: int, wandb_run=None, whole: bool = False):
+        self.folder, self.wandb_run, self.whole = folder, wandb_run, whole
         self.records = [r for r in read_log(folder) if r["step"] <= step] if step else []
         if not self.records and (folder / "log.jsonl").is_file():
             names = (folder / f"log.{number}.jsonl" for number in itertools.count(1))
@@ -166,7 +152,8 @@ class Log:
         a good part of a second.
         """
         if time.perf_counter() - self.drawn_at >= interval and self.drawn < len(self.records):
-            draw_losses({self.folder.name: self.records}, self.folder / "loss.png")
+            figure = draw_losses(self.folder.name, self.records, self.whole)
+            picture.write(figure, self.folder / "loss.png", own=True)
             self.drawn_at, self.drawn = time.perf_counter(), len(self.records)
 
     def close(self):
@@ -176,35 +163,30 @@ class Log:
             self.wandb_run.finish()
 
 
-def draw_losses(runs: dict[str, list[dict]], path: Path):
-    """Validation and training loss in nats per token against tokens, one colour a run -> a PNG."""
-    import io
+@picture.drawing()
+def draw_losses(name: str, records: list[dict], whole: bool = False):
+    """A figure of validation and training loss in nats per token against tokens.
 
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5))
-    axes = figure.add_axes((0.09, 0.1, 0.89, 0.87))
-    for number, (name, records) in enumerate(runs.items()):
-        colour = f"C{number}"
-        for key, style in (("loss", {"alpha": 0.35, "lw": 1}), ("val_loss", {"marker": "o", "ms": 3})):
-            points = [(r["tokens"] / 1e6, r[key]) for r in records if key in r]
-            if points:
-                label = f"{name}: {'validation' if key == 'val_loss' else 'training'}"
-                axes.plot(*zip(*points, strict=True), color=colour, label=label, **style)
-    axes.set_xlabel("million tokens")
+    whole: the first losses must be seen, because the run did not start from random weights.
+    """
+    figure, ((axes,),) = picture.new(picture.PLAIN)
+    end = max((record["tokens"] for record in records), default=0)
+    size, label = picture.unit("tokens", end)
+    curves = []
+    for key, words, style in (
+        ("loss", "training", {"color": picture.COLOURS[4], "lw": 0.8}),
+        ("val_loss", "validation", {"color": picture.COLOURS[0], "marker": "o"}),
+    ):
+        points = [(r["tokens"] / size, r[key]) for r in records if key in r]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=f"{picture.plain(name)}: {words}", **style)
+            curves.append((*zip(*points, strict=True), whole))
+    axes.set_xlabel(label)
     axes.set_ylabel("loss (nats per token)")
-    axes.grid(alpha=0.3)
-    if axes.lines:
+    if curves:
         axes.legend()
-        # the fall of the first steps would squeeze everything that follows
-        points = [point for line in axes.lines for point in line.get_xydata()]
-        end = max(x for x, _ in points)
-        later = [y for x, y in points if x >= end / 10 and math.isfinite(y)]
-        if later:
-            axes.set_ylim(min(later) - 0.1, max(later) + 0.1)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
-    write_whole(path, image.getvalue())
+        picture.focus(axes, curves)
+    return figure
 
 
 def start_wandb(project: str, name: str, folder: Path, config: dict, run_id: str | None):

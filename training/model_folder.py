@@ -1,7 +1,7 @@
 """Folders of config.json and model.safetensors (or several files and their index).
 
 data_tokenizer.json, if there is one, is the tokenizer in our form. SHA256SUMS, if there is one, holds the
-checksum of the weights as `sha256sum -c` reads it.
+checksums of the files as `sha256sum -c` reads them.
 """
 
 import hashlib
@@ -21,6 +21,16 @@ from training.log import write_whole
 TOKENIZER = "data_tokenizer.json"
 INDEX = "model.safetensors.index.json"
 CHECKSUMS = "SHA256SUMS"
+
+
+def check_weights_exist(folder: Path):
+    """Raises CheckpointError where a folder with a config.json has no file of weights."""
+    weights = folder / "model.safetensors"
+    if not weights.is_file() and not (folder / INDEX).is_file():
+        raise CheckpointError(
+            f"{folder} has a config.json but no weights: {weights} does not exist (weights are read from "
+            "safetensors files only); put the file beside config.json, or give another folder"
+        )
 
 
 def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
@@ -122,7 +132,8 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
                 os.fsync(file.fileno())
         except (SafetensorError, OSError) as error:
             raise OSError(f"{folder} could not be written ({why_not_written(error)})") from error
-        write_whole(beside / CHECKSUMS, f"{_sha256(weights)}  {weights.name}\n")
+        written = sorted(path for path in beside.iterdir())
+        write_whole(beside / CHECKSUMS, "".join(f"{_sha256(path)}  {path.name}\n" for path in written))
         os.rename(beside, folder)  # fails where something has come into the folder since
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)

@@ -1,10 +1,11 @@
 """Models to start from, to sample, to evaluate, to export: our runs, exported folders, Hugging Face's
 GPT-2 and Llama.
 
-`open_source` takes any of them, `build` makes the model, `tokenizer_of` what reads its tokens. All weights
-are float32 here, under our names.
+`load` gives model and tokenizer in one call. Its steps: `open_source` takes any of them, `build` makes the
+model, `tokenizer_of` what reads its tokens. All weights are float32 here, under our names.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -14,19 +15,22 @@ from pathlib import Path
 import torch
 
 from architecture import ModelConfig, model_config
-from data import DataError, gpt2
+from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from disk import read_json
 from history import weights_of_today
 from model import GPT
+from remote_code import packing
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
+from training.hugging_face_tokenizer import tokenizer_files
 
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 OWNER = "openai-community"  # of their repositories
 HUB_SECONDS = 5  # for its first answer
 FORMAT = "cofrgenet model 1"
+PREFIX = "model."  # of our names in exported weights: transformers has our model in this attribute
 
 
 @dataclass
@@ -38,6 +42,22 @@ class Source:
     read: Callable[[], dict[str, torch.Tensor]]
     tokenizer: dict | None = None  # as Tokenizer.to_json gives it; None: not known
     step: int | None = None  # of a run
+    dataset: str | None = None  # that a run was trained on
+
+
+def load(
+    name: str | Path, which: str = "best", device: torch.device | str = "cpu"
+) -> tuple[GPT, Tokenizer]:
+    """(model in evaluation mode, its tokenizer) of a run folder, checkpoint, model folder or one of HUB.
+
+    which: the checkpoint of a run folder, `best` (lowest validation loss) or `last`. Raises ValueError for
+    another `which`, CheckpointError or DataError where there is no such model.
+    """
+    if which not in ("best", "last"):
+        raise ValueError(f"which must be best or last, not {which!r}")
+    source = open_source(str(name), which)
+    tokenizer = tokenizer_of(source)  # first: it is quick, and may fail
+    return build(source, device).eval(), tokenizer
 
 
 def open_source(name: str, which: str = "best") -> Source:
@@ -64,7 +84,13 @@ def open_source(name: str, which: str = "best") -> Source:
         return _run(checkpoint.find(path, which))
     if "format" in content:
         return _ours(path, content)
+    if "model_type" not in content and {"dataset", "n_layer", "n_embd"} <= content.keys():
+        raise CheckpointError(
+            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with best.pt or "
+            "step_*.pt is missing; put that folder back, or give another run"
+        )
     config = _foreign_config(content, path / "config.json")
+    model_folder.check_weights_exist(path)
 
     def read():
         return hugging_face.our_weights(model_folder.read_tensors(lambda file: path / file), config, path)
@@ -104,6 +130,25 @@ def tokenizer_of(source: Source) -> Tokenizer:
     return build_tokenizer(str(path), list)
 
 
+def tokenizer_option(source: Source) -> str | None:
+    """What --tokenizer takes for the source's tokenizer: gpt2, bytes or the path of its tokenizer.json.
+
+    None: it is not known, or no file holds it (`export` writes one).
+    """
+    known = source.tokenizer or {}
+    if known.get("kind") in ("gpt2", "bytes"):
+        return known["kind"]
+    folders = [source.path]
+    if source.dataset is not None:
+        folders += map(Path, mixture.parse(source.dataset)[0])
+    for path in (folder / "tokenizer.json" for folder in folders):
+        if path.is_file():
+            with contextlib.suppress(DataError):
+                if known.get("hash") in (None, build_tokenizer(str(path), list).hash):
+                    return str(path)
+    return None
+
+
 def check_tokenizer(source: Source, tokenizer: Tokenizer):
     """Raises CheckpointError where the source's tokens are known to mean something else than the data's."""
     if source.tokenizer is not None and source.tokenizer["hash"] == tokenizer.hash:
@@ -122,29 +167,39 @@ def check_tokenizer(source: Source, tokenizer: Tokenizer):
         )
 
 
-def export(source: Source, folder: Path) -> bool:
-    """Write a model folder that is new or empty, whole or not at all; whether transformers loads it.
+@dataclass
+class Exported:
+    """What `export` has written."""
 
-    Raises CheckpointError where something is there already, OSError where the disk does not take it.
+    architecture: str  # as transformers names it
+    packages: set[str] | None  # that code in the folder imports; None: there is no code
+
+
+def export(source: Source, folder: Path) -> Exported:
+    """Write a model folder that is new or empty, whole or not at all. transformers loads it: as GPT-2 or
+    Llama where it is one, otherwise with the code of the model, which the folder then holds.
+
+    Raises CheckpointError where something is there already, PackingError where the code cannot be packed,
+    DataError where there is no tokenizer, OSError where the disk does not take it.
     """
     weights, config = read_checked(source), source.config
     end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
     content = hugging_face.config_json(config, end)
-    known = content is not None
-    if known:
+    files, packages = {}, None
+    if content is not None:
         tensors = hugging_face.their_weights(weights, config)
     else:
-        tensors = {name: weight.contiguous() for name, weight in weights.items()}
+        files, packages = packing.packed(config.parts().values())
+        tensors = {f"{PREFIX}{name}": weight.contiguous() for name, weight in weights.items()}
         content = {"format": FORMAT, "step": source.step, "model": dataclasses.asdict(config)}
-    files = {}
+        content |= {**packing.ENTRIES, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     if source.tokenizer is not None:
         files[model_folder.TOKENIZER] = json.dumps(source.tokenizer) + "\n"
-        if text := source.tokenizer.get("tokenizer.json"):
-            files["tokenizer.json"] = text
+        files |= tokenizer_files(from_json(source.tokenizer), config.block_size)
     elif (path := source.path / "tokenizer.json").is_file():
         files["tokenizer.json"] = path.read_bytes()
     model_folder.write(folder, content, tensors, files)
-    return known
+    return Exported(content["architectures"][0], packages)
 
 
 def _run(path: Path) -> Source:
@@ -156,7 +211,8 @@ def _run(path: Path) -> Source:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
-    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"])
+    dataset = content["config"].get("dataset")
+    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"], dataset)
 
 
 def _ours(path: Path, content: dict) -> Source:
@@ -175,9 +231,17 @@ def _ours(path: Path, content: dict) -> Source:
         wrong = [str(error)]
     if wrong:
         raise CheckpointError(f"{path}/config.json: {'; '.join(wrong)}")
+    model_folder.check_weights_exist(path)
 
     def read():
-        return weights_of_today(model_folder.read_tensors(lambda file: path / file))
+        tensors = model_folder.read_tensors(lambda file: path / file)
+        # folders of earlier versions have no prefix; transformers may have saved another dtype
+        return weights_of_today(
+            {
+                name.removeprefix(PREFIX): tensor.float() if tensor.is_floating_point() else tensor
+                for name, tensor in tensors.items()
+            }
+        )
 
     return Source(path, config, read, model_folder.read_tokenizer(path), content.get("step"))
 

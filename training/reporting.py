@@ -5,17 +5,22 @@ import json
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import configurator
 from architecture import model_config
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import flops_per_token, parameter_counts, without_embeddings
+from plural import counted
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops
 from training.log import Log, start_wandb, write_whole
 from training.resume import Progress
 from training.schedule import Dyadic
+
+# without tqdm's own rate, which has the compilation in it for as long as nothing redraws the bar
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
 
 
 def announcement(
@@ -41,14 +46,44 @@ def announcement(
         f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
         f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
         f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
-        f"run: {config.max_iters:,} steps of {tokens:,} tokens, {config.max_iters * tokens:,} in all"
-        f"{epochs}{ranks}, on {device.type}",
+        f"run: {counted(config.max_iters, 'step')} of {tokens:,} tokens, "
+        f"{config.max_iters * tokens:,} in all{epochs}{ranks}, on {device.type}",
     ]
     if idle := model.unused_keys():
         lines.append(f"without effect in this model: {', '.join(idle)}")
     if dyadic:
         lines.append(dyadic.table())
     return "\n".join(lines)
+
+
+class Speed:
+    """Tokens per second since the last reading: of recent steps alone.
+
+    step, seconds: of training, where the first window begins. A compiled model's first step is left out
+    with `restart`.
+    """
+
+    def __init__(self, tokens_per_step: int, step: int, seconds: float):
+        self.tokens_per_step, self.last = tokens_per_step, None
+        self.restart(step, seconds)
+
+    def restart(self, step: int, seconds: float):
+        self.step, self.seconds = step, seconds
+
+    def read(self, step: int, seconds: float) -> float | None:
+        """None where no step was measured."""
+        if step > self.step:
+            self.last = (step - self.step) * self.tokens_per_step / (seconds - self.seconds)
+        measured = self.last if step > self.step else None
+        self.restart(step, seconds)
+        return measured
+
+    def told(self, steps_left: int) -> str:
+        """The last speed and the time that so many steps take at it, to follow the loss; "" before it."""
+        if self.last is None:
+            return ""
+        left = tqdm.format_interval(steps_left * self.tokens_per_step / self.last)
+        return f", {self.last:,.0f} tokens/s, {left} left"
 
 
 class Report:
@@ -82,9 +117,13 @@ class Report:
         record = {"step": self.progress.step, "tokens": self.tokens, **values}
         self.on_first(lambda: self.log.add(record))
 
-    def training(self, values: dict, seconds: float, tokens_per_second: float):
-        """Record a training step. seconds: of training so far; values: loss, learning rate and so on."""
-        rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
+    def training(self, values: dict, seconds: float, tokens_per_second: float | None):
+        """Record a training step. seconds: of training so far; values: loss, learning rate and so on;
+        tokens_per_second: None where it is not known.
+        """
+        rate = {}
+        if tokens_per_second is not None:
+            rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
         self.record({"seconds": seconds, **values, **rate})
 
     def evaluation(self, result: dict, parts: list[str], ladders: dict):
@@ -121,7 +160,7 @@ class Report:
         """The run came to its end."""
         self._close()
         self.ranks.say(
-            f"done: {self.progress.step:,} steps, {self.tokens:,} tokens; "
+            f"done: {counted(self.progress.step, 'step')}, {self.tokens:,} tokens; "
             f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
         )
 
@@ -136,7 +175,7 @@ class Report:
             wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
-        log = Log(self.folder, progress.step, wandb_run)
+        log = Log(self.folder, progress.step, wandb_run, whole=config.init_from is not None)
         if changes:
             log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
         return log

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data.loader import Dataset
 from data.mixture import Mixture
+from plural import counted
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.log import read_log
@@ -123,7 +124,9 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
         else:
             wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
     if "max_iters" in changes and config.max_iters < content["step"]:
-        wrong.append(f"max_iters={config.max_iters}, but {content['step']} steps are done")
+        wrong.append(
+            f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"
+        )
     if content["data"] != data:
         wrong.append(_difference(content["data"], data, content["config"], config))
     if wrong:

@@ -75,7 +75,8 @@ class Dyadic:
         for depth, parameters in self.parameters.items():
             wake = wake_step(depth, self.iterations)
             updates = self.iterations - wake
-            when = f"wake at step {wake:>9,} and get {updates:>9,} updates" if updates else "never wake"
+            when = f"wake at step {wake:>9,} and get {updates:>9,} update{'s' if updates > 1 else ''}"
+            when = when if updates else "never wake"
             count = sum(p.numel() for p in parameters)
             lines.append(f"  depth {depth}: {count:>12,} parameters {when}")
         return "\n".join(lines)

@@ -13,14 +13,14 @@ from tqdm import tqdm
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from model import GPT
-from training import checkpoint
+from training import checkpoint, compilation
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
-from training.hardware import Clock, autocast, compiled
+from training.hardware import Clock, autocast
 from training.health import Watch, diagnose, failure
 from training.optimizer import Optimizer
-from training.reporting import Report
+from training.reporting import BAR, Report, Speed
 from training.resume import Progress, fingerprint
 from training.schedule import Dyadic, learning_rate
 from training.stopping import Stop
@@ -58,7 +58,9 @@ class Trainer:
         first = progress.samples + ranks.rank * config.batch_size
         self.loader = Loader(data, config.batch_size, config.seed, device, first, self.stride)
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
-        self.training_model = ranks.wrap(compiled(model, config.compile, device, ranks.say))
+        training_model = compilation.for_training(model, config.compile, device, ranks.say)
+        self.compiles = training_model is not model
+        self.training_model = ranks.wrap(training_model)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -74,14 +76,17 @@ class Trainer:
             with self.clock.paused() as progress.seconds:
                 if self.evaluate({}):
                     self.save(improved=True)
-        logged_at = (progress.step, self.clock.seconds())
+        first = progress.step
+        speed = Speed(self.tokens_per_step, first, self.clock.seconds())
         bar = tqdm(
-            total=config.max_iters, initial=progress.step, unit="step", dynamic_ncols=True,
+            total=config.max_iters, initial=progress.step, dynamic_ncols=True, bar_format=BAR,
             mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
         )  # fmt: skip
         while progress.step < config.max_iters:
             rate, ladders, stopping = self.step(stop)
             bar.update()
+            if self.compiles and progress.step == first + 1:
+                speed.restart(progress.step, self.clock.seconds())
             logging, evaluating, saving = map(
                 self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
             )
@@ -89,10 +94,9 @@ class Trainer:
                 values = self.look(rate)
             if logging:
                 now = self.clock.seconds()
-                speed = (progress.step - logged_at[0]) * self.tokens_per_step / (now - logged_at[1])
-                logged_at = (progress.step, now)
-                self.report.training(values, now, speed)
-                bar.set_postfix_str(f"loss {values['loss']:.3f}, {speed:,.0f} tokens/s", refresh=False)
+                self.report.training(values, now, speed.read(progress.step, now))
+                told = speed.told(config.max_iters - progress.step)
+                bar.set_postfix_str(f"loss {values['loss']:.3f}{told}", refresh=False)
             if stopping:
                 # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                 with self.clock.paused() as progress.seconds:

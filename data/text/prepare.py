@@ -1,12 +1,15 @@
 """Prepares any text: local files, or a data set of the Hugging Face hub by name.
 
     python data/text/prepare.py --input=books/*.txt,more.jsonl --out=data/text/books
+    python data/text/prepare.py --input=book.txt --out=data/text/book --split=contiguous --val_fraction=0.1
     python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
 
 Files are .txt, .jsonl, .json (a list of objects, or one object per line), .csv and .parquet. All but
 Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator
 splits it; line endings are read as \\n. In the other formats each row is a document, and --field names the
-column with its text. Files are streamed: only a few documents per worker are in memory.
+column with its text. Documents stay whole, and a hash of its text decides the split of each. One document
+alone needs --split=contiguous: the end of each document, from a start of a line on if there is one near, is
+validation. Files are streamed: only a few documents per worker are in memory.
 """
 
 import hashlib
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
@@ -36,7 +40,8 @@ class PrepareConfig:
     max_expansion: int = MAX_EXPANSION  # refuse a compressed file that gives so many times its size in text
     max_docs: int | None = None  # stop after so many documents
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
-    val_fraction: float = 0.01  # share of the documents kept for validation
+    split: Literal["documents", "contiguous"] = "documents"  # contiguous: the end of each is validation
+    val_fraction: float = 0.01  # share of the documents, or of each document, kept for validation
     workers: int = os.cpu_count() or 1  # processes that encode
     hub_config: str | None = None  # the configuration of a data set of the hub that has several
     hub_split: str = "train"  # the split of a data set of the hub; train and val are cut from it
@@ -56,11 +61,12 @@ class PrepareConfig:
 
 def main(config: PrepareConfig) -> None:
     documents, source = open_source(config)
+    options = {"contiguous": config.split == "contiguous", "scan": "files" in source}
     if config.max_docs is None:
-        binary.run(config, documents, source)
+        binary.run(config, documents, source, **options)
     else:
         source["max_docs"] = config.max_docs
-        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source)
+        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source, **options)
 
 
 def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], dict]:

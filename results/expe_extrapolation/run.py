@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-from evaluation.extrapolation import draw  # noqa: E402
+import picture  # noqa: E402
+from evaluation.figure import extrapolation  # noqa: E402
 from markdown_table import table  # noqa: E402
 
 ARMS = {name: {"position": name} for name in ("learned", "sinusoidal", "rope", "expe", "exqpe")}
@@ -115,7 +116,8 @@ def show(measured: list[dict], out: Path):
             row[f"{128 * factor:,}"] = f"{statistics.mean(rise):+.3f}{spread}" if rise else "refused"
         rises.append(row)
     print(f"\n{table(rises)}\n\n{measured[0]['models'][-1]['results']['tokens']:,} tokens measured")
-    draw({model: mean(results) for model, results in by_model.items()}, out / "losses.png")
+    figure = extrapolation({model: mean(results) for model, results in by_model.items()})
+    picture.write(figure, out / "losses.png", own=True)
     print(f"picture: {out / 'losses.png'}")
 
 

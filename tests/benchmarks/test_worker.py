@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from benchmarks.worker import BenchError, Worker, quartiles
+from benchmarks.worker import BenchError, Worker
 
 CPU = torch.device("cpu")
 
@@ -33,8 +33,3 @@ def test_a_process_that_fails_is_named():
         assert worker.ask("sections") == ["one"]
         assert worker.ask("time", "one", 0.0) > 0
     assert not worker.process.is_alive()
-
-
-def test_quartiles():
-    assert quartiles([3.0]) == (3, 3, 3)
-    assert quartiles([5.0, 1.0, 2.0, 3.0, 4.0]) == (2, 3, 4)

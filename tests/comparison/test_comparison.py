@@ -1,10 +1,8 @@
 """Arms of several seeds, their table, their curves, and what else differs; on logs that the test writes."""
 
 import csv
-import dataclasses
 import io
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -15,46 +13,14 @@ import scipy.stats
 
 from architecture import model_config
 from compare import main
-from comparison import figure, table
+from comparison import table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
 from model import flops_per_token, parameter_counts
-from training.config import TrainConfig
-from training.log import Log, RunFolderError
+from training.log import RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = {
-    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "vocab_size": 257, "dataset": "data/a",
-    "batch_size": 4, "gradient_accumulation_steps": 2, "max_iters": 20, "eval_interval": 10,
-}  # fmt: skip
-
-
-@pytest.fixture
-def write(tmp_path):
-    """write("name", [loss at step 0, 10, ...], rate=..., clamped=[...], **config) -> a run folder."""
-
-    def make(name, losses, rate=1000.0, clamped=(), **config):
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
-        config = TrainConfig(**{**KEYS, "out_dir": str(folder), **config})
-        (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
-        log = Log(folder, 0)
-        per_step = config.batch_size * config.gradient_accumulation_steps * config.block_size
-        for number, loss in enumerate(losses):
-            at = {"step": 10 * number, "tokens": 10 * number * per_step, "seconds": 60.0 * number}
-            if number:
-                speed = rate if number > 1 else 1.0  # the compiler is in the first one
-                log.add({**at, "loss": loss, "tokens_per_second": speed})
-            ladders = {f"blocks.{i}.ffn": {"clamped": share} for i, share in enumerate(clamped)}
-            log.add(
-                {**at, "val_loss": loss, "val_bits_per_byte": loss / 2}
-                | ({"ladders": ladders} if ladders else {})
-            )
-        log.close()
-        return folder
-
-    return make
 
 
 def cells(text):
@@ -199,42 +165,6 @@ def test_what_is_an_arm(write):
     assert [arm.name for arm in found] == [str(one), str(again), str(other)]
 
 
-@pytest.mark.parametrize("against", ["steps", "tokens", "flops", "hours"])
-def test_the_curve_and_its_band(write, against):
-    folders = [write("f_1", [5.0, 2.0, 1.0], seed=1), write("f_2", [5.0, 3.0, math.nan], seed=2)]
-    (arm,) = arms(read_runs([str(f) for f in folders]))
-    tokens = 10 * 4 * 2 * 32
-    flops = 3 * flops_per_token(model_config(arm.config))
-    place = {"steps": 10, "tokens": tokens / 1e6, "flops": tokens * flops / 1e15, "hours": 1 / 60}[against]
-    # where a seed's loss is not finite there is no mean
-    assert figure.curve(arm, against) == [
-        (0.0, 5.0, 0.0),
-        (pytest.approx(place), 2.5, pytest.approx(statistics.stdev([2.0, 3.0]))),
-    ]
-
-
-def test_the_picture_has_a_line_for_each_arm_and_a_band_for_seeds(write, tmp_path, monkeypatch):
-    from matplotlib import figure as drawing
-
-    made = []
-    monkeypatch.setattr(
-        drawing.Figure, "savefig", lambda self, file, **options: (made.append(self), file.write(b"png"))
-    )
-    folders = [write(f"f_{s}", [5.0, 2.0 + s], seed=s) for s in (1, 2)] + [
-        write("g", [5.0, 3.0], dropout=0.1)
-    ]
-    figure.draw(arms(read_runs([str(f) for f in folders])), "steps", tmp_path / "a.png")
-    (axes,) = made[-1].axes
-    assert [line.get_label() for line in axes.lines] == ["f (2 seeds)", "g"]
-    assert axes.lines[0].get_ydata().tolist() == [5.0, 3.5]
-    (band,) = axes.collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    deviation = statistics.stdev([3.0, 4.0])
-    assert heights.min() == pytest.approx(3.5 - deviation)
-    assert axes.get_xlabel() == "steps"
-    assert (tmp_path / "a.png").read_bytes() == b"png"
-
-
 def test_keys_outside_the_study(write):
     folders = [
         write("a", [5.0, 2.0], learning_rate=1e-3, min_lr=1e-4),
@@ -254,6 +184,46 @@ def test_keys_outside_the_study(write):
         "also differs: weight_decay = 0.1, but 0.0 in c",
         "the arms differ in more than learning_rate: their losses may differ because of weight_decay",
     ]
+
+
+def test_keys_that_a_model_does_not_read_are_no_difference(write):
+    """Between dense models and ladders of several depths, and between schedules and optimizers."""
+    ladders = {"ffn": "cffn_gated", "dyadic": True}
+
+    def lines(*named, study=()):
+        folders = [
+            write(f"{'-'.join(name for name, _ in named)}/{name}", [5.0, 4.0, 2.0], **keys)
+            for name, keys in named
+        ]
+        return differences(arms(read_runs([str(f) for f in folders])), [*study])
+
+    dense, other = ("dense", {"cf_depth": 1}), ("mqa", {"n_kv_head": 1, "rope_base": 500.0})
+    deep = ("deep", {**ladders, "cf_depth": 5, "dyadic_iters": 20, "decay_ladders": True})
+    flat = ("flat", {**ladders, "cf_depth": 1})
+    assert lines(dense, other) == ["differs: n_kv_head = None, 1"]
+    assert lines(dense, deep) == ["differs: ffn = 'mlp', 'cffn_gated'"]
+    assert lines(dense, deep, flat) == [
+        "differs: cf_depth = 5 in deep; 1 in flat",
+        "differs: decay_ladders = True in deep; False in flat",
+        "differs: ffn = 'cffn_gated', but 'mlp' in dense",
+    ]
+    assert lines(deep, ("off", {**deep[1], "dyadic": False}), study=["dyadic"]) == [
+        "under study: dyadic = True, False"
+    ]
+    shorter = ("shorter", {**deep[1], "dyadic_iters": 10})
+    assert lines(deep, shorter) == ["differs: dyadic_iters = None, 10"]
+    adamw, muon = ("adamw", {}), ("muon", {"optimizer": "muon", "muon_learning_rate": 0.01})
+    assert lines(adamw, muon) == ["differs: optimizer = 'adamw', 'muon'"]
+
+
+def test_a_key_is_named_once(write):
+    folders = [write(name, [5.0, 4.0, 2.0], **keys) for name, keys in (
+        ("a", {}), ("b", {"dropout": 0.1}), ("c", {"weight_decay": 0.0}),
+    )]  # fmt: skip
+    found = arms(read_runs([str(f) for f in folders]))
+    assert differences(found, ["dropout", "dropout"])[-1] == (
+        "the arms differ in more than dropout: their losses may differ because of weight_decay"
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,21 +288,18 @@ def test_files(write, tmp_path, capsys):
 
 def test_no_file_of_somebody_else_is_replaced(write, tmp_path, capsys):
     folder = write("f", [5.0, 2.0])
-    mine = {name: tmp_path / name for name in ("notes.md", "data.csv", "x.png")}
+    mine = {name: tmp_path / name for name in ("notes.md", "data.csv")}
     for path in mine.values():
         path.write_text("# mine")
     with pytest.raises(SystemExit):
         main(
             [
                 str(folder),
-                *(
-                    f"--{key}={path}"
-                    for key, path in zip(("markdown", "csv", "plot"), mine.values(), strict=True)
-                ),
+                *(f"--{key}={path}" for key, path in zip(("markdown", "csv"), mine.values(), strict=True)),
             ]
         )
     said = capsys.readouterr().err
-    assert said.count("exists and is none of compare.py's") == 3
+    assert said.count("exists and is none of compare.py's") == 2
     assert {path.read_text() for path in mine.values()} == {"# mine"}
 
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError, binary, encoding
+from data import DataError, binary, encoding, splits
 from data.loader import Dataset
 from data.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
 
@@ -53,7 +54,7 @@ def test_round_trip_and_counts(tmp_path, tokenizer):
     assert os.listdir(out.parent) == ["one"]
     kept = [valid_unicode(text) for text in DOCUMENTS + ODD if text.strip()]
     for split in ("train", "val"):
-        expected = [text for text in kept if encoding.in_validation(text, 0.1) == (split == "val")]
+        expected = [text for text in kept if splits.in_validation(text, 0.1) == (split == "val")]
         assert read_back(out, split) == expected
         count = meta["splits"][split]
         dataset = Dataset(out, split, 1, vocab_size=meta["vocab_size"])
@@ -74,7 +75,7 @@ def test_split_follows_the_text_alone(tmp_path):
     prepare(tmp_path / "two", DOCUMENTS[::-1] + DOCUMENTS)
     for split in ("train", "val"):
         assert set(read_back(tmp_path / "one", split)) == set(read_back(tmp_path / "two", split))
-    in_both = [[text for text in DOCUMENTS if encoding.in_validation(text, f)] for f in (0.05, 0.2)]
+    in_both = [[text for text in DOCUMENTS if splits.in_validation(text, f)] for f in (0.05, 0.2)]
     assert set(in_both[0]) < set(in_both[1])
 
 
@@ -140,7 +141,7 @@ def test_tokens_are_counted_with_the_tokenizer(tmp_path):
 
 def test_bpe_learns_from_the_training_split_only(tmp_path):
     prepare(tmp_path / "set", DOCUMENTS, "bpe:300")
-    training = [text for text in DOCUMENTS if not encoding.in_validation(text, 0.1)]
+    training = [text for text in DOCUMENTS if not splits.in_validation(text, 0.1)]
     expected = BpeTokenizer.train(training, 300)
     assert Dataset(tmp_path / "set", "val", 1).tokenizer().hash == expected.hash
     assert expected.hash != BpeTokenizer.train(DOCUMENTS[:50], 300).hash
@@ -169,7 +170,7 @@ def test_batches_in_flight_are_bounded(monkeypatch):
             taken += 1
             yield f"{i}" * 1000
 
-    encoded = encoding.encode_documents(counted(), BytesTokenizer(), encoding.Choice(0.1), 2)
+    encoded = encoding.encode_documents(counted(), BytesTokenizer(), splits.Choice(0.1), 2)
     for i in range(20):
         next(encoded)
         assert taken <= i + 1 + 2 * 2 + 1
@@ -245,7 +246,7 @@ def test_finished_folders_are_kept(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"documents": ["one document"]}, "one document only, .* cut it with --separator"),
+        ({"documents": ["one document"]}, "one document only, .* --split=contiguous.* --separator"),
         ({"documents": ["a", "b"], "val_fraction": 1e-9}, r"val split: raise --val_fraction, to 0\.5 say"),
         ({"documents": ["a", "b"], "val_fraction": 0.999999}, "train split: lower --val_fraction"),
         ({"documents": []}, "no document with any text"),
@@ -365,3 +366,12 @@ def test_killed_while_writing(tmp_path):
     prepare(out)
     assert os.listdir(out.parent) == ["one"]
     assert set(files_of(out)) == {"train.bin", "val.bin", "token_bytes.npy", "meta.json"}
+
+
+def test_a_vocabulary_that_the_text_does_not_give(tmp_path):
+    """Refused, with the size that it does give, which is then reached."""
+    with pytest.raises(DataError, match=r"bpe:700: the training text gives \d+ tokens only") as caught:
+        prepare(tmp_path / "bpe700", tokenizer="bpe:700")
+    assert os.listdir(tmp_path) == []
+    reached = re.search(r"--tokenizer=(bpe:(\d+))", str(caught.value))
+    assert prepare(tmp_path / "set", tokenizer=reached[1])["vocab_size"] == int(reached[2]) < 700

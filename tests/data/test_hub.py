@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data import DataError, binary, encoding, hub
+from data import DataError, binary, encoding, hub, splits
 from tests.data.prepare_scripts import write_parquet
 
 pytest.importorskip("datasets")
@@ -294,7 +294,7 @@ def test_the_token_budget(tmp_path, monkeypatch):
     while total < 700:
         text = documents[read]
         read += 1
-        if text and not encoding.in_validation(text, 0.2):
+        if text and not splits.in_validation(text, 0.2):
             total += len(text) + 1
     contents = set()
     for batch in (1, 50, 1000, 10**6):

@@ -179,12 +179,14 @@ def test_wide_vocabulary(tmp_path):
 
 
 def test_missing_folder_names_the_command(tmp_path):
-    with pytest.raises(DataError, match=r"run: python data/text/prepare.py --input=FILES --out="):
+    texts = r"prepare it with\n  python data/text/prepare.py --input=FILES --out="
+    with pytest.raises(DataError, match=texts):
         Dataset(tmp_path / "nothing", "train", BLOCK)
     (tmp_path / "prepare.py").touch()
-    with pytest.raises(DataError, match=f"run: python {tmp_path}/prepare.py --out="):
+    with pytest.raises(DataError, match=f"\n  python {tmp_path}/prepare.py --out={tmp_path}/nothing\n"):
         Dataset(tmp_path / "nothing", "train", BLOCK)
-    with pytest.raises(DataError, match=f"run: python {tmp_path}/prepare.py, with the options"):
+    command = f"\n  python {tmp_path}/prepare.py --out={tmp_path} --sources=source\n"
+    with pytest.raises(DataError, match=command):
         Dataset(tmp_path / "source" / "nothing", "train", BLOCK)
 
 

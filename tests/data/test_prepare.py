@@ -235,7 +235,7 @@ def command_line(script, *arguments):
 
 def test_command_line(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl")
-    keys = (f"--out={tmp_path / 'set'}", "--tokenizer=bpe:300", "--val_fraction=0.2")
+    keys = (f"--out={tmp_path / 'set'}", "--tokenizer=bpe:280", "--val_fraction=0.2")
     done = command_line("text", f"--input={path}", *keys)
     assert done.returncode == 0, done.stderr
     assert "bytes per token" in done.stdout

@@ -3,6 +3,7 @@
 import json
 import pickle
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from data import DataError, gpt2, packages
 from data.tokenizer import (
+    END_OF_TEXT,
     GPT2_SPLIT,
     BpeTokenizer,
     BytesTokenizer,
@@ -19,6 +21,7 @@ from data.tokenizer import (
     parse_tokenizer_name,
     valid_unicode,
 )
+from training.hugging_face_tokenizer import tokenizer_files
 
 TEXT = [
     "the continued fraction of a number, the fraction of a fraction",
@@ -85,6 +88,23 @@ def test_saved_and_rebuilt(tokenizer):
 def test_unknown_saved_kind():
     with pytest.raises(DataError, match="kind 'words'"):
         from_json({"kind": "words", "hash": ""})
+
+
+def test_transformers_reads_the_same_tokens(tokenizer, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    for name, content in tokenizer_files(tokenizer, 64).items():
+        (tmp_path / name).write_text(content)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for text in [*TEXT, "", TRICKY[-1], "we'll  x\n\n\t 1234 .. ", "日本語 ü", readme]:
+        assert theirs(text)["input_ids"] == tokenizer.encode(text)
+        assert theirs.decode(tokenizer.encode(text)) == text
+    assert theirs("a" + END_OF_TEXT)["input_ids"][-1] == tokenizer.end_of_text
+    ends = (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id)
+    assert ends == 3 * (tokenizer.end_of_text,)
+    assert len(theirs) == tokenizer.vocab_size
+    assert (theirs.model_max_length, theirs.padding_side) == (64, "left")
 
 
 def test_gpt2_is_gpt2(gpt2_tokenizer):

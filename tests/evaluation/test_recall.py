@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from data.tokenizer import BpeTokenizer, BytesTokenizer
 from evaluation import EvaluationError
 from evaluation.perplexity import perplexity, windows
 from evaluation.recall import LONGEST, check_comparable, recall, repeats
@@ -71,11 +72,13 @@ def test_lengths_that_no_token_has(loaded):
 
 
 def test_one_tokenizer():
+    tokenizers = BytesTokenizer(), BytesTokenizer(), BpeTokenizer.train(["ab ab ab"], 258)
     models = [
-        SimpleNamespace(name=name, tokenizer=SimpleNamespace(kind="bpe", hash=key * 64))
-        for name, key in (("one", "a"), ("two", "a"), ("three", "b"))
+        SimpleNamespace(name=name, tokenizer=tokenizer)
+        for name, tokenizer in zip(("one", "two", "three"), tokenizers, strict=True)
     ]
     check_comparable(models[:2])
     with pytest.raises(EvaluationError) as error:
         check_comparable(models)
-    assert "several tokenizers (two: bpe, aaaaaaaaaaaa; three: bpe, bbbbbbbbbbbb)" in str(error.value)
+    told = f"(one: bytes, 257 tokens, {tokenizers[0].hash[:8]}; three: bpe, 258 tokens, "
+    assert f"different tokenizers {told}" in str(error.value)

@@ -6,7 +6,7 @@ import pytest
 from data import DataError, binary
 from data.tokenizer import BytesTokenizer
 from evaluation import EvaluationError
-from evaluation.texts import NAMED, open_text
+from evaluation.texts import NAMED, Documents, open_text
 from tests.data.prepare_scripts import write_parquet
 
 
@@ -117,15 +117,60 @@ def test_prepared_data(tmp_path):
         open_text(str(out), split="test")
 
 
-def test_another_tokenizer_is_refused(tmp_path):
-    tokenizer = BytesTokenizer()
-    binary.prepare(
-        lambda: iter(["a b c " * 9] * 9 + ["d e f"] * 9), {}, "bpe:270", tmp_path / "bpe", 0.4, workers=1
-    )
-    with pytest.raises(
-        EvaluationError, match=r"encoded with another tokenizer.*prepare the text with the model's"
-    ):
-        open_text(str(tmp_path / "bpe")).streams(tokenizer)
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The same documents, prepared for bytes and for a BPE some of whose tokens end within a character."""
+    texts = [f"déjà vu {i} €{i % 7} 𝄞 " * (1 + i % 4) for i in range(60)]
+    folder = tmp_path_factory.mktemp("prepared")
+    for name in ("bytes", "bpe:270"):
+        binary.prepare(lambda: iter(texts), {}, name, folder / name, 0.4, workers=1)
+    return {name: open_text(str(folder / name)) for name in ("bytes", "bpe:270")}
+
+
+@pytest.mark.parametrize("join", ["end_of_text", "separate"])
+@pytest.mark.parametrize("max_tokens", [None, 1, 70, 10**6])
+def test_for_another_tokenizer_prepared_text_is_decoded(prepared, join, max_tokens):
+    """It then is what preparing the same documents with that tokenizer gives."""
+    for one, other in (("bytes", "bpe:270"), ("bpe:270", "bytes")):
+        tokenizer = prepared[one].dataset.tokenizer()
+        expected, found = (prepared[p].streams(tokenizer, join, max_tokens) for p in (one, other))
+        assert len(found) == len(expected)
+        for stream, expected_stream in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(stream, expected_stream)
+    with pytest.raises(EvaluationError, match="is encoded already"):
+        prepared["bpe:270"].streams(BytesTokenizer(), "space")
+
+
+def test_prepared_text_that_cannot_be_decoded(prepared, monkeypatch):
+    text = prepared["bytes"]
+    monkeypatch.setattr(text.dataset, "tokens", np.array([0xE2, 0x82, 256], dtype=np.uint16))
+    with pytest.raises(EvaluationError, match=r"not UTF-8.*give the text itself"):
+        text.streams(prepared["bpe:270"].dataset.tokenizer())
+
+
+def text_of(tokenizer, streams):
+    return [tokenizer.decode_bytes(stream) for stream in streams]
+
+
+@pytest.mark.parametrize("join", ["blank_line", "space", "end_of_text", "separate"])
+def test_a_limit_in_bytes_is_the_same_text_for_every_tokenizer(prepared, join, monkeypatch):
+    """The longest beginning of whole characters; of prepared text, of whole tokens of the data set."""
+    monkeypatch.setattr("evaluation.texts.PORTION", 7)
+    tokenizers = [text.dataset.tokenizer() for text in prepared.values()]
+    documents = ["aé€", "", "𝄞b", "c" * 9 + "é"]
+    texts = [Documents("two", "end_of_text", None, {}, documents)]
+    texts += prepared.values() if join in ("end_of_text", "separate") else []
+    for text in texts:
+        whole = b"".join(text_of(tokenizers[0], text.streams(tokenizers[0], join)))
+        for limit in (*range(1, 40), 10**6):
+            one, other = (text_of(t, text.streams(t, join, max_bytes=limit)) for t in tokenizers)
+            assert one == other
+            found = b"".join(one)
+            found.decode()
+            assert whole.startswith(found)
+            assert limit - 12 < len(found) <= limit or found == whole
+            if text is texts[0] or text is prepared["bytes"]:
+                assert len(found) == len(whole[:limit].decode(errors="ignore").encode())
 
 
 def test_a_prepared_text_that_is_damaged(tmp_path):

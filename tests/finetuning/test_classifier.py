@@ -56,8 +56,8 @@ def test_the_head_reads_the_last_token(build):
     tokens, lengths, labels = padded(inputs, np.array([2, 0]), 5, 17)
     logits = classifier(tokens, lengths)
     for row, tokens_alone, length in zip(logits, tokens, lengths, strict=True):
-        stream = model._residual_stream(tokens_alone[None, :length])
-        expected = classifier.classes.weight @ model.norm(stream)[0, -1]
+        h = model.hidden(tokens_alone[None, :length])
+        expected = classifier.classes.weight @ h[0, -1]
         torch.testing.assert_close(row, expected, atol=1e-5, rtol=1e-4)
     expected = -sum(logits.log_softmax(-1)[i, label] for i, label in enumerate(labels))
     torch.testing.assert_close(classifier(tokens, lengths, labels), expected)

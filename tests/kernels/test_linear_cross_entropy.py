@@ -5,7 +5,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernels.linear_cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_naive
+from kernels.linear_cross_entropy import (
+    IGNORED,
+    adds_to_wider,
+    linear_cross_entropy,
+    linear_cross_entropy_naive,
+)
 
 
 def example(rows, width, vocabulary, columns, dtype=torch.float32, ignored=0):
@@ -138,6 +143,25 @@ def test_compiles_in_one_graph(kind):
         found, loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, 37), strict=True
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_are_added_in_float32(dtype):
+    a, b, total = torch.randn(7, 5).to(dtype), torch.randn(7, 3).to(dtype), torch.randn(5, 3)
+    expected = total + (a.T @ b).float()
+    torch.ops.cofrgenet.add_product(total, a, b)
+    torch.testing.assert_close(total, expected)
+
+
+def test_a_device_that_cannot_add_to_a_wider_matrix_is_found_out():
+    cpu = torch.device("cpu")
+    try:
+        one, total = torch.ones(16, 16, dtype=torch.bfloat16), torch.ones(16, 16)
+        torch.addmm(total, one, one, out_dtype=torch.float32, out=total)
+        able = True
+    except NotImplementedError:
+        able = False
+    assert adds_to_wider(cpu, torch.bfloat16) == able
 
 
 def test_differentiable_once():

@@ -113,7 +113,8 @@ def bench(path, **seconds):
 
 def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(study.figure, "draw", lambda arms, against, path: drawn.update({against: arms}))
+    monkeypatch.setattr(study.figure, "draw", lambda arms, against: drawn.update({against: arms}))
+    monkeypatch.setattr(study.picture, "write", lambda *_, **__: None)
     losses = {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0}
     rows = write(tmp_path / "all.csv", losses)
     times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
@@ -236,7 +237,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     other = {"joined": str(joined), "seeds": [1, 2], "only": ["dense+rope"]}
     assert small(**other | {"out": str(tmp_path / "two"), "dry_run": True}) == 0
     assert not here
-    assert "1 runs are in" in capsys.readouterr().out
+    assert "1 joined run in" in capsys.readouterr().out
     assert small(**other | {"out": str(tmp_path / "two")}) == 0
     assert len(here) == 1
     rows = cells(capsys.readouterr().out)

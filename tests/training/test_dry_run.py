@@ -1,5 +1,6 @@
 """--dry_run=True: true figures, nothing allocated, nothing written."""
 
+import dataclasses
 import re
 import resource
 
@@ -7,8 +8,10 @@ import pytest
 import torch
 
 from architecture import ModelConfig
+from layers import FFN
 from model import GPT, flops_per_token
 from train import main
+from training import dry_run
 from training.dry_run import memory_estimate
 from training.optimizer import muon
 
@@ -44,6 +47,53 @@ def test_activations_cover_what_autograd_keeps(tiny, keys):
     (estimate,) = estimate.values()
     assert sum(kept.values()) < estimate < 2.5 * sum(kept.values())
     assert loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("keys", "batch_size", "dtype", "checkpointing"),
+    [
+        ({}, 2, "float32", False),
+        (
+            {"position": "expe", "vocab_size": 5000},
+            1,
+            "float32",
+            True,
+        ),  # the embedding's gradient is fullest
+        ({"bias": True, "position": "rope"}, 6, "bfloat16", True),
+        ({"attention": "cattn_m", "ffn": "cffn_added"}, 2, "bfloat16", False),
+        ({"attention": "cattn_relative", "ffn": "cffn_gated"}, 6, "bfloat16", True),
+        ({"attention": "bigbird", "vocab_size": 5000, "block_size": 16}, 1, "float32", True),  # buffers
+    ],
+)
+def test_a_few_blocks_tell_the_memory_of_many(tiny, keys, batch_size, dtype, checkpointing):
+    """The same number as that of a pass through all blocks, to the byte."""
+    config = tiny(n_layer=6, n_embd=48, **keys)
+    whole = dry_run._peaks(config, batch_size, dtype, checkpointing)[-1]
+    whole += sum(buffer.nbytes for buffer in GPT(config).buffers())
+    optimizer = "adamw" if checkpointing else "muon"
+    estimate = memory_estimate(config, batch_size, dtype, checkpointing, optimizer)
+    assert estimate["activations"] == whole
+
+
+def test_blocks_that_are_not_equal_are_all_counted(tiny, monkeypatch):
+    """A feed-forward layer that is wider in every fourth block."""
+
+    class Wider(FFN["mlp"]):
+        blocks = 0
+
+        def __init__(self, config):
+            Wider.blocks += 1
+            width = 200 if Wider.blocks % 4 == 0 else 50
+            super().__init__(dataclasses.replace(config, ffn_hidden=width))
+
+    monkeypatch.setitem(FFN, "mlp", Wider)
+    counted = []
+    real = dry_run._peaks
+    monkeypatch.setattr(
+        dry_run, "_peaks", lambda config, *rest: counted.append(config) or real(config, *rest)
+    )
+    assert dry_run._activations(tiny(n_layer=8), 2, "float32", False) > 0
+    assert [config.n_layer for config in counted] == [8]
 
 
 def test_muon_holds_one_moment_of_its_matrices(tiny):

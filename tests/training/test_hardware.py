@@ -125,30 +125,3 @@ def test_memory_that_was_freed_is_kept():
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, check=True, timeout=120)
-
-
-def compiler_that(folder, does, monkeypatch):
-    """The compiler of PyTorch's choice is a script."""
-    path = folder / "c++"
-    path.write_text(f"#!/bin/sh\n{does}\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("CXX", str(path))
-
-
-@pytest.mark.parametrize(
-    ("does", "said"),
-    [
-        ("echo \"c++: cannot execute 'as'\" >&2; exit 1", "says \"c++: cannot execute 'as'\""),
-        ("exit 3", "says 'status 3'"),
-    ],
-)
-def test_a_compiler_that_lacks_a_program_is_missing(tmp_path, monkeypatch, does, said):
-    compiler_that(tmp_path, does, monkeypatch)
-    assert f"a C++ compiler that works: {tmp_path}/c++ {said}" in hardware.missing_for_compile()
-
-
-def test_a_compiler_that_works_and_one_that_is_not_there(tmp_path, monkeypatch):
-    compiler_that(tmp_path, "exit 0", monkeypatch)
-    assert not any("C++" in what for what in hardware.missing_for_compile())
-    monkeypatch.setenv("CXX", str(tmp_path / "gone"))
-    assert any(f"a C++ compiler: there is no {tmp_path}/gone" in w for w in hardware.missing_for_compile())

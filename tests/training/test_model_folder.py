@@ -51,7 +51,9 @@ def test_a_damaged_list_of_checksums(folder, content):
 
 def test_sums_of_shards_and_of_other_files(folder):
     """Several files of weights, in the two notations of sha256sum; other lines are not looked at."""
-    digest = (folder / "SHA256SUMS").read_text().split()[0]
+    sums = dict(reversed(line.split()) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert sums.keys() == {"config.json", "tokenizer.json", "model.safetensors"}
+    digest = sums["model.safetensors"]
     (folder / "model.safetensors").rename(folder / "shard.safetensors")
     (folder / model_folder.INDEX).write_text(json.dumps({"weight_map": {"w": "shard.safetensors"}}))
     (folder / "SHA256SUMS").write_text(f"{'0' * 64}  README.md\n{digest} *shard.safetensors\n")

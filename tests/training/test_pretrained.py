@@ -1,11 +1,13 @@
 """Models in and out: parity with transformers both ways, refusals, export.py. No hub."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import export
 import sample
@@ -46,7 +48,7 @@ def test_parity_both_ways(name, tmp_path):
     torch.testing.assert_close(ours(tokens()), expected, atol=1e-4, rtol=0)
     assert ours.embedding.weight[101:].count_nonzero() == 0
 
-    assert pretrained.export(source, tmp_path / "again")
+    assert pretrained.export(source, tmp_path / "again").packages is None
     kind = transformers.AutoModelForCausalLM
     again = kind.from_pretrained(tmp_path / "again").eval()
     torch.testing.assert_close(again(tokens()).logits, expected, atol=1e-4, rtol=0)
@@ -77,7 +79,7 @@ def test_our_llama_in_transformers(build, tmp_path, keys):
 
 def check_export(model, tmp_path):
     source = pretrained.Source(tmp_path / "model", model.config, model.state_dict)
-    assert pretrained.export(source, tmp_path / "out")
+    assert pretrained.export(source, tmp_path / "out").packages is None
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     given = torch.arange(34).reshape(2, 17)
     torch.testing.assert_close(theirs(given).logits, model.eval()(given), atol=1e-4, rtol=0)
@@ -100,8 +102,6 @@ def test_shards_half_floats_and_old_layouts(config, tmp_path):
 
 
 def test_files_of_the_hub_lack_the_prefix_and_hold_masks(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     theirs = drawn(gpt2())
     theirs.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
@@ -164,10 +164,24 @@ def test_refuses_what_is_no_model(tmp_path):
         pretrained.open_source(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(gpt2().to_dict()))
     with pytest.raises(CheckpointError, match="safetensors does not exist"):
-        pretrained.build(pretrained.open_source(str(tmp_path)))
+        pretrained.open_source(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(CheckpointError, match="damaged or no safetensors file"):
         pretrained.build(pretrained.open_source(str(tmp_path)))
+
+
+def test_a_config_json_without_weights(run, tmp_path):
+    """Of a run and of a model folder: the missing file is named, before anything else is read."""
+    folder, _ = run("whole", "--max_iters=2")
+    pretrained.export(pretrained.open_source(str(folder)), tmp_path / "exported")
+    config = tmp_path / "alone" / "config.json"
+    config.parent.mkdir()
+    missing = {folder: "ckpt with best.pt or step_", tmp_path / "exported": "model.safetensors"}
+    for made, file in missing.items():
+        config.write_bytes((made / "config.json").read_bytes())
+        with pytest.raises(CheckpointError, match="but no weights: ") as error:
+            pretrained.open_source(str(config.parent))
+        assert str(config.parent / file) in str(error.value)
 
 
 def test_without_network_the_hub_is_named(monkeypatch):
@@ -264,7 +278,7 @@ def test_the_vocabulary_of_a_folder(tmp_path):
     pretrained.check_tokenizer(source, trained)
     with pytest.raises(CheckpointError, match="another vocabulary"):
         pretrained.check_tokenizer(source, other)
-    assert pretrained.export(source, tmp_path / "out")
+    pretrained.export(source, tmp_path / "out")
     assert (tmp_path / "out" / "tokenizer.json").read_text() == trained.text
     (tmp_path / "tokenizer.json").write_text("{}")
     pretrained.check_tokenizer(source, other)
@@ -280,14 +294,23 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     folder, _ = run("run", "--max_iters=4", *keys)
     capsys.readouterr()
     export.main([str(folder), str(tmp_path / "out")])
-    assert ("for transformers, train.py" in capsys.readouterr().out) == (not keys)
+    said = capsys.readouterr().out
+    assert ("for transformers (GPT2LMHeadModel) and our scripts" in said) == (not keys)
+    assert ("trust_remote_code=True, where there are numpy, torch, transformers" in said) == bool(keys)
     kept = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kept == {"config.json", "model.safetensors", "SHA256SUMS", "data_tokenizer.json"}
+    code = {name for name in kept if name.endswith(".py") or name == "LICENSE"}
+    tokenizer = {"data_tokenizer.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    assert kept - code == {"config.json", "model.safetensors", "SHA256SUMS", *tokenizer}
+    assert bool(code) == bool(keys)
+    sums = (tmp_path / "out" / "SHA256SUMS").read_text().splitlines()
+    assert {line.split("  ")[1] for line in sums} == kept - {"SHA256SUMS"}
     # as readable as the files beside it
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
     if not keys:
         theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
         assert theirs.generation_config.eos_token_id == 256  # of bytes
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+        assert tokenizer("aé<|endoftext|>")["input_ids"] == [97, 0xC3, 0xA9, 256]
 
     def text(where):
         sample.main([str(where), "--max_new_tokens=20", "--temperature=0"])
@@ -296,6 +319,12 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     said = text(folder)
     assert said == text(tmp_path / "out")
     if keys:
+        weights = load_file(tmp_path / "out" / "model.safetensors")
+        earlier = {name.removeprefix("model."): weight for name, weight in weights.items()}
+        shutil.copytree(tmp_path / "out", tmp_path / "earlier")  # whose names had no prefix
+        (tmp_path / "earlier" / "SHA256SUMS").unlink()
+        save_file(earlier, tmp_path / "earlier" / "model.safetensors")
+        assert said == text(tmp_path / "earlier")
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         del config["model"]["cf_control"]  # as a version without that key wrote it
         (tmp_path / "out" / "config.json").write_text(json.dumps(config))
@@ -321,7 +350,7 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
 def test_refuses_other_versions_of_our_format(build, tmp_path):
     model = build(ffn="cffn_gated")
     source = pretrained.Source(tmp_path / "model", model.config, model.state_dict)
-    assert not pretrained.export(source, tmp_path / "out")
+    pretrained.export(source, tmp_path / "out")
     path = tmp_path / "out" / "config.json"
     content = json.loads(path.read_text())
     keys = content["model"]

@@ -1,11 +1,12 @@
 """What a run writes into its log."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from training import reporting
+from training import compilation, hardware, reporting
 
 
 def test_mfu_is_of_all_ranks(tiny):
@@ -18,3 +19,47 @@ def test_mfu_is_of_all_ranks(tiny):
             patch.setattr(reporting, "peak_flops", lambda name, dtype: 1e9)
             shares.append(reporting.Report.mfu(run, 100.0)["mfu"])
     assert shares[0] == pytest.approx(4 * shares[1])
+
+
+def test_the_speed_is_that_of_recent_steps():
+    speed = reporting.Speed(100, 5, 10.0)
+    assert speed.told(7) == ""
+    assert speed.read(5, 10.0) is None
+    speed.restart(6, 500.0)
+    assert speed.read(6, 500.0) is None
+    assert speed.read(8, 504.0) == 50
+    assert speed.told(90) == ", 50 tokens/s, 03:00 left"
+    assert speed.read(9, 505.0) == 100
+    speed.restart(10, 900.0)
+    assert speed.told(36) == ", 100 tokens/s, 00:36 left"
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_compilation_is_in_no_speed(run, monkeypatch, capsys, interval):
+    """Each step takes a second and the first one an hour more: it is in no record and not on the bar."""
+    now = [0.0]
+    monkeypatch.setattr(hardware.time, "perf_counter", lambda: now[0])
+
+    def compiled(model, *unused):
+        def call(*batch):
+            now[0] += 0.5 if now[0] else 3600.5  # of two micro-batches
+            return model(*batch)
+
+        return call
+
+    monkeypatch.setattr(compilation, "for_training", compiled)
+    _, records = run("a", "--max_iters=6", f"--log_interval={interval}", "--compile=True")
+    training = [record for record in records if "loss" in record]
+    assert training[-1]["seconds"] == pytest.approx(3606)
+    rates = [record["tokens_per_second"] for record in training if "tokens_per_second" in record]
+    assert len(rates) == len(training) - (interval == 1)
+    assert rates == pytest.approx([256.0] * len(rates))
+    bar = capsys.readouterr().err
+    assert re.search(r"6/6 steps \[\d\d:\d\d, loss [\d.]+, 256 tokens/s, 00:00 left\]", bar)
+    assert "step/s" not in bar
+    assert "s/step" not in bar
+
+
+def test_in_eager_mode_no_step_is_left_out(run):
+    _, records = run("a", "--max_iters=2", "--log_interval=1")
+    assert all("tokens_per_second" in record for record in records if "loss" in record)

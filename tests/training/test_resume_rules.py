@@ -102,7 +102,7 @@ def test_the_same_samples_in_other_micro_batches(run):
         ("n_embd=16", "n_embd was 32, now 16 (it makes another model)"),
         ("cf_pole=clamp", "cf_pole was 'positive', now 'clamp' (it makes another model)"),
         ("eval_tokens=320", "eval_tokens was 640, now 320 (the best validation loss so far is of other"),
-        ("max_iters=4", "max_iters=4, but 5 steps are done"),
+        ("max_iters=4", "max_iters=4, but the run has done 5 steps"),
         (
             "optimizer=muon",
             "optimizer was 'adamw', now 'muon' (the moments that were saved mean",

@@ -1,0 +1,250 @@
+"""The tables and the picture of a file of lines, on any machine."""
+
+from pathlib import Path
+
+import picture
+from benchmarks.gpu_plan import TITLES
+from benchmarks.lines import LinesError, key_of, read
+from benchmarks.report import PUBLISHED, millions, share
+from benchmarks.roofline import roofline
+from disk import write_whole
+from evaluation import published
+from markdown_table import table
+from training.hardware import peak_flops
+
+HEAD = "# Measured by launch/measure_gpu.py"
+KINDS = {"copy": None, "matrix product, bfloat16": "bfloat16", "matrix product, float32": "float32"}
+
+
+def write(path: Path) -> int:
+    """Writes the tables (.md) and the picture (.png) beside the lines, and prints the tables.
+
+    Returns 1 if a result failed, a kernel is wrong or a resumed run differs, else 0. Raises LinesError,
+    OSError.
+    """
+    lines = read(path)
+    if not lines:
+        raise LinesError(f"--lines={path} holds no result yet")
+    check_place(path)
+    text, drawn = report(lines), path.with_suffix(".png")
+    try:
+        if figure := roofline(lines):
+            picture.write(figure, drawn)
+            text += f"\n![kernels below their roofs]({drawn.name})\n"
+    except (ImportError, OSError) as error:
+        text += f"\nno picture: {error}\n"
+    write_whole(path.with_suffix(".md"), text)
+    print(f"\n{text}\n{path.with_suffix('.md')}", flush=True)
+    return int(any(went_wrong(line) for line in lines))
+
+
+def check_place(path: Path):
+    """Raises LinesError if a file that is no report of this script lies where the tables are to be."""
+    tables = path.with_suffix(".md")
+    if tables.exists() and not (tables.is_file() and tables.read_text(errors="replace").startswith(HEAD)):
+        raise LinesError(f"{tables} is no report of this script: move it away, or choose another --lines")
+
+
+def went_wrong(line: dict) -> bool:
+    return bool("error" in line or line.get("wrong") or not line.get("equal_to_the_bit", True))
+
+
+def report(lines: list[dict]) -> str:
+    """The Markdown of all tables."""
+    by_stage = {}
+    for line in lines:
+        by_stage.setdefault(line["stage"], []).append(line)
+    facts = ("device", "sizes", "python", "torch", "triton", "cores", "commit")
+    seen = {fact: dict.fromkeys(str(line.get(fact)) for line in lines) for fact in facts}
+    about = "; ".join(f"{fact} {', '.join(values)}" for fact, values in seen.items())
+    parts = [HEAD, about]
+    if any(line["sizes"] == "tiny" for line in lines):
+        parts.append("A trial with tiny sizes: it shows what is measured, and no figure means anything.")
+    found = Found(by_stage)
+    for stage, title in TITLES.items():
+        right = [line for line in by_stage.get(stage, []) if "error" not in line]
+        if right:
+            parts += [f"## {title}", *getattr(found, f"of_{stage}", found.of_training)(right)]
+    if failed := [line for line in lines if "error" in line]:
+        parts += ["## Failed", *(f"- {', '.join(key_of(line))}: {line['error']}" for line in failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+class Found:
+    """Makes the tables of each stage; by_stage: all lines."""
+
+    def __init__(self, by_stage: dict[str, list[dict]]):
+        self.by_stage = by_stage
+        self.limits = {line["item"]: line for line in by_stage.get("ceilings", []) if "error" not in line}
+        self.compiled = {
+            line["task"]: line["compile_seconds"]
+            for line in by_stage.get("compile", [])
+            if "compile_seconds" in line
+        }
+
+    def of_ceilings(self, lines):
+        rows = []
+        for line in lines:
+            dtype = KINDS.get(line["item"])
+            peak = dtype and peak_flops(line["device"].partition(",")[0], dtype)
+            flops = line.get("flops_per_second")
+            rows.append(
+                {
+                    "limit": line["item"],
+                    "ms": f"{1e3 * line['seconds']:,.3g}",
+                    "rate": f"{flops / 1e12:,.4g} TFLOP/s"
+                    if flops
+                    else f"{line['bytes_per_second'] / 1e9:,.5g} GB/s",
+                    "of the data sheet": share(flops, peak) if flops else "",
+                    "timed by": line["method"],
+                }
+            )
+        return [table(rows)]
+
+    def of_correct(self, lines):
+        """One row for each implementation of a kernel."""
+        rows, wrong = {}, []
+        for line in lines:
+            for form in {**line["distances"], **line["wrong"]}:
+                row = rows.setdefault((line["task"], form), [0, 0, 0.0])
+                row[0] += 1
+                row[1] += form in line["wrong"]
+                row[2] = max(row[2], line["distances"].get(form, 0.0))
+            wrong += [f"- {line['task']}, {line['item']}: {f}: {why}" for f, why in line["wrong"].items()]
+        shown = [
+            {
+                "kernel": task,
+                "implementation": form.rpartition(", ")[0],
+                "shapes": str(count),
+                "wrong": str(bad),
+                "largest distance": f"{distance:.1e}",
+            }
+            for (task, form), (count, bad, distance) in rows.items()
+        ]
+        text = "Distances of outputs and gradients from the oracle in float32, relative to their norm."
+        return [text, table(shown), *wrong]
+
+    def of_kernels(self, lines):
+        parts = ["Forward and backward. Speed-up: against the first row."]
+        for task in dict.fromkeys(line["task"] for line in lines):
+            these = [line for line in lines if line["task"] == task]
+            first = these[0]["seconds"]
+            unit = "GB/s" if these[0]["limit"] == "bytes" else "TFLOP/s"
+            rows = []
+            for line in these:
+                rate = line[line["limit"]] / line["seconds"] if line["same_function"] else None
+                limit = self.limit(line)
+                scale = 1e9 if line["limit"] == "bytes" else 1e12
+                low, high = line["quartiles"]
+                rows.append(
+                    {
+                        task: line["item"],
+                        "us": f"{1e6 * line['seconds']:,.1f}",
+                        "quartiles": f"{1e6 * low:,.1f} .. {1e6 * high:,.1f}",
+                        unit: "" if rate is None else f"{rate / scale:,.4g}",
+                        "of the limit": "" if rate is None else share(rate, limit),
+                        "speed-up": f"{first / line['seconds']:.2f}",
+                        "timed by": line["method"],
+                    }
+                )
+            parts += [f"{these[0]['what']}, {these[0]['settings']['dtype']}", table(rows)]
+        return parts
+
+    def limit(self, line) -> float | None:
+        """The measured upper limit of a kernel."""
+        if line["limit"] == "bytes":
+            return self.limits.get("copy", {}).get("bytes_per_second")
+        product = self.limits.get(f"matrix product, {line['settings']['dtype']}", {})
+        return product.get("flops_per_second")
+
+    def of_training(self, lines):
+        first, rows = lines[0], []
+        for line in lines:
+            tokens = line["settings"]["batch_size"] * line["settings"]["block_size"]
+            low, high = line["quartiles"]
+            compiled = self.compiled.get(f"{line['stage']}: {line['task']}")
+            speed_up = line["tokens_per_second"] / first["tokens_per_second"]
+            by_flops = first["flops_per_token"] / line["flops_per_token"]
+            rows.append(
+                {
+                    "model": line["task"],
+                    "parameters": f"{line['parameters']:,}",
+                    "MFLOPs/token": millions(line["flops_per_token"]),
+                    "tokens/s": f"{line['tokens_per_second']:,.0f}",
+                    "quartiles": f"{tokens / high:,.0f} .. {tokens / low:,.0f}",
+                    "peak GB": "" if line["peak_bytes"] is None else f"{line['peak_bytes'] / 1e9:,.3g}",
+                    "TFLOP/s": f"{line['flops_per_second'] / 1e12:,.3g}",
+                    "MFU": "" if line["mfu"] is None else f"{100 * line['mfu']:.1f} %",
+                    "speed-up": f"{speed_up:.2f}",
+                    "by FLOPs": f"{by_flops:.2f}",
+                    "of that": f"{speed_up / by_flops:.2f}",
+                    "first step s": f"{line['first_seconds']:,.1f}",
+                    "compiled before s": "" if compiled is None else f"{compiled:,.0f}",
+                }
+            )
+        return [described(first), table(rows)]
+
+    def of_decode(self, lines):
+        items = list(dict.fromkeys(line["item"] for line in lines))
+        rows = []
+        for task in dict.fromkeys(line["task"] for line in lines):
+            these = {line["item"]: line for line in lines if line["task"] == task}
+            one = next(iter(these.values()))
+            compiled = self.compiled.get(f"decode: {task}")
+            times = {i: f"{these[i]['microseconds']:,.0f}" if i in these else "" for i in items}
+            rows.append(
+                {
+                    "model": task,
+                    "parameters": f"{one['parameters']:,}",
+                    "cache bytes/token": f"{one['cache_bytes_per_token']:,}",
+                    **{f"{item} us": text for item, text in times.items()},
+                    "peak GB": "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 1e9:,.3g}",
+                    "compiled before s": "" if compiled is None else f"{compiled:,.0f}",
+                }
+            )
+        methods = "; ".join(f"{i}: {next(x['method'] for x in lines if x['item'] == i)}" for i in items)
+        papers = f"The CoFrGeNet papers: {PUBLISHED['infer']}"
+        ours = [described(lines[0]), table(rows), f"Timed by: {methods}"]
+        return [*ours, papers, table(published.times("infer"))]
+
+    def of_train(self, lines):
+        rows = [
+            {
+                "model": line["item"],
+                "steps": str(line["steps"]),
+                "tokens/s": f"{line['tokens_per_second']:,.0f}",
+                "killed after step": str(line["killed_after_step"]),
+                "resumed from step": str(line["resumed_from_step"]),
+                "losses equal to the bit": "yes" if line["equal_to_the_bit"] else "NO",
+                "first difference": str(line["first_difference"] or ""),
+                "largest difference": f"{line['largest_difference']:.2g}",
+                "last loss": f"{list(line['losses'].values())[-1]:.4f}",
+            }
+            for line in lines
+        ]
+        return [f"Tokens: {lines[0]['settings']['dataset']}", table(rows)]
+
+    def of_profile(self, lines):
+        parts = []
+        for line in lines:
+            rows = [
+                {
+                    "kernel": row["name"].replace("|", "/"),
+                    "calls": str(row["calls"]),
+                    "ms": f"{row['microseconds'] / 1e3:,.3f}",
+                    "share": share(row["microseconds"], line["microseconds"]),
+                }
+                for row in line["kernels"]
+            ]
+            parts += [f"{line['task']}: {line['microseconds'] / 1e3:,.2f} ms in all kernels", table(rows)]
+        return parts
+
+
+def described(line: dict) -> str:
+    """How the models of a stage were run."""
+    settings = line["settings"]
+    words = [f"{settings['batch_size']} x {settings['block_size']} tokens, {settings['dtype']}"]
+    words.append("compiled" if settings["compile"] else "eager")
+    if settings.get("activation_checkpointing"):
+        words.append("blocks recomputed in the backward pass")
+    return ", ".join([*words, f"keys {' '.join(settings['keys'])}"])

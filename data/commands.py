@@ -1,0 +1,130 @@
+"""The commands that prepare data sets: what was typed, for meta.json, and what to type, for messages."""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from data import DataError
+from data.tokenizer import parse_tokenizer_name
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = "prepare.py"
+FILES = "FILES"  # in the place of texts that are not known
+
+
+def typed() -> list[str] | None:
+    """The command of this process if it is a prepare script: its path in the repository, its arguments."""
+    path = Path(os.path.abspath(sys.argv[0]))
+    if path.name != SCRIPT or not path.is_relative_to(ROOT):
+        return None
+    return [str(path.relative_to(ROOT)), *sys.argv[1:]]
+
+
+def missing(folder: Path, tokenizer: str | None = None) -> str:
+    """That a folder is not prepared, and the command that prepares it.
+
+    tokenizer: the one that it must have; None: that of the folder's name (gpt2, bytes, bpe4096), if any.
+    """
+    tokenizer = tokenizer or _of_name(folder.name)
+    script, options = _script(folder)
+    lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
+    lines.append(_join(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
+    if f"--input={FILES}" in options:
+        lines.append(f"({FILES}: your texts)")
+    if not tokenizer:
+        lines.append("(and with the options that the head of the config file names, if any)")
+    return "\n  ".join(lines)
+
+
+def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list[str]]:
+    """(a new folder, the lines that say how to prepare the texts of `folder` there with this --tokenizer).
+
+    The command is the one that meta.json records, with another tokenizer and folder. For a data set that
+    records none, it is as much as is known.
+    """
+    out, remarks = _new_folder(folder, tokenizer), []
+    words = meta.get("command")
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        script = ROOT / words[0]
+        options = [word for word in words[1:] if not re.match(r"--(out|tokenizer)=", word)]
+        if _of_several(folder):
+            options = [word for word in options if not word.startswith("--sources=")]
+            options += _of_source(folder)
+        else:
+            options.append(f"--out={out}")
+    else:
+        script, options = _script(out, meta)
+        if f"--input={FILES}" in options:
+            remarks.append(f"({FILES}: the texts of {folder})")
+        remarks.append(f"(and with the other options that {folder} was prepared with, if any)")
+    return out, [_join(script, [*options, f"--tokenizer={tokenizer}"]), *remarks]
+
+
+def _of_source(folder: Path) -> list[str]:
+    """A script of several sources is given the folder of all of them, and names the last one itself."""
+    return [f"--out={folder.parent.parent}", f"--sources={folder.parent.name}"]
+
+
+def _script(folder: Path, meta: dict | None = None) -> tuple[Path, list[str]]:
+    """The script that prepares this folder, and its options: data/NAME/prepare.py for data/NAME/X.
+
+    data/NAME/SOURCE/X belongs to a script that prepares several sources.
+    """
+    if _of_several(folder):
+        return folder.parent.parent / SCRIPT, _of_source(folder)
+    own = folder.parent / SCRIPT
+    texts = ROOT / "data" / "text" / SCRIPT
+    if own.is_file() and not own.samefile(texts):
+        return own, [f"--out={folder}"]
+    source = (meta or {}).get("source", {})
+    options = [f"--input={source.get('hub', FILES)}"]
+    for key, name in (("hub_config", "config"), ("hub_split", "split")):
+        if "hub" in source and source.get(name):
+            options.append(f"--{key}={source[name]}")
+    options += [f"--{key}={source[key]}" for key in ("field", "max_docs") if source.get(key)]
+    if source.get("separator"):
+        separator = source["separator"].replace("\n", "\\n").replace("\t", "\\t")
+        options.append(f"--separator={separator}")
+    options += ["--split=contiguous"] if source.get("contiguous") else []
+    options += [f"--val_fraction={meta['val_fraction']}"] if meta and "val_fraction" in meta else []
+    return texts, [*options, f"--out={folder}"]
+
+
+def _of_several(folder: Path) -> bool:
+    return not (folder.parent / SCRIPT).is_file() and (folder.parent.parent / SCRIPT).is_file()
+
+
+def _join(script: Path, options: list[str]) -> str:
+    shown = os.path.relpath(script)
+    return shlex.join(["python", str(script) if shown.startswith("..") else shown, *options])
+
+
+def _of_name(name: str) -> str | None:
+    """The --tokenizer that a folder's name promises; None: none."""
+    if found := re.fullmatch(r"bpe(\d+)", name):
+        name = f"bpe:{found[1]}"
+    try:
+        parse_tokenizer_name(name)
+    except DataError:
+        return None
+    return name
+
+
+def _label(tokenizer: str) -> str:
+    """The name for folders with a --tokenizer: a tokenizer.json out of data/x/bpe4096 is called bpe4096."""
+    return Path(tokenizer).resolve().parent.name if tokenizer.endswith(".json") else tokenizer
+
+
+def _new_folder(folder: Path, tokenizer: str) -> Path:
+    """data/x/gpt2 -> data/x/bpe4096, data/text/mine -> data/text/mine_bpe4096."""
+    label = _label(tokenizer)
+    named = folder.with_name(label if _of_name(folder.name) else f"{folder.name}_{label}")
+    if _of_several(folder):
+        return folder.with_name(label)  # as the script names it
+    out, number = named, 1
+    while out.exists():
+        number += 1
+        out = named.with_name(f"{named.name}_{number}")
+    return out

@@ -1,0 +1,280 @@
+"""How every picture is made: what a user chooses about it, its style, and how its file is written.
+
+The ending of the name is the format: .png, .pdf or .svg. Fonts are embedded (.pdf), and text stays text
+(.svg). The same numbers give the same bytes: no file holds a date.
+
+The file holds a seal, a checksum of itself. A picture with an unbroken seal is one that a script drew and
+nobody changed since: a picture of the same name replaces it. Any other file of that name is refused. Only
+in folders that belong to a script (a run's loss.png, the pictures of an ablation) it is always replaced.
+"""
+
+import contextlib
+import hashlib
+import io
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from disk import write_whole
+from plural import counted
+
+ENDINGS = (".png", ".pdf", ".svg")
+SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise
+NARROW = 4.5  # inches: below that, panels stand one above the other
+LIMITS = (1.0, 40.0)  # inches that a side may have
+SEAL = b"drawn by CoFrGeNet, sha256 "
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is pale on white
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "figure.titlesize": 9,
+    "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7, "legend.title_fontsize": 7,
+    "lines.linewidth": 1.2, "lines.markersize": 3.5, "axes.linewidth": 0.6, "grid.linewidth": 0.4,
+    "grid.alpha": 0.5, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
+    "axes.spines.right": False, "legend.framealpha": 0.8, "legend.edgecolor": "0.85",
+    "legend.handlelength": 2.2, "savefig.dpi": 200, "pdf.fonttype": 42, "svg.fonttype": "none",
+    "svg.hashsalt": "cofrgenet", "text.usetex": False, "savefig.bbox": None, "savefig.transparent": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a user chose about a picture. size: width and height in inches; labels: one for each line."""
+
+    size: tuple[float, float] | None = None
+    title: str | None = None
+    labels: list[str] | None = None
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """The texts for a legend: the user's labels, or the names of the lines as plain text."""
+        return self.labels if self.labels is not None else [plain(name) for name in names]
+
+
+PLAIN = Look()
+
+
+def look(config) -> Look:
+    """What plot_size, plot_title and plot_labels of a script's config say. `mistakes` checks them."""
+    size = config.plot_size and tuple(map(float, config.plot_size.split("x")))
+    return Look(size or None, config.plot_title, config.plot_labels and _split(config.plot_labels))
+
+
+def mistakes(config) -> list[str]:
+    """Complaints about plot, plot_size, plot_title and plot_labels of a script's config."""
+    wrong = refused(config.plot)
+    for key in ("plot_size", "plot_title", "plot_labels"):
+        if config.plot is None and getattr(config, key) is not None:
+            wrong.append(f"{key} acts with a picture only: give --plot=FILE as well")
+    if config.plot_size is not None:
+        number = r"(\d+\.?\d*|\.\d+)"
+        least, most = LIMITS
+        if not (found := re.fullmatch(f"{number}x{number}", config.plot_size)):
+            wrong.append(
+                f"plot_size must be WIDTHxHEIGHT in inches, such as 3.3x2.4, not {config.plot_size!r}"
+            )
+        elif not all(least <= float(side) <= most for side in found.groups()):
+            wrong.append(f"plot_size is in inches, {least:g} to {most:g} a side, not {config.plot_size}")
+    labels = _split(config.plot_labels) if config.plot_labels is not None else []
+    if not all(labels):
+        wrong.append(f"plot_labels={config.plot_labels!r} has an empty label")
+    elif len(set(labels)) < len(labels):
+        wrong.append(f"plot_labels={config.plot_labels!r} has the same label twice")
+    for key, text in (("plot_title", config.plot_title), *(("plot_labels", label) for label in labels)):
+        if text is not None and (reason := _unreadable(text)):
+            wrong.append(
+                f"{key}: {text!r} is no formula that matplotlib can set ({reason}); write \\$ for a $"
+            )
+    return wrong
+
+
+def refused(plot: str | None) -> list[str]:
+    """Complaints about the name of a picture. None: no picture."""
+    if plot is None:
+        return []
+    path = Path(plot)
+    if path.suffix not in ENDINGS or not path.stem:
+        return [f"plot must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {plot!r}"]
+    if path.is_dir():
+        return [f"plot={plot} is a folder: choose another name"]
+    if path.exists() and not is_ours(path):
+        return [f"plot: {_taken(path)}"]
+    return []
+
+
+def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
+    """Complaints about the number of plot_labels, for a picture with a line for each of `names`."""
+    if labels is None or len(labels) == len(names):
+        return []
+    told = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    lines = counted(len(names), "line")
+    return [f"plot_labels needs a label for each line; it has {len(labels)} for {lines}: {told}"]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is a picture that `write` wrote and nobody changed."""
+    data = path.read_bytes() if path.is_file() else b""
+    length, at = len(_seal(b"", path.suffix)), _end(path.suffix)
+    without = data[: len(data) - at - length] + data[len(data) - at :]
+    return SEAL in data and _seal(without, path.suffix) == data
+
+
+def write(figure, path: Path, own: bool = False):
+    """Write a figure as a picture, whole or not at all; the folder is made.
+
+    own: the place belongs to the script (such as loss.png in a run folder), and whatever lies there is
+    replaced. Raises OSError where a file cannot be written, or must not be replaced.
+    """
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not own and path.exists() and not is_ours(path):
+        raise OSError(_taken(path))
+    dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    image = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(image, format=path.suffix[1:], metadata=dates[path.suffix])
+    write_whole(path, _seal(image.getvalue(), path.suffix))
+
+
+def _taken(path: Path) -> str:
+    return (
+        f"{path} exists, and only a picture that a script of this repository drew, and nobody changed, is "
+        "replaced: move it away, or choose another name"
+    )
+
+
+def _end(ending: str) -> int:
+    return 12 if ending == ".png" else 0  # bytes of the chunk that must be a PNG's last
+
+
+def _seal(data: bytes, ending: str) -> bytes:
+    """A picture and its checksum, where readers of its format expect a remark."""
+    text = SEAL + hashlib.sha256(data).hexdigest().encode()
+    if ending == ".png":
+        chunk = b"tEXtComment\0" + text
+        text = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    else:
+        text = b"%% " + text + b"\n" if ending == ".pdf" else b"<!-- " + text + b" -->\n"
+    at = len(data) - _end(ending)
+    return data[: max(0, at)] + text + data[max(0, at) :]
+
+
+def _split(labels: str) -> list[str]:
+    return [label.strip() for label in labels.split(";" if ";" in labels else ",")]
+
+
+def _unreadable(text: str) -> str:
+    """Why matplotlib cannot set a text with formulas; empty if it can."""
+    if (text.count("$") - text.count(r"\$")) % 2 or "$" not in text:
+        return ""  # a $ without a second one is a dollar
+    from matplotlib.mathtext import MathTextParser
+
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError as error:
+        return str(error).strip().splitlines()[-1]
+    return ""
+
+
+def plain(name: str) -> str:
+    """A name as matplotlib shows it as it stands: without formulas, and not hidden from legends."""
+    return ("\u2009" if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
+@contextlib.contextmanager
+def drawing():
+    """The style, for everything that makes axes, lines and legends; as a decorator too."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def new(chosen: Look, rows: int = 1, columns: int = 1, size: tuple[float, float] = SIZE, **options):
+    """(figure, axes [rows, columns]). size: unless the user chose one; options: of Figure.subplots."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=chosen.size or size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    if chosen.title:
+        figure.suptitle(chosen.title)
+    return figure, axes
+
+
+def line_style(number: int) -> dict:
+    """Colour, dashes and marker of a line, for plot: they also differ in black and white."""
+    colours = len(COLOURS)
+    return {
+        "color": COLOURS[number % colours],
+        "ls": DASHES[number // colours % len(DASHES)],
+        "marker": MARKERS[number % colours],
+    }
+
+
+def legend(figure, axes, handles: list, labels: list[str], title: str | None = None, most: int = 6):
+    """In the axes, or below them where it has more than `most` entries or would fill them."""
+    width, height = figure.get_size_inches()
+    longest = max(map(len, labels))
+    if len(handles) <= min(most, 1.6 * height) and longest <= 11 * width:
+        axes.legend(handles, labels, title=title, alignment="left")
+        return
+    points = 7 if width >= NARROW else 6
+    # inches of a column: a letter is about 0.53 as wide as high; handle, gaps
+    column = (0.53 * longest + 3.6) * points / 72
+    figure.legend(
+        handles, labels, title=title, alignment="left", loc="outside lower center", fontsize=points,
+        title_fontsize=points, handlelength=1.8, columnspacing=1.0,
+        ncols=max(1, min(len(labels), int(width / column))),
+    )  # fmt: skip
+    if height < NARROW and len(figure.axes) == 1:
+        axes.set_ylabel(axes.get_ylabel().replace(" (", "\n("))  # the axes are too low for one line
+
+
+def focus(axes, curves: Iterable[tuple[Sequence[float], Sequence[float], bool]]):
+    """Vertical limits for loss curves: (places, losses, whether the first ones must be seen).
+
+    The losses before a tenth of a curve are left out only if the curve begins far above them, as that of an
+    untrained model does: by more than a third of its last loss, and so far that the rest would fill less
+    than two fifths of the axis.
+    """
+    early, later = [], []
+    for places, losses, whole in curves:
+        points = [(x, y) for x, y in zip(places, losses, strict=True) if math.isfinite(y)]
+        if not points:
+            continue
+        end = max(x for x, _ in points)
+        fell = points[0][1] > 4 / 3 * abs(points[-1][1]) and not whole
+        early += [y for x, y in points if fell and x < end / 10]
+        later += [y for x, y in points if not fell or x >= end / 10]
+    if not later:
+        return
+    low, high = min(later), max(later)
+    if early and max(early) - low < 2.5 * (high - low):
+        high = max(high, *early)
+    low = min([low, *early])
+    room = 0.05 * (high - low) or 0.05
+    axes.set_ylim(low - room, high + room)
+
+
+def unit(what: str, end: float) -> tuple[float, str]:
+    """(divisor, label of the axis) for an axis of steps, tokens, flops or seconds that ends at `end`."""
+    if what == "tokens":
+        name, size = next(
+            ((n, s) for n, s in (("billion", 1e9), ("million", 1e6)) if end >= s), ("thousand", 1e3)
+        )
+        return size, f"{name} tokens"
+    if what == "flops":
+        power = math.floor(math.log10(end)) if end > 0 else 0
+        return 10.0**power, rf"training model FLOPs ($\times 10^{{{power}}}$)"
+    if what == "seconds":
+        name, size = next(
+            ((n, s) for n, s in (("hours", 3600), ("minutes", 60)) if end >= 2 * s), ("seconds", 1)
+        )
+        return size, f"{name} of training, without evaluations"
+    return 1, "steps"

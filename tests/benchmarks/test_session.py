@@ -1,0 +1,122 @@
+"""Tasks that fail, die or take too long cost their own results and no others; lines survive a kill."""
+
+import json
+import os
+import time
+
+import pytest
+import torch
+
+from benchmarks.lines import Lines, LinesError, read
+from benchmarks.session import Session, Task
+
+CPU = torch.device("cpu")
+FACTS = {"device": "a CPU", "python": "3", "torch": "2", "triton": None, "sizes": "tiny", "commit": "abc"}
+
+
+def made(folder, broken=False):
+    """Functions that leave their process's number in `folder`."""
+    if broken:
+        raise ValueError("nothing to measure")
+
+    def result(name, found):
+        (folder / name).write_text(str(os.getpid()))
+        return found
+
+    def fails():
+        raise RuntimeError("a bad kernel")
+
+    return {
+        "one": lambda: result("one", {"seconds": 1.5}),
+        "fails": fails,
+        "dies": lambda: os._exit(3),
+        "wrong": lambda: result("wrong", {"distances": {"triton": 0.5}, "wrong": {"triton": "0.5 away"}}),
+        "slow": lambda: result("slow", time.sleep(60)),
+        "last": lambda: result("last", {"seconds": 2.5}),
+    }
+
+
+def task(folder, *items, name="task", **keys):
+    return Task("stage", name, list(items), made, (folder, *keys.values()), {"dtype": "float32"})
+
+
+@pytest.fixture
+def lines(tmp_path):
+    with Lines(tmp_path / "a.jsonl", FACTS) as opened:
+        yield opened
+
+
+def session(lines, minutes=1.0):
+    said = []
+    made = Session(lines, CPU, 1, minutes, said.append)
+    made.said = said
+    return made
+
+
+def test_what_fails_does_not_stop_the_others(lines, tmp_path):
+    one = session(lines)
+    items = ("one", "fails", "dies", "wrong", "last", "unknown")
+    one.run([task(tmp_path, *items), task(tmp_path, "one", name="second", broken=True)], slots=2)
+    found = {(line["task"], line["item"]): line for line in read(lines.path)}
+    assert found["task", "one"]["seconds"] == 1.5
+    assert found["task", "last"]["seconds"] == 2.5
+    assert found["task", "one"]["settings"] == {"dtype": "float32"}
+    assert FACTS.items() <= found["task", "one"].items()
+    assert "RuntimeError: a bad kernel" in found["task", "fails"]["error"]
+    assert "exit code 3" in found["task", "dies"]["error"]
+    assert "KeyError" in found["task", "unknown"]["error"]
+    assert "ValueError: nothing to measure" in found["second", "one"]["error"]
+    assert len({(tmp_path / item).read_text() for item in ("one", "wrong", "last")}) == 3
+    assert sum("FAILED" in text for text in one.said) == 4
+    again = session(lines)
+    again.run([task(tmp_path, *items)])
+    assert again.said == []
+    assert again.done([([task(tmp_path, *items)], 1)])
+    assert not again.done([([task(tmp_path, "slow")], 1)])
+
+
+def test_the_time_is_kept_and_only_what_needs_all_of_it_is_given_up(lines, tmp_path):
+    start = time.monotonic()
+    session(lines, 0.02).run([task(tmp_path, "slow", "last"), task(tmp_path, "one", name="later")])
+    assert time.monotonic() - start < 30
+    (line,) = read(lines.path)
+    assert (line["item"], line["error"].partition(":")[2]) == ("slow", " give more --minutes")
+    late = session(lines, 0.02)
+    late.start -= 0.01 * 60
+    late.run([task(tmp_path, "slow", name="late")])
+    assert len(read(lines.path)) == 1  # the next call has more time for it
+    assert not (tmp_path / "slow").exists()
+
+
+def test_lines_of_a_killed_process(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    with Lines(path, FACTS) as first:
+        first.add("s", "t", "1", {"seconds": 1})
+        assert json.loads(path.read_text())["seconds"] == 1  # at once
+        with pytest.raises(LinesError, match="another process is writing"):
+            Lines(path, FACTS)
+    before = path.read_text()
+    path.write_text(before + '{"stage": "s", "ta')
+    with Lines(path, FACTS) as second:
+        assert list(second.results) == [("s", "t", "1")]
+        second.add("s", "t", "2", {"seconds": 2})
+        second.add("s", "t", "1", {"seconds": 3})
+    assert path.read_text().startswith(before)
+    assert [(line["item"], line["seconds"]) for line in read(path)] == [("1", 3), ("2", 2)]
+
+
+def test_lines_that_cannot_be_used(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with Lines(path, FACTS) as first:
+        first.add("s", "t", "1", {})
+    with pytest.raises(LinesError, match="measured with device=a CPU, this would be with device=H200"):
+        Lines(path, FACTS | {"device": "H200"})
+    with Lines(path, FACTS | {"commit": "other"}) as second:  # what was mended on the way stays comparable
+        second.add("s", "t", "2", {})
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(LinesError, match="line 2: no result of this script"):
+        Lines(path, FACTS)
+    with pytest.raises(LinesError, match=r"cannot be read: No such file"):
+        read(tmp_path / "no.jsonl")
+    with pytest.raises(LinesError, match="cannot be written"):
+        Lines(path / "below.jsonl", FACTS)

@@ -1,0 +1,153 @@
+"""Mistakes in a module of one's own: one line that names the class, where a traceback would be."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from layers import ATTENTION, FFN
+from layers.protocol import ChannelMixer, TokenMixer
+from model import GPT
+
+
+class Broken(ChannelMixer):
+    """Sound as it stands: each mistake below replaces one of its methods."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.up = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x):
+        return self.up(x)
+
+
+class BrokenAttention(TokenMixer):
+    def __init__(self, config, layer=0):
+        self.scale = 3
+
+
+class Plain(nn.Module):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(FFN, "broken", Broken)
+    monkeypatch.setitem(ATTENTION, "broken", BrokenAttention)
+
+
+def no_super(self, config):
+    self.up = nn.Linear(config.n_embd, config.n_embd)
+
+
+def no_super_and_no_module(self, config):
+    self.hidden = 3
+
+
+def empty_super(self, config):
+    ChannelMixer.__init__(self)
+
+
+def undefined(self, config):
+    ChannelMixer.__init__(self, config)
+    self.hidden = config.n_embd * factor  # noqa: F821
+
+
+def plain_tensor(self, config):
+    ChannelMixer.__init__(self, config)
+    self.scale = torch.ones(config.n_embd)
+
+
+def list_of_modules(self, config):
+    ChannelMixer.__init__(self, config)
+    self.up = nn.Linear(config.n_embd, config.n_embd)
+    self.more = [nn.Linear(config.n_embd, config.n_embd)]
+
+
+LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
+BUILT = rf"Broken cannot be built {LINE}"
+FORWARD = rf"Broken\.forward fails {LINE}"
+BEGIN = r": begin its __init__ with super\(\)\.__init__\(config\)$"
+VALUES = r"FLOPs are counted on the meta device.*no \.item\(\).*on x\.device, or define flops_per_token$"
+SHAPE = r"Broken\.forward must return the shape of its input, \[B, T, C\]: for \[1, 17, 24\] it returns "
+LIST = r"^Broken\.validate must return a list of sentences, .*not "
+
+
+@pytest.mark.parametrize(
+    ("method", "mistake", "message"),
+    [
+        ("__init__", no_super, rf"{BUILT}AttributeError: .*{BEGIN}"),
+        ("__init__", no_super_and_no_module, rf"Broken cannot be built{BEGIN}"),
+        ("__init__", empty_super, rf"{BUILT}TypeError: .*{BEGIN}"),
+        ("__init__", undefined, rf"{BUILT}NameError: name 'factor' is not defined\)$"),
+        ("__init__", plain_tensor, r"Broken: self\.scale is a tensor .*make it nn\.Parameter"),
+        ("__init__", list_of_modules, r"Broken: self\.more is a list of modules .*use nn\.ModuleList"),
+        (
+            "residual_outputs",
+            lambda self: self.up,
+            r"a list, such as \[self\.down\], not Linear$",
+        ),
+        ("undecayed", lambda self: None, r"Broken\.undecayed must return a list, .*not NoneType$"),
+        ("forward", lambda self, x: x * x.sum().item(), rf"{FORWARD}RuntimeError: .*{VALUES}"),
+        ("forward", lambda self, x: x if x.sum() > 0 else -x, VALUES),
+        ("forward", lambda self, x: x[x > 0], VALUES),
+        ("forward", lambda self, x: x + torch.ones(24, device="cpu"), VALUES),
+        ("forward", lambda self, x: x @ x, rf"{FORWARD}RuntimeError: [^\n]*\)$"),
+        ("forward", lambda self, x: x.repeat(1, 1, 2), rf"{SHAPE}\[1, 17, 48\]$"),
+        ("forward", lambda self, x: x.mean(1, keepdim=True), rf"{SHAPE}\[1, 1, 24\]$"),
+        ("forward", lambda self, x: None, rf"{SHAPE}NoneType$"),
+        ("validate", classmethod(lambda cls, config: None), f"{LIST}None$"),
+        ("validate", classmethod(lambda cls, config: "no"), f"{LIST}'no'$"),
+        ("validate", classmethod(lambda cls, config: [3]), rf"{LIST}\[3\]$"),
+    ],
+)
+def test_a_mistake_is_one_line(tiny, monkeypatch, method, mistake, message):
+    assert tiny(ffn="broken").check() == []
+    monkeypatch.setattr(Broken, method, mistake)
+    (told,) = tiny(ffn="broken").check()
+    assert re.search(message, told)
+    assert "\n" not in told
+    assert told.startswith("Broken.validate" if method == "validate" else "ffn=broken: Broken")
+
+
+def test_mistakes_in_an_attention(tiny):
+    (told,) = tiny(attention="broken", position="none").check()
+    assert told.endswith(": begin its __init__ with super().__init__(config, layer)")
+
+
+@pytest.mark.parametrize(
+    ("registry", "keys", "base"),
+    [
+        (ATTENTION, {"attention": "plain", "position": "rope"}, "TokenMixer"),
+        (FFN, {"ffn": "plain"}, "ChannelMixer"),
+    ],
+)
+def test_a_class_outside_the_protocol(tiny, monkeypatch, registry, keys, base):
+    monkeypatch.setitem(registry, "plain", Plain)
+    (told,) = tiny(**keys).check()
+    assert told.endswith(f"=plain: Plain must derive from {base}")
+
+
+def test_a_module_that_counts_its_flops_may_read_values(tiny, monkeypatch):
+    monkeypatch.setattr(Broken, "forward", lambda self, x: x * x.sum().item())
+    monkeypatch.setattr(Broken, "flops_per_token", classmethod(lambda cls, config, context: 3))
+    assert tiny(ffn="broken").check() == []
+    assert GPT(tiny(ffn="broken"))(torch.zeros(1, 3, dtype=torch.int64)).shape == (1, 3, 100)
+
+
+def test_a_run_of_a_broken_module_ends_with_one_message(run, monkeypatch, capsys):
+    monkeypatch.setattr(Broken, "__init__", no_super)
+    with pytest.raises(SystemExit) as stop:
+        run("a", "--ffn=broken")
+    assert stop.value.code == 2
+    assert "ffn=broken: Broken cannot be built" in capsys.readouterr().err
+    for method in ("flops_per_token", "parameter_count"):  # it is then built with the model only
+        monkeypatch.setattr(Broken, method, classmethod(lambda *arguments: 3))
+    with pytest.raises(SystemExit, match=r"train\.py: the model cannot start: Broken cannot be built"):
+        run("b", "--ffn=broken")
+
+
+def test_the_nearest_name_is_named(tiny):
+    (told,) = tiny(attention="SoftMx").check()
+    assert told.endswith("not 'SoftMx'; did you mean softmax?")

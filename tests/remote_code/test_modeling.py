@@ -1,0 +1,147 @@
+"""CoFrGeNetForCausalLM within this repository: masks, caches that grow, and all that it refuses."""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from remote_code.configuration_cofrgenet import CoFrGeNetConfig
+from remote_code.modeling_cofrgenet import FEWEST_ROWS, CoFrGeNetForCausalLM, hidden
+from training import pretrained
+
+GREEDY = {"do_sample": False, "eos_token_id": None}
+
+
+@pytest.fixture
+def made(build):
+    """made(**keys) -> (a model of transformers, ours with the same weights)"""
+
+    def make(**keys):
+        ours = build(**{"tie_embeddings": False, **keys}).eval()
+        theirs = CoFrGeNetForCausalLM(CoFrGeNetConfig(model=dataclasses.asdict(ours.config))).eval()
+        theirs.model.load_state_dict(ours.state_dict())
+        return theirs, ours
+
+    return make
+
+
+def tokens(*shape):
+    return torch.randint(100, shape, generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keys", [{"position": "rope"}, {"position": "none", "token_shift": True}])
+def test_a_cache_grows_with_the_text(made, keys):
+    theirs, ours = made(**keys)
+    prompt, new = tokens(2, 5), 3 * FEWEST_ROWS
+    written = theirs.generate(prompt, max_new_tokens=new, **GREEDY)
+    assert torch.equal(written, theirs.generate(prompt, max_new_tokens=new, **GREEDY, use_cache=False))
+    window = list(ours.generate(prompt, new, temperature=0, window=300))
+    assert torch.equal(written[:, 5:], torch.stack(window, 1))
+
+
+@torch.no_grad()
+def test_rows_with_padding_are_what_they_are_alone(made):
+    theirs, ours = made(attention="cattn_u")
+    given = tokens(4, 9)
+    mask = torch.ones(4, 9, dtype=torch.int64)
+    mask[0, :3] = mask[1, 7:] = mask[2, :3] = mask[3, :1] = mask[3, 8:] = 0
+    logits = theirs(given, attention_mask=mask).logits
+    for row in range(4):
+        seen = mask[row].bool()
+        torch.testing.assert_close(logits[row, seen], ours(given[row, seen][None])[0], atol=1e-5, rtol=0)
+    last = theirs(given, attention_mask=mask, logits_to_keep=2).logits
+    assert torch.equal(last, logits[:, -2:])
+    assert torch.equal(theirs(given, return_dict=False)[0], theirs(given).logits)
+
+
+def test_gradients_flow_through_padding(made):
+    theirs, _ = made()
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    labels = tokens(2, 4).masked_fill(mask == 0, -100)
+    loss = theirs(tokens(2, 4), attention_mask=mask, labels=labels).loss
+    loss.backward()
+    assert theirs.model.embedding.weight.grad.norm() > 0
+    halves = [
+        theirs(tokens(2, 4), attention_mask=mask, labels=labels, num_items_in_batch=n).loss for n in (5, 10)
+    ]
+    torch.testing.assert_close(halves[0], 2 * halves[1])
+    assert hidden(theirs.model, tokens(2, 4), mask)[0, 0].count_nonzero() == 0
+
+
+@torch.no_grad()
+def test_a_conversation_goes_on_from_its_cache(made):
+    theirs, _ = made(attention="cattn_relative", position="none", cattn_content=True, token_shift=True)
+    first = theirs.generate(tokens(2, 3), max_new_tokens=3, return_dict_in_generate=True, **GREEDY)
+    longer = torch.cat([first.sequences, tokens(2, 2)], 1)
+    assert first.past_key_values.get_seq_length() == 5
+    more = theirs.generate(longer, past_key_values=first.past_key_values, max_new_tokens=4, **GREEDY)
+    assert torch.equal(more, theirs.generate(longer, max_new_tokens=4, **GREEDY))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"attention_mask": torch.tensor([[1, 0, 1, 1]])}, "holes in its text in row 0"),
+        ({"attention_mask": torch.tensor([[0, 0, 0, 0]])}, "no token in row 0"),
+        ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"shape of the tokens, \[1, 4\], not \[1, 1, 4, 4\]"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 0]]), "use_cache": True}, "row 0 has padding after"),
+        ({"input_ids": None}, "input_ids is missing"),
+        ({"input_ids": None, "inputs_embeds": torch.zeros(1, 4, 24)}, "not supported: inputs_embeds"),
+        ({"position_ids": torch.arange(4)}, "not supported: position_ids; leave it out"),
+        ({"output_hidden_states": True}, "not supported: output_hidden_states"),
+        ({"labels": torch.zeros(1, 4).long(), "use_cache": True}, "a cache has no gradients"),
+    ],
+)  # fmt: skip
+def test_what_forward_refuses(made, keys, said):
+    with pytest.raises(ValueError, match=said):
+        made()[0](**{"input_ids": tokens(1, 4), **keys})
+
+
+def test_what_a_cache_refuses(made):
+    theirs, _ = made()
+    output = theirs(tokens(2, 4), use_cache=True)
+    past = output.past_key_values
+    assert not output.logits.requires_grad
+    with pytest.raises(
+        ValueError, match="past_key_values is a DynamicCache: give what this model returned"
+    ):
+        theirs(tokens(2, 1), past_key_values=DynamicCache())
+    with pytest.raises(ValueError, match="the cache is that of 2 rows, not of 1"):
+        theirs(tokens(1, 1), past_key_values=past)
+    for mask in (torch.ones(2, 1), torch.tensor([[1, 1, 1, 1, 0]] * 2)):
+        with pytest.raises(ValueError, match=r"attention_mask must be \[2, 5\] and 1 for all new tokens"):
+            theirs(tokens(2, 1), attention_mask=mask, past_key_values=past)
+    with pytest.raises(ValueError, match=r"18 tokens do not fit into block_size=17"):
+        theirs(tokens(2, 14), past_key_values=past)
+
+
+def test_what_generate_and_the_rest_refuse(made, tmp_path):
+    theirs, _ = made()
+    with pytest.raises(ValueError, match="103 tokens do not fit into block_size=17, which is the end for"):
+        theirs.generate(tokens(1, 4), max_new_tokens=100)
+    with pytest.raises(ValueError, match="not supported: output_hidden_states"):
+        theirs.generate(tokens(1, 4), max_new_tokens=2, output_hidden_states=True)
+    with pytest.raises(ValueError, match="stateful models"):
+        theirs.generate(tokens(1, 4), max_new_tokens=2, assistant_model=theirs)
+    with pytest.raises(ValueError, match="the vocabulary has 100 tokens and cannot have 101"):
+        theirs.resize_token_embeddings(101)
+    theirs.save_pretrained(tmp_path)
+    assert isinstance(CoFrGeNetForCausalLM.from_pretrained(tmp_path), CoFrGeNetForCausalLM)
+    config = CoFrGeNetConfig(model={**theirs.config.model, "ffn": "swiglu"})
+    with pytest.raises(ValueError, match=r"the weights are not those of config\.json"):
+        CoFrGeNetForCausalLM.from_pretrained(tmp_path, config=config, ignore_mismatched_sizes=True)
+
+
+@torch.no_grad()
+def test_what_transformers_trained_in_bfloat16_is_read_here(made, tmp_path):
+    theirs, ours = made(ffn="cffn_gated", cf_eval_clip=True)
+    theirs.bfloat16()
+    theirs.config.format = pretrained.FORMAT
+    theirs.save_pretrained(tmp_path)
+    source = pretrained.open_source(str(tmp_path))
+    weights = source.read()
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    back = pretrained.build(source).eval()
+    torch.testing.assert_close(back(tokens(1, 9)), ours(tokens(1, 9)), atol=0.05, rtol=0)

@@ -1,0 +1,185 @@
+"""How pictures are written, which files they replace, and the keys with which a user shapes them."""
+
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+
+import picture
+
+
+@picture.drawing()
+def drawn(title=None, x=(0, 1)):
+    figure, ((axes,),) = picture.new(picture.Look((3.3, 2.4), title))
+    axes.plot(x, (1, 2))
+    axes.set_xlabel("tokens of the text")
+    return figure
+
+
+def said(plot="a.png", size=None, title=None, labels=None):
+    config = SimpleNamespace(plot=plot, plot_size=size, plot_title=title, plot_labels=labels)
+    return picture.mistakes(config)
+
+
+@pytest.mark.parametrize(("ending", "head"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+def test_every_format_is_whole_and_the_same_when_made_again(tmp_path, ending, head):
+    first, second = (tmp_path / name / f"a{ending}" for name in ("new", "other"))
+    for path in (first, second):
+        picture.write(drawn(), path)
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes().startswith(head)
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+    assert picture.is_ours(first)
+
+
+def test_fonts_are_embedded_and_text_stays_text(tmp_path):
+    for ending in (".pdf", ".svg"):
+        picture.write(drawn(), tmp_path / f"a{ending}")
+    pdf, svg = ((tmp_path / f"a{ending}").read_bytes() for ending in (".pdf", ".svg"))
+    assert b"/FontFile2" in pdf  # TrueType, not the bitmaps or type 3 that journals refuse
+    assert b"/Type3" not in pdf
+    assert b"tokens of the text</text>" in svg
+
+
+def test_readers_of_each_format_take_the_seal(tmp_path):
+    from xml.etree import ElementTree
+
+    from PIL import Image
+
+    for ending in (".png", ".pdf", ".svg"):
+        picture.write(drawn(), tmp_path / f"a{ending}")
+    with Image.open(tmp_path / "a.png") as image:
+        image.load()
+        assert image.size == (660, 480)  # 3.3 x 2.4 inches at 200 dots an inch
+        assert image.text["Comment"].startswith("drawn by CoFrGeNet, sha256 ")
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    assert b"%%EOF\n" in (tmp_path / "a.pdf").read_bytes()[-200:]
+
+
+@pytest.mark.parametrize("ending", picture.ENDINGS)
+def test_only_an_unchanged_picture_of_ours_is_replaced(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    picture.write(drawn("before"), path)
+    before = path.read_bytes()
+    assert said(str(path)) == []
+    picture.write(drawn("after"), path)
+    assert path.read_bytes() != before
+    # somebody edits it, or draws another one with matplotlib, or it is empty or cut off
+    changed = [before.replace(b"a", b"b", 1), before[:-1], before + b"\n", b"", b"mine"]
+    drawn().savefig(path)
+    for content in [path.read_bytes(), *changed]:
+        path.write_bytes(content)
+        assert not picture.is_ours(path)
+        (complaint,) = said(str(path))
+        assert f"{path} exists, and only a picture that a script of this repository drew" in complaint
+        with pytest.raises(OSError, match="move it away, or choose another name"):
+            picture.write(drawn(), path)
+        assert path.read_bytes() == content
+    picture.write(drawn(), path, own=True)
+    assert picture.is_ours(path)
+
+
+def test_a_failure_leaves_the_earlier_picture(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    picture.write(drawn("before"), path)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match="the disk is full"):
+        picture.write(drawn("after"), path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_all_mistakes_are_named(tmp_path):
+    (tmp_path / "a.svg").mkdir()
+    assert said("a.jpg") == ["plot must end in .png, .pdf or .svg, not 'a.jpg'"]
+    assert said(".png") == ["plot must end in .png, .pdf or .svg, not '.png'"]
+    assert "is a folder" in said(str(tmp_path / "a.svg"))[0]
+    for size in ("3.3", "3.3,2.4", "3.3x", "-3x2", "3x2x1", "axb"):
+        assert said(size=size) == [
+            f"plot_size must be WIDTHxHEIGHT in inches, such as 3.3x2.4, not {size!r}"
+        ]
+    for size in ("330x240", "0.5x3"):
+        assert said(size=size) == [f"plot_size is in inches, 1 to 40 a side, not {size}"]
+    assert "empty label" in said(labels="a,,b")[0]
+    assert "same label twice" in said(labels="a,a")[0]
+    assert "plot_title: '$\\\\nothing$' is no formula" in said(title="$\\nothing$")[0]
+    assert "plot_labels: '$x^$' is no formula" in said(labels="$x^$,b")[0]
+    assert len(said("a.gif", "1", "$x^$", "a,")) == 4
+    assert said(size="3.3x2", title="a price of 3 $, $|z|$", labels="a, b;c") == []
+    assert said(None, title="a") == ["plot_title acts with a picture only: give --plot=FILE as well"]
+
+
+def test_what_a_user_chose():
+    config = SimpleNamespace(plot="a.png", plot_size="3.3x2", plot_title="T", plot_labels="a, b;c")
+    look = picture.look(config)
+    assert look == picture.Look((3.3, 2.0), "T", ["a, b", "c"])
+    assert look.names(["one", "two"]) == ["a, b", "c"]
+    assert picture.PLAIN.names(["a$b", "_c"]) == [r"a\$b", "\u2009_c"]
+    assert picture.wrong_labels(look.labels, ["one", "two"]) == []
+    assert picture.wrong_labels(look.labels, ["one"]) == [
+        "plot_labels needs a label for each line; it has 2 for 1 line: one"
+    ]
+    figure = drawn("T")
+    assert figure.get_size_inches().tolist() == [3.3, 2.4]
+    assert figure.get_suptitle() == "T"
+    assert matplotlib.rcParams["pdf.fonttype"] == 3  # the style ends with the drawing
+
+
+@pytest.mark.parametrize(
+    ("curve", "whole", "high"),
+    [
+        ([8.0, 3.0, 2.8, 2.6], False, 3.0),  # an untrained model
+        ([8.0, 3.0, 2.8, 2.6], True, 8.0),  # the same fall from given weights
+        ([3.0, 2.72, 2.71, 2.7], False, 3.0),  # a tenth is no reason to cut
+        ([8.0, 6.0, 4.0, 2.6], False, 8.0),  # it falls all the time
+        ([float("nan"), 3.0, 2.8, 2.6], False, 3.0),
+    ],
+)
+def test_vertical_limits(curve, whole, high):
+    axes = drawn().axes[0]
+    picture.focus(axes, [([0, 1, 2, 3], curve, whole)])
+    low, top = axes.get_ylim()
+    assert high <= top < high + 0.5
+    assert low < min(y for y in curve if y == y)
+
+
+def test_no_finite_loss_at_all():
+    axes = drawn().axes[0]
+    picture.focus(axes, [([0], [float("nan")], False)])
+    assert axes.get_ylim()[0] < axes.get_ylim()[1]
+
+
+@pytest.mark.parametrize(
+    ("what", "end", "expected"),
+    [
+        ("tokens", 81_920, (1e3, "thousand tokens")),
+        ("tokens", 6.1e6, (1e6, "million tokens")),
+        ("tokens", 9e9, (1e9, "billion tokens")),
+        ("seconds", 100, (1, "seconds of training, without evaluations")),
+        ("seconds", 7000, (60, "minutes of training, without evaluations")),
+        ("seconds", 7200, (3600, "hours of training, without evaluations")),
+        ("flops", 3.4e15, (1e15, r"training model FLOPs ($\times 10^{15}$)")),
+        ("steps", 10, (1, "steps")),
+    ],
+)
+def test_units(what, end, expected):
+    assert picture.unit(what, end) == expected
+
+
+def test_lines_differ_beyond_their_colour():
+    styles = [tuple(picture.line_style(number).values()) for number in range(28)]
+    assert len(set(styles)) == 28
+    assert len(set(picture.COLOURS)) == len(set(picture.MARKERS)) == 7
+
+
+@pytest.mark.parametrize(("size", "count", "below"), [((6, 3.7), 3, False), ((3.3, 2.4), 6, True)])
+def test_a_legend_that_would_fill_the_axes_stands_below(size, count, below):
+    with picture.drawing():
+        figure, ((axes,),) = picture.new(picture.Look(size))
+        lines = [axes.plot([0, 1])[0] for _ in range(count)]
+        picture.legend(figure, axes, lines, [f"model {n}" for n in range(count)], "seeds")
+    assert (axes.get_legend() is None) == below
+    (found,) = figure.legends or [axes.get_legend()]
+    assert len(found.texts) == count
+    assert found.get_title().get_text() == "seeds"

@@ -1,0 +1,144 @@
+"""Compiled by part: few graphs whatever the depth, the values of the plain model, captured steps."""
+
+import pytest
+import torch
+
+from architecture import ModelConfig
+from layers import FFN
+from layers.feedforward import MLP
+from model import GPT
+from training import compilation
+from training.compilation import CompiledDecoding, CompiledTraining, missing_for_compile
+
+
+class Counter:
+    """A compiler that counts graphs and runs them as they are."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return graph.forward
+
+
+def built(n_layer, **keys):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    config = ModelConfig(vocab_size=60, n_layer=n_layer, n_head=2, n_embd=32, block_size=12, **keys)
+    return GPT(config).init_weights()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dropout": 0.1},
+        {"position": "rope", "norm": "rmsnorm", "ffn": "swiglu", "n_kv_head": 1, "tie_embeddings": False},
+        {"position": "expe", "expe_once": True},
+        {"position": "exqpe", "expe_learned": "standard", "token_shift": True},
+        {"attention": "cattn_m", "ffn": "cffn_gated", "cf_eval_clip": True},
+        {"attention": "cattn_u", "ffn": "cffn_product"},
+        {"attention": "cattn_relative", "cattn_content": True, "position": "none", "ffn": "cffn_added"},
+        {"attention": "synthesizer", "position": "sinusoidal"},
+        {"attention": "bigbird"},
+    ],
+    ids=lambda keys: " ".join(map(str, keys.values())),
+)
+def test_one_graph_for_all_48_blocks(keys):
+    """In training, and in decoding of a prompt and of single tokens."""
+    model, tokens = built(48, **keys), torch.randint(0, 60, (2, 12))
+    counter = Counter()
+    training = CompiledTraining(model, counter)
+    training(tokens, tokens).backward()
+    training(tokens, tokens)
+    assert counter.graphs == 3  # embedding, block, head
+    model.eval()
+    counter = Counter()
+    decode, cache = CompiledDecoding(model, counter), model.new_cache(2)
+    decode(tokens[:, :9], cache)
+    assert counter.graphs == 3
+    for t in range(9, 12):
+        logits = decode(tokens[:, t : t + 1], cache)
+    assert counter.graphs <= 6
+    with torch.no_grad():
+        torch.testing.assert_close(logits, model(tokens)[:, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_that_differ_compile_one_by_one(monkeypatch):
+    """A user's module may read its block's number: that is slow, but no mistake."""
+
+    class Numbered(MLP):
+        def forward(self, x):
+            return super().forward(x) * self.number
+
+    monkeypatch.setitem(FFN, "numbered", Numbered)
+    model, tokens, counter = built(12, ffn="numbered"), torch.randint(0, 60, (2, 12)), Counter()
+    for number, block in enumerate(model.blocks):
+        block.ffn.number = number
+    with torch._dynamo.config.patch(recompile_limit=8):
+        loss = CompiledTraining(model, counter)(tokens, tokens)
+    assert counter.graphs == 12 + 2
+    torch.testing.assert_close(loss, model(tokens, tokens))
+
+
+def test_a_sequence_that_is_too_long_is_refused():
+    model, tokens = built(1), torch.zeros(1, 13, dtype=torch.int64)
+    for call in (
+        lambda: CompiledTraining(model, "eager")(tokens, tokens),
+        lambda: CompiledDecoding(model, "eager")(tokens, model.new_cache(1)),
+    ):
+        with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
+            call()
+
+
+@pytest.mark.parametrize("keys", [{}, {"attention": "cattn_u", "position": "none"}, {"token_shift": True}])
+def test_a_captured_step_reads_and_writes_its_cache_only(keys, monkeypatch):
+    """With a stand-in for CUDA graphs: as there, `function` is recorded, and runs at each replay alone."""
+    recorded = []
+
+    def captured(warm_up, function):
+        warm_up()
+        recorded.append(function)
+        logits = torch.full((2, 60), float("nan"))
+        return lambda: logits.copy_(function()), logits
+
+    monkeypatch.setattr(compilation, "captured", captured)
+    model, tokens = built(2, **keys).eval(), torch.randint(0, 60, (2, 12))
+    decode = CompiledDecoding(model, "eager")
+    with torch.no_grad():
+        whole = model(tokens)
+        for _ in range(2):
+            cache = model.new_cache(2)
+            decode.run(tokens[:, :3], cache)
+            step = compilation.CapturedStep(decode.run, tokens[:, 3:4], cache)
+            assert cache.filled == 3  # warming up has not moved it
+            for t in range(3, 12):
+                torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-4, atol=1e-4)
+    assert len(recorded) == 2
+
+
+def compiler_that(folder, does, monkeypatch):
+    """The compiler of PyTorch's choice is a script."""
+    path = folder / "c++"
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("echo \"c++: cannot execute 'as'\" >&2; exit 1", "says \"c++: cannot execute 'as'\""),
+        ("exit 3", "says 'status 3'"),
+    ],
+)
+def test_a_compiler_that_lacks_a_program_is_missing(tmp_path, monkeypatch, does, said):
+    compiler_that(tmp_path, does, monkeypatch)
+    assert f"a C++ compiler that works: {tmp_path}/c++ {said}" in missing_for_compile()
+
+
+def test_a_compiler_that_works_and_one_that_is_not_there(tmp_path, monkeypatch):
+    compiler_that(tmp_path, "exit 0", monkeypatch)
+    assert not any("C++" in what for what in missing_for_compile())
+    monkeypatch.setenv("CXX", str(tmp_path / "gone"))
+    assert any(f"a C++ compiler: there is no {tmp_path}/gone" in w for w in missing_for_compile())

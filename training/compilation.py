@@ -1,0 +1,149 @@
+"""A model compiled by part: the embedding, the block, the head.
+
+All blocks of a model share code and shapes, so that one graph serves all of them: a model of 48 layers
+compiles as fast as one of a single layer. Nothing is fused across two blocks.
+"""
+
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from os import environ
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from model import GPT, Block, Cache
+
+
+class CompiledTraining(nn.Module):
+    """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar.
+
+    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew.
+    Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos) and
+    loss(x, targets) of what the last block leaves.
+    """
+
+    def __init__(self, model: GPT, backend="inductor"):
+        super().__init__()
+        self.model = model
+        compiled = compiler(model, backend)
+        self.embed, self.block = compiled(model.embed), compiled(Block.forward)
+        self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
+
+    def forward(self, tokens, targets):
+        model = self.model
+        model.check_length(tokens.shape[1])
+        pos = torch.arange(tokens.shape[1], device=tokens.device)
+        x = model.run_blocks(self.embed(tokens, pos), pos, run=self.block)
+        return self.loss(x, targets)
+
+
+class CompiledDecoding:
+    """`GPT.decode` with a cache, compiled. It never waits for the device.
+
+    It reads all rows of the cache in every step, whatever the number of tokens in it, because shapes never
+    change. So one graph serves all steps of one token. The caller counts the tokens: beyond the cache's
+    length, an assertion on the device may fail. On a GPU, a step of one token is captured as a CUDA graph,
+    once for each cache: hundreds of launches by the host become one.
+    """
+
+    def __init__(self, model: GPT, backend="inductor"):
+        self.model, self.captured = model, None
+        compiled = compiler(model, backend)
+        self.embed, self.block = compiled(model.embed), compiled(Block.forward)
+        self.logits = compiled(lambda x: model.logits(model.norm(x)))
+
+    @torch.no_grad()
+    def __call__(self, tokens, cache: Cache):
+        """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size]; on a GPU and for
+        T = 1 they are overwritten by the next step.
+        """
+        self.model.check_length(tokens.shape[1])
+        if not tokens.is_cuda or tokens.shape[1] > 1:
+            return self.run(tokens, cache)
+        if self.captured is None or self.captured.cache is not cache:
+            self.captured = None  # free its memory first
+            self.captured = CapturedStep(self.run, tokens, cache)
+        return self.captured(tokens)
+
+    def run(self, tokens, cache: Cache):
+        model, length = self.model, tokens.shape[1]
+        pos = cache.filled + torch.arange(length, device=tokens.device)
+        x = model.run_blocks(self.embed(tokens, pos), pos, cache.blocks, self.block)
+        cache.filled.add_(length)
+        return self.logits(x[:, -1])
+
+
+class CapturedStep:
+    """A step of decoding as a CUDA graph, which reads and writes the given cache."""
+
+    def __init__(self, run: Callable, tokens, cache: Cache):
+        self.cache, self.tokens = cache, tokens.clone()
+        spare = Cache([tuple(map(torch.clone, held)) for held in cache.blocks], cache.filled.clone())
+        capture = captured(lambda: run(self.tokens, spare), lambda: run(self.tokens, cache))
+        self.replay, self.logits = capture
+
+    def __call__(self, tokens):
+        self.tokens.copy_(tokens)
+        self.replay()
+        return self.logits
+
+
+def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Tensor]:
+    """A CUDA graph of `function` -> (replay, the tensor that each replay writes).
+
+    Runs `warm_up` only, which has to compile all that `function` calls.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            warm_up()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph.replay, result
+
+
+def compiler(model: GPT, backend: str | Callable) -> Callable:
+    """torch.compile for the parts of a model."""
+    config = torch._dynamo.config
+    # the code of a user's module may depend on its block's number: then each block has a graph of its own
+    config.recompile_limit = max(config.recompile_limit, 8 + len(model.blocks))
+    # gradients travel after each block anyway: splitting a block's graph at DDP's buckets gains nothing
+    config.optimize_ddp = False
+    return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend)
+
+
+def for_training(model: GPT, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
+    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
+    if wanted and device.type == "cpu" and (missing := missing_for_compile()):
+        say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
+        return model
+    if not wanted:
+        return model
+    say("compiling at the first step: that takes a minute or so")
+    return CompiledTraining(model)
+
+
+def missing_for_compile() -> list[str]:
+    """What torch.compile lacks on a CPU. Builds an empty program, as a compiler may lack its assembler."""
+    missing = []
+    compiler = environ.get("CXX") or "g++"  # what PyTorch takes
+    if shutil.which(compiler) is None:
+        missing.append(f"a C++ compiler: there is no {compiler} (Debian: apt-get install g++)")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [compiler, "-x", "c++", "-", "-o", str(Path(folder) / "program")]
+            built = subprocess.run(command, input="int main() {}", capture_output=True, text=True)
+        if built.returncode:
+            said = (built.stderr.strip().splitlines() or [f"status {built.returncode}"])[0]
+            missing.append(f"a C++ compiler that works: {compiler} says {said!r}")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        missing.append("Python's headers (Debian: apt-get install python3-dev)")
+    return missing
