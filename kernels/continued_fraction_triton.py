@@ -11,15 +11,13 @@ import triton.language as tl
 from torch.library import triton_op, wrap_triton
 from triton.language.extra import libdevice
 
-from kernels.backend import INTERPRETED
+from kernels.backend import INTERPRETED, NAMESPACE
 
 # From this floor on, softplus may have the hardware's error of 2^-22, which is 3e-6 of the floor.
 FAST_FLOOR = 0.1
 LN2 = tl.constexpr(0.6931471805599453)
 # the interpreter has no libdevice
 HARDWARE = tl.constexpr(not INTERPRETED)
-
-from kernels.backend import NAMESPACE
 
 
 @triton.jit
