@@ -67,8 +67,8 @@ def summary(rows: list[dict]) -> str:
     changes = [float(row["parts"]) - float(row["float32"]) for row in rows]
     error = statistics.stdev(changes) / len(changes) ** 0.5
     return (
-        f"parts minus float32: {statistics.mean(changes):+.4f} ± {error:.4f} nats per token (mean and standard "
-        f"error of {len(changes)} seeds), largest {max(changes, key=abs):+.4f}"
+        f"parts minus float32: {statistics.mean(changes):+.4f} ± {error:.4f} nats per token (mean and "
+        f"standard error of {len(changes)} seeds), largest {max(changes, key=abs):+.4f}"
     )
 
 
