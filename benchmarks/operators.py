@@ -20,7 +20,8 @@ from kernels.continued_fraction import (
     continued_fraction_naive,
 )
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
-from kernels.shared_attention import shared_attention, shared_attention_naive, shared_attention_sdpa
+from kernels.sdpa import attention_by_position
+from kernels.shared_attention import shared_attention, shared_attention_naive
 from kernels.triangular import causal_linear
 from kernels.wide_attention import wide_attention
 
@@ -188,7 +189,7 @@ def attention(
             name = f"shared_attention, {backend}"
             kernels[name] = functools.partial(shared_attention, backend=backend, **options)
     if not (relative or content or strict or wide):
-        kernels["SDPA, padded"] = shared_attention_sdpa
+        kernels["SDPA, in parts"] = attention_by_position
     flops = 3 * 2 * heads * ((1 + content) * rank + width // heads) * length**2 * batch
     inputs = [y, columns, v, *keys]
     return Case(

@@ -9,17 +9,31 @@ import torch
 import triton
 import triton.language as tl
 from torch.library import triton_op, wrap_triton
+from triton.language.extra import libdevice
 
-from kernels.backend import NAMESPACE
+from kernels.backend import INTERPRETED, NAMESPACE
+
+# From this floor on, softplus may have the hardware's error of 2^-22, which is 3e-6 of the floor.
+FAST_FLOOR = 0.1
+LN2 = tl.constexpr(0.6931471805599453)
+# the interpreter has no libdevice
+HARDWARE = tl.constexpr(not INTERPRETED)
 
 
 @triton.jit
-def _softplus(a):
-    """log(1 + exp(a)). For small u = exp(-|a|), log(1 + u) would round to 0 instead of u."""
+def _softplus(a, FAST: tl.constexpr):
+    """log(1 + exp(a)), and exp(-|a|). FAST: to 3e-7, else to float32's precision.
+
+    For small u = exp(-|a|), log(1 + u) would round to 0 instead of u.
+    """
     u = tl.exp(-tl.abs(a))
     w = 1.0 + u
-    lost = w == 1.0
-    return tl.maximum(a, 0.0) + tl.where(lost, u, tl.log(w) * (u / tl.where(lost, 1.0, w - 1.0)))
+    if FAST:
+        log = (libdevice.fast_log2f(w) if HARDWARE else tl.log2(w)) * LN2
+    else:
+        lost = w == 1.0
+        log = tl.where(lost, u, tl.log(w) * (u / tl.where(lost, 1.0, w - 1.0)))
+    return tl.maximum(a, 0.0) + log, u
 
 
 @triton.jit
@@ -32,7 +46,7 @@ def _clamped_reciprocal(K_d, eps):
 @triton.jit
 def _forward_kernel(
     a_ptr, z_ptr, low_ptr, high_ptr, tokens, depth_stride, constant,
-    D: tl.constexpr, POSITIVE: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, POSITIVE: tl.constexpr, FAST: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """a: [D, ladders, tokens] -> z: [ladders, tokens]; low, high: [ladders, blocks of tokens]"""
     block, ladder = tl.program_id(0), tl.program_id(1)
@@ -47,7 +61,7 @@ def _forward_kernel(
         a_k = tl.load(a_k_ptr, mask, other=1.0).to(tl.float32)
         a_k_ptr -= depth_stride
         if POSITIVE:
-            a_k = _softplus(a_k) + constant
+            a_k = _softplus(a_k, FAST)[0] + constant
         following = a_k * current + previous
         previous, current = current, following
     reciprocal = 1.0 / current if POSITIVE else _clamped_reciprocal(current, constant)
@@ -64,7 +78,7 @@ def _forward_kernel(
 @triton.jit
 def _backward_kernel(
     a_ptr, grad_z_ptr, grad_ptr, count, constant,
-    D: tl.constexpr, POSITIVE: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, POSITIVE: tl.constexpr, FAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """a: [D, count], grad_z: [count] -> grad: [D, count]"""
     here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -72,13 +86,14 @@ def _backward_kernel(
     a_k_ptr, grad_k_ptr = a_ptr + here, grad_ptr + here
     grad_z = tl.load(grad_z_ptr + here, mask, other=0.0).to(tl.float32)
     one = tl.full((BLOCK,), 1.0, tl.float32)
-    raw, partial = (), ()
+    slopes, partial = (), ()
     for _ in tl.static_range(D):
         a_k = tl.load(a_k_ptr, mask, other=1.0).to(tl.float32)
         a_k_ptr += count
-        raw += (a_k,)
         if POSITIVE:
-            a_k = _softplus(a_k) + constant
+            softplus, u = _softplus(a_k, FAST)
+            slopes += (tl.where(a_k < 0, u, 1.0) / (1.0 + u),)
+            a_k = softplus + constant
         partial += (a_k,)
     tails = (one, partial[D - 1])  # K_0, K_1, ...
     for k in tl.static_range(2, D + 1):
@@ -90,7 +105,7 @@ def _backward_kernel(
         grad = ratio * ratio if k % 2 else -(ratio * ratio)
         grad = grad * grad_z
         if POSITIVE:
-            grad = grad / (1.0 + tl.exp(-raw[k]))
+            grad = grad * slopes[k]
         tl.store(grad_k_ptr, grad.to(grad_ptr.dtype.element_ty), mask)
         grad_k_ptr += count
 
@@ -119,7 +134,7 @@ def _forward(
     if z.numel():
         wrap_triton(_forward_kernel)[(blocks, rows)](
             a, z, low, high, columns, z.numel(), constant,
-            D=depth, POSITIVE=positive, RANGE=ranged, BLOCK=block,
+            D=depth, POSITIVE=positive, FAST=constant >= FAST_FLOOR, RANGE=ranged, BLOCK=block,
         )  # fmt: skip
     return z, low.amin(1), high.amax(1)
 
@@ -133,7 +148,7 @@ def _backward(a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: f
     if a.numel():
         wrap_triton(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
             a, grad_z, grad, grad_z.numel(), constant,
-            D=len(a), POSITIVE=positive, BLOCK=block,
+            D=len(a), POSITIVE=positive, FAST=constant >= FAST_FLOOR, BLOCK=block,
         )  # fmt: skip
     return grad
 

@@ -8,19 +8,19 @@ Scores are not scaled. `strict` excludes j = t, and the first token's output is 
 columns by distance: S_tj = y_t F_{t-j}. `keys` adds y_t k_j to the scores.
 
 Scores cost 2 R T^2 FLOPs, few compared with the 2 P T^2 of the values. So the backward pass recomputes
-them, and nothing of size T x T is kept. `shared_attention` is the function to call,
-`shared_attention_naive` the reference for tests, and `shared_attention_sdpa` the same through PyTorch's
-SDPA. On a GPU, `kernels.shared_attention_triton` computes it.
+them, and nothing of size T x T is kept. `shared_attention` is the function to call and
+`shared_attention_naive` the reference for tests. On a GPU, `kernels.shared_attention_triton` computes it,
+or `kernels.sdpa` where PyTorch's own attention can.
 """
 
 import functools
 
 import torch
-from torch.nn import functional
 
 from kernels import backend as backends
 from kernels.autocast import without_autocast
 from kernels.backend import NAMESPACE
+from kernels.sdpa import attention_by_position, fits
 
 if backends.AVAILABLE:
     from kernels.shared_attention_triton import shared_attention_triton
@@ -31,8 +31,8 @@ STRIP = 64
 WIDE = 256
 # scores per thread that exist at a time on a CPU: 1 MB in float32, which fits into a core's cache
 TILE = 2**18
-# the Triton kernels keep a tile's rows of y and columns of F in registers, at full rank
-LARGEST_RANK = 64
+# the Triton kernels take a tile's rows of y and columns of F at full rank, in two parts each
+LARGEST_RANK = 32
 
 
 def shared_attention(
@@ -54,16 +54,20 @@ def shared_attention(
     backend:
     - "torch" computes the scores in strips of rows and skips the future of each strip. It is opaque to
       torch.compile, which would unroll the loop for half a minute and gain no speed.
-    - "triton" (no float64, R <= 64) keeps tiles of scores on the chip. For each of the gradients of y, F
-      and the keys it stores B H T R float32 partial sums (twice as many for F with relative) per tile of
-      128 to 32 tokens.
-    - "auto" is Triton if the tensors are on a GPU and Triton can run, else torch.
+    - "triton" (no float64, R <= 32) keeps tiles of scores on the chip. Float32 values: all products have
+      float32's precision. Half-precision values: scores are those of the float32 y and F to about 1e-5 of
+      |y| |F|, and their gradient is rounded to bfloat16 for its products. Memory for partial sums: B H T R
+      float32 numbers for each of the columns by position and the keys, and twice as many with relative.
+    - "auto": on a GPU PyTorch's SDPA for columns by position and narrow values in half precision, with
+      scores as exact as Triton's; else Triton if it can run; else torch.
 
     Differentiable once. Raises ValueError if shapes do not fit, for an unknown backend, and if Triton is
     requested and cannot run.
     """
     _check(y, F, v, keys)
     F = F[..., : y.shape[2]]
+    if backends.named(backend) == "auto" and v.is_cuda and not relative and fits(y, v):
+        return attention_by_position(y, F, v, strict, keys)
     if backends.use_triton(backend, y, F, v, *(() if keys is None else (keys,))):
         if y.shape[3] <= LARGEST_RANK:
             return shared_attention_triton(y, F, v, strict, relative, keys)
@@ -281,9 +285,12 @@ def register_flop_formulas():
     def forward(y_shape, F_shape, v_shape, keys_shape, *_, **__):
         return product(y_shape, v_shape, 1 if keys_shape is None else 2)
 
+    def triton(q_shape, k_shape, f_shape, v_shape, rank, *_, **__):
+        return product((rank,), v_shape, (k_shape is not None) + (f_shape is not None))
+
     formulas = {"wide_attention": wide, "shared_attention": forward}
     if backends.AVAILABLE:
-        formulas["shared_attention_triton"] = forward
+        formulas["shared_attention_triton"] = triton
     for name, formula in formulas.items():
         register_flop_formula(getattr(operators, name))(formula)
         backward = functools.partial(_twice, formula)
@@ -292,31 +299,6 @@ def register_flop_formulas():
 
 def _twice(forward, *shapes, **_):
     return 2 * forward(*shapes)
-
-
-def shared_attention_sdpa(y: torch.Tensor, F: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """`shared_attention` through PyTorch's SDPA, without strict, relative and keys.
-
-    y are the queries and F the keys, padded with zeros to a common width, a multiple of 8. Products are in
-    v's dtype. Shapes as in `shared_attention`.
-    """
-    return attention_by_rank(y, F[None, ..., : y.shape[2]].mT, v)
-
-
-def attention_by_rank(y: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0):
-    """Causal softmax(y k^T) v through PyTorch's SDPA.
-
-    y: [B, H, T, R], k: the same or [1, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's dtype.
-    y, k and v are padded with zeros to a common width, a multiple of 8. So with R < P it computes more than
-    necessary.
-    """
-    rank, width = y.shape[-1], v.shape[-1]
-    common = -(-max(rank, width) // 8) * 8
-    q, k = (functional.pad(one.to(v.dtype), (0, common - rank)) for one in (y, k))
-    k = k.expand_as(q)
-    v = functional.pad(v, (0, common - width))
-    out = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=1.0)
-    return out[..., :width]
 
 
 def shared_attention_naive(

@@ -11,14 +11,16 @@ product.
 
 `wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the reference
 for tests. On a GPU, rows narrower than 256 (with several heads) use PyTorch's fused attention, wider ones
-the strips.
+the strips, whose float32 products are then bfloat16 products of high and low parts (`kernels.split`) if the
+values are in half precision.
 """
 
 import torch
 
+from kernels import split
 from kernels.autocast import without_autocast
 from kernels.backend import NAMESPACE
-from kernels.shared_attention import attention_by_rank
+from kernels.sdpa import attention_by_rank
 
 # scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
 STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
@@ -37,8 +39,9 @@ def wide_attention(
     v: [B, H, T, P] -> [B, H, T, P].
 
     Takes any floating types; the result has v's dtype. Scores and softmax are float32 (float64 for float64)
-    even under autocast, and the weights are rounded to v's dtype for the product with v. Fused attention
-    also rounds y and F to v's dtype. strict excludes j = t, and the first token's output is 0.
+    even under autocast, and the weights are rounded to v's dtype for the product with v. On a GPU with v in
+    half precision, the gradient of the scores is rounded to bfloat16 for its products; fused attention also
+    rounds y and F to v's dtype. strict excludes j = t, and the first token's output is 0.
     Differentiable once. Raises ValueError if shapes do not fit.
     """
     fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
@@ -59,11 +62,7 @@ def fused(y, F, v, strict=False, bias=None):
     """`wide_attention` through PyTorch's SDPA. strict shifts the rows by one token and stays causal."""
     if bias is not None:
         y, F = torch.cat((y, torch.ones_like(y[..., :1])), -1), torch.cat((F, bias[:, None].to(F.dtype)), 1)
-    keys = F.mT[None]
-    if not strict:
-        return attention_by_rank(y, keys, v)
-    out = attention_by_rank(y[:, :, 1:], keys[:, :, :-1], v[:, :, :-1])
-    return torch.cat((torch.zeros_like(v[:, :, :1]), out), dim=2)
+    return attention_by_rank(y, F.mT[None], v, strict)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::wide_attention", mutates_args=())
@@ -72,9 +71,10 @@ def _strips(
 ) -> torch.Tensor:
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
+        parts = _in_parts(v)
         out = torch.zeros_like(v.transpose(0, 1), memory_format=torch.contiguous_format)
         for start, end in _bounds(rows):
-            weights = _weights(rows, columns, bias, start, end).to(v.dtype)
+            weights = _weights(rows[:, :, start:end], columns[..., :end], bias, start, parts).to(v.dtype)
             out[:, :, start + strict : end + strict] = weights @ values[:, :, :end]
     return out.transpose(0, 1).contiguous()
 
@@ -95,6 +95,7 @@ def _strips_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
+        parts = _in_parts(v)
         upstream = grad.transpose(0, 1)[:, :, strict:]
         of_y, of_v = (
             torch.zeros_like(x.transpose(0, 1), dtype=x_type, memory_format=torch.contiguous_format)
@@ -104,16 +105,22 @@ def _strips_backward(
         # without a bias an empty tensor, because an operator cannot return None
         of_bias = rows.new_zeros((0,) if bias is None else bias.shape)
         for start, end in _bounds(rows):
-            weights = _weights(rows, columns, bias, start, end)
+            strip, seen = rows[:, :, start:end], columns[..., :end]
+            weights = _weights(strip, seen, bias, start, parts)
             of_weights = (upstream[:, :, start:end] @ values[:, :, :end].mT).to(rows.dtype)
             of_v[:, :, :end] += weights.to(v.dtype).mT @ upstream[:, :, start:end]
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, rows.dtype)
             of_scores = of_scores.flatten(1, 2)
-            strip = rows[:, :, start:end]
-            of_y[:, :, start + strict : end + strict] = (of_scores @ columns[..., :end].mT).view_as(strip)
-            of_F[..., :end].baddbmm_(strip.flatten(1, 2).mT, of_scores)
             if bias is not None:
                 of_bias[:, :end] += of_scores.sum(1)
+            if parts:
+                of_scores, seen, flat = (x.bfloat16() for x in (of_scores, seen, strip.flatten(1, 2)))
+                of_strip = split.summed_in_float32(of_scores, seen.mT)
+                of_F[..., :end] += split.summed_in_float32(flat.mT, of_scores)
+            else:
+                of_strip = of_scores @ seen.mT
+                of_F[..., :end].baddbmm_(strip.flatten(1, 2).mT, of_scores)
+            of_y[:, :, start + strict : end + strict] = of_strip.view_as(strip)
     of_y = of_y.transpose(0, 1).to(y.dtype).contiguous()
     of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
     return of_y, of_F.to(F.dtype), of_v.transpose(0, 1).contiguous(), of_bias
@@ -156,13 +163,17 @@ def _bounds(rows):
     return [(start, min(start + height, length)) for start in range(0, length, height)]
 
 
-def _weights(rows, columns, bias, start, end):
-    """Softmax weights of rows start .. end - 1 up to column end - 1: [H, B, end - start, end]"""
-    strip = rows[:, :, start:end]
-    scores = torch.bmm(strip.flatten(1, 2), columns[..., :end])
+def _in_parts(v):
+    return v.is_cuda and v.dtype.itemsize == 2
+
+
+def _weights(strip, columns, bias, start, parts):
+    """Softmax weights of a strip of rows from `start` on, up to its last column: [H, B, rows, columns]"""
+    height, end = strip.shape[2], columns.shape[-1]
+    scores = (split.batched_product if parts else torch.bmm)(strip.flatten(1, 2), columns)
     if bias is not None:
         scores += bias[:, None, :end]
     scores = scores.view(*strip.shape[:3], end)
-    future = torch.ones(end - start, end - start, dtype=torch.bool, device=rows.device).triu(1)
+    future = torch.ones(height, height, dtype=torch.bool, device=strip.device).triu(1)
     scores[..., start:].masked_fill_(future, float("-inf"))
     return scores.softmax(-1)

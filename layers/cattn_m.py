@@ -92,7 +92,8 @@ class CAttnM(TokenMixer):
         self.check_length(x.shape[1])
         y, v = self.rows(x), self.values(x)
         if self.heads > 1 < self.repeats:
-            v = v.repeat_interleave(self.repeats, dim=1)
+            # a single group is not copied
+            v = v.unsqueeze(2).expand(-1, -1, self.repeats, -1, -1).flatten(1, 2)
         return self.joined(self.attend(x, y, v))
 
     def decode(self, x, pos, cache):

@@ -17,7 +17,7 @@ def test_kernels_are_right(dtype):
             assert found["wrong"] == {}, name
             assert found["distances"]
             seen |= set(found["distances"])
-    assert {"continuants, torch, eager", "shared_attention, torch, eager", "SDPA, padded, eager"} <= seen
+    assert {"continuants, torch, eager", "shared_attention, torch, eager", "SDPA, in parts, eager"} <= seen
     assert {"wide_attention, eager", "causal_linear, eager", "unpack_lower, eager"} <= seen
     assert {"linear_cross_entropy, eager", "embedding, eager"} <= seen
 

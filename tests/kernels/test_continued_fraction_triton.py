@@ -138,6 +138,36 @@ def test_refuses_float64_and_a_second_derivative(triton_device):
         grad.sum().backward()
 
 
+def _with_the_hardwares_logarithm(a, floor, errors):
+    """softplus(a) + floor in float32, with a logarithm wrong by 2^-22, NVIDIA's bound from 1 to 2."""
+    w = (1.0 + torch.exp(-a.abs())).double()
+    log = (w.log2() + errors * 2**-22).float() * 0.6931471805599453
+    return a.clamp(min=0) + log + floor
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_the_hardwares_logarithm_is_exact_enough_from_the_floor_on(depth):
+    """Whatever sign its errors have: z to 1e-5 with a floor of 0.1, but not with a hundredth of it."""
+    torch.manual_seed(0)
+    a = torch.randn(depth, 20000) * 4 - 2
+    errors = torch.randint(0, 2, a.shape) * 2 - 1
+    worst = {}
+    for floor in (0.1, 0.001):
+        found = _with_the_hardwares_logarithm(a, floor, errors)
+        found = continued_fraction(found.double(), "clamp", 1e-9)
+        expected = continued_fraction(a.double(), "positive", floor=floor)
+        worst[floor] = ((found - expected) / expected).abs().max().item()
+    assert worst[0.1] < 1e-5 < worst[0.001]
+
+
+@pytest.mark.parametrize("floor", [0.1, 0.099])
+def test_both_logarithms(triton_device, floor):
+    a = ladders((40, 3, 7), torch.float32, "positive") * 5
+    found = continued_fraction(a.to(triton_device), "positive", floor=floor, backend="triton")
+    expected = continued_fraction(a.double(), "positive", floor=floor)
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("pole", POLES)
 def test_a_layer_and_its_ranges(triton_device, tiny, pole):
     made = {}

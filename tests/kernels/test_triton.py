@@ -70,7 +70,7 @@ def test_on_the_cpu_nothing_imports_triton():
 # --- compiled for GPUs that are not here ---
 
 
-def binary(kernel, types, constants, capability, warps=4):
+def binary(kernel, types, constants, capability, **options):
     """types: {argument: "*fp32" or the like}, integers where nothing is said."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -78,18 +78,19 @@ def binary(kernel, types, constants, capability, warps=4):
 
     names = kernel.arg_names
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in names}
-    # sixteen divides what it divides in a model: addresses, and the width and strides of the values
-    even = [n for n in names if n.endswith("_ptr") or n.startswith(("v_", "out_", "grad_", "width"))]
+    # sixteen divides what it divides in a model: addresses, the width and strides of the values and of
+    # prepared operands
+    divisible = ("v_", "k_", "f_", "out_", "grad_", "width", "padded")
+    even = [n for n in names if n.endswith("_ptr") or n.startswith(divisible)]
     attributes = {
         (i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in even and n not in constants
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": warps})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def spilled(compiled):
-    """Bytes of a thread's registers that went to memory."""
+def used(compiled):
+    """(registers of a thread, bytes of its stack): what is spilled lies on the stack."""
     import triton
 
     (tool,) = glob.glob(f"{Path(triton.__file__).parent}/backends/nvidia/bin/cuobjdump")
@@ -97,7 +98,7 @@ def spilled(compiled):
         file.write(compiled.asm["cubin"])
         file.flush()
         said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-    return int(re.search(r"STACK:(\d+)", said.stdout)[1])
+    return tuple(int(re.search(rf"{what}:(\d+)", said.stdout)[1]) for what in ("REG", "STACK"))
 
 
 @needs_triton
@@ -110,44 +111,64 @@ def test_the_continued_fraction_compiles(depth, kind, capability):
     types |= {"low_ptr": "*fp32", "high_ptr": "*fp32", "constant": "fp32"}
     block = code._block(depth, 2**20)
     for positive in (False, True):
-        sizes = {"D": depth, "POSITIVE": positive, "BLOCK": block}
+        sizes = {"D": depth, "POSITIVE": positive, "FAST": True, "BLOCK": block}
         forward = binary(code._forward_kernel, types, {**sizes, "RANGE": True}, capability)
         backward = binary(code._backward_kernel, types, sizes, capability)
-        assert spilled(forward) == spilled(backward) == 0
+        assert used(forward)[1] == used(backward)[1] == 0
+
+
+# values 64 wide in heads, or as wide as a model
+FORMS = {
+    "distance and content, bfloat16": {"by": "both", "rank": 7, "width": 64},
+    "distance, bfloat16": {"by": "distance", "rank": 7, "width": 64},
+    "position, bfloat16": {"by": "position", "rank": 7, "width": 1600},
+    "distance and content, bfloat16, rank 16": {"by": "both", "rank": 16, "width": 64},
+    "distance and content, float32": {"by": "both", "rank": 7, "width": 64, "half": False},
+}
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    ("half", "rank", "relative"),
-    [(True, 16, False), (False, 16, False), (True, 64, False), (True, 16, True)],
-)
-@pytest.mark.parametrize("capability", [80, 86, 90, 120])
-def test_shared_attention_compiles(half, rank, relative, capability):
-    """Into the shared memory that there is, and without spilling what would be felt."""
-    import kernels.shared_attention_triton as code
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_shared_attention_compiles(form, capability):
+    """Into the registers and the shared memory that there are; -s prints them."""
+    import kernels.attention_tiles_triton as code
+    from kernels.shared_attention_triton import launches, operand_width
 
-    roomy = capability == 90
-    (rows, columns, chunk), warps, side, side_warps = code._sizes(half, roomy, 1600, rank, relative)
-    wide = "*bf16" if half else "*fp32"
-    narrow = ("y_ptr", "f_ptr", "k_ptr", "lse_ptr", "delta_ptr", "grad_y_ptr", "grad_j_ptr", "grad_d_ptr")
-    types = dict.fromkeys(narrow, "*fp32")
-    types |= dict.fromkeys(("v_ptr", "out_ptr", "grad_ptr", "grad_v_ptr"), wide)
-    common = {"R": 7, "RANK": rank, "SHIFT": 1, "WIDE": False, "RELATIVE": relative, "KEYS": relative}
-    tile = {**common, "ROWS": rows, "COLUMNS": columns, "CHUNK": chunk}
-    square = {**common, "TILE": side, "CHUNK": min(chunk, side // 2)}
-    for kernel, constants, threads in (
-        (code._forward_kernel, tile, warps),
-        (code._values_backward_kernel, tile, warps),
-        (code._scores_backward_kernel, square, side_warps),
-        (code._delta_kernel, {"ROWS": 16, "CHUNK": chunk, "SHIFT": 1}, 4),
-    ):
-        compiled = binary(kernel, types, constants, capability, threads)
-        assert compiled.metadata.shared <= (227 if roomy else 99) * 1024, kernel.__name__
-        assert spilled(compiled) <= 128, kernel.__name__
-        assert (
-            "delta" in kernel.__name__
-            or ("wgmma" if roomy and rank == 16 else "mma") in compiled.asm["ptx"]
-        )
+    by, rank, width, half = (FORMS[form].get(key, True) for key in ("by", "rank", "width", "half"))
+    hopper = capability == 90
+    kinds = {"BY_POSITION": by != "distance", "BY_DISTANCE": by != "position"}
+    first, of_values, backward = launches(half, hopper, width, rank, *kinds.values())
+    size, operands = operand_width(rank, half), "*bf16" if half else "*fp32"
+    common = {"S": size, "SHIFT": 0, "WIDE": False, "PARTS": 4 if half else 1, **kinds}
+    of_k, whole = common["BY_POSITION"], width <= backward.chunk
+    columns = [(of_values, {"OF_V": True, "OF_K": False}), (backward, {"OF_V": False, "OF_K": True})]
+    columns = [(backward, {"OF_V": True, "OF_K": of_k})] if whole else columns
+    kernels = [(code.forward_kernel, first, {}), (code.rows_kernel, backward, {})]
+    kernels += [(code.columns_kernel, launch, more) for launch, more in columns]
+    if by != "position":
+        kernels += [(code.diagonals_kernel, backward, {})]
+    elif half:
+        kernels += [(code.delta_kernel, backward, {"ROWS": 16})]
+    for kernel, launch, more in kernels:
+        tile = {"ROWS": launch.rows, "COLUMNS": launch.columns, "TILE": launch.rows, "CHUNK": launch.chunk}
+        constants = {**common, **tile, **more, "WHOLE": whole}
+        constants = {name: x for name, x in constants.items() if name in kernel.arg_names}
+        sums = ("lse_ptr", "delta_ptr", "grad_y_ptr", "grad_k_ptr", "further_ptr", "nearer_ptr")
+        types = {name: operands for name in kernel.arg_names if name.endswith("_ptr")}
+        types |= {name: "*fp32" for name in sums if name in types}
+        compiled = binary(kernel, types, constants, capability, **launch.options)
+        registers, stack = used(compiled)
+        print(f"sm_{capability} {form}, {kernel.__name__}: {registers} registers, {stack} bytes of stack")
+        assert compiled.metadata.shared <= (227 if capability in (90, 100) else 99) * 1024
+        if half and rank <= 8 and kernel is code.forward_kernel:
+            assert registers <= 128
+            assert stack == 0
+        assert stack <= 128, kernel.__name__
+        # eight columns at a time would leave most of a tensor core idle
+        assert "m64n8k" not in compiled.asm["ptx"]
+        if hopper and half and kernel is not code.delta_kernel:
+            assert ("wgmma." if launch.rows >= 64 else "\tmma.") in compiled.asm["ptx"]
 
 
 # --- seen by torch.compile ---
@@ -208,25 +229,28 @@ def test_the_continued_fraction_is_one_graph():
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("options", "columns"),
+    "options",
     [
-        ({"strict": False}, ["grad_j_ptr"]),
-        ({"strict": True}, ["grad_j_ptr"]),
-        ({"strict": True, "relative": True}, ["grad_d_ptr"]),
-        ({"strict": False, "relative": True, "keys": True}, ["grad_j_ptr", "grad_d_ptr"]),
+        {"strict": False},
+        {"strict": True},
+        {"strict": True, "relative": True},
+        {"strict": False, "relative": True, "keys": True},
     ],
 )
-def test_shared_attention_is_one_graph(options, columns):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shared_attention_is_one_graph(options, dtype):
     from kernels.shared_attention_triton import shared_attention_triton
 
     shapes = [(2, 1, 17, 7), (1, 7, 17), (2, 1, 17, 24)]
     inputs = [torch.rand(shape, requires_grad=True) for shape in shapes]
+    inputs[2] = inputs[2].detach().to(dtype).requires_grad_()
     if with_keys := options.get("keys", False):
         inputs.append(torch.rand(shapes[0], requires_grad=True))
 
     def function(y, F, v, keys=None):
         return shared_attention_triton(y, F, v, **{**options, "keys": keys if with_keys else None})
 
-    forward, backward = traced(function, *inputs)
-    assert written(forward) == [["out_ptr", "lse_ptr"]]
-    assert sorted(written(backward)) == [["delta_ptr"], ["grad_v_ptr"], ["grad_y_ptr", *columns]]
+    names = [[str(node.target) for node in graph.graph.nodes] for graph in traced(function, *inputs)]
+    forward, backward = ([name for name in one if "cofrgenet" in name] for one in names)
+    assert forward == ["cofrgenet.shared_attention_triton.default"]
+    assert backward == ["cofrgenet.shared_attention_triton_backward.default"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from kernels import wide_attention as module
 from kernels.shared_attention import shared_attention_naive
 from kernels.wide_attention import fused, wide_attention
 
@@ -34,7 +35,7 @@ def naive(y, F, v, strict, bias=None):
 def with_gradients(attention, tensors, strict):
     out = attention(*tensors[:3], strict, *tensors[3:])
     torch.manual_seed(1)
-    return out, *torch.autograd.grad(out, tensors, torch.randn(out.shape).to(out.dtype))
+    return out, *torch.autograd.grad(out, tensors, torch.randn(out.shape).to(out))
 
 
 @shapes
@@ -58,6 +59,19 @@ def test_fused_attention_equals_it(shape, strict):
     for more in ((), (bias,)):
         expected = naive(y, F, v, strict, *more)
         torch.testing.assert_close(fused(y, F, v, strict, *more), expected, rtol=0, atol=1e-12)
+
+
+@strictness
+def test_in_parts_as_on_a_gpu(monkeypatch, any_device, strict):
+    """With scores so large that rounded y and F would miss the tolerance."""
+    monkeypatch.setattr(module, "_in_parts", lambda v: True)
+    tensors = [x.detach() for x in inputs((2, 2, 130, 301, 16), torch.bfloat16, biased=True)]
+    tensors[0].mul_(20)
+    exact = [x.double().requires_grad_() for x in tensors]
+    tensors = [x.to(any_device).requires_grad_() for x in tensors]
+    found = with_gradients(wide_attention, tensors, strict)
+    for one, other in zip(found, with_gradients(naive, exact, strict), strict=True):
+        torch.testing.assert_close(one.cpu().double(), other, rtol=0, atol=0.02 * other.abs().amax().item())
 
 
 @strictness

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from architecture import ModelConfig
+from kernels import split
 from kernels.continued_fraction import (
     continued_fraction,
     continued_fraction_ladder,
@@ -74,6 +75,38 @@ def test_half_precision_input_does_not_round_the_partial_denominators():
     exact = ensemble(n_in=64, depth=7, dtype=torch.float64)
     torch.testing.assert_close(a.double(), exact.partial_denominators(x.double()), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(z.double(), exact.fractions(x.double()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_products_in_parts_keep_the_denominators(monkeypatch, depth):
+    """As on a GPU under autocast: K_d to 1e-3 at the 99th percentile. Rounded inputs would miss that."""
+    torch.manual_seed(0)
+    config = ModelConfig(cf_init="nanogpt_xl")  # the largest partial denominators
+    ensemble = LadderEnsemble(config, 1600, 7, 7, depth, project=False)
+    for module in ensemble.modules():
+        if hasattr(module, "init_weights"):
+            module.init_weights()
+    x = torch.randn(500, 1600)
+    exact = ensemble.double().partial_denominators(x.double())
+    ensemble.float()
+
+    def error(a):
+        K_d = ensemble.fraction.denominator(exact)
+        return ((ensemble.fraction.denominator(a) - K_d) / K_d).abs().quantile(0.99).item()
+
+    monkeypatch.setattr(split, "in_parts", lambda x: True)
+    assert error(ensemble.partial_denominators(x)) < 1e-4
+    monkeypatch.setattr(split, "high_and_low", lambda x: (x.bfloat16(), 0 * x.bfloat16()))
+    assert error(ensemble.partial_denominators(x)) > 1e-3
+
+
+def test_clamped_poles_take_no_products_in_parts(monkeypatch):
+    monkeypatch.setattr(split, "in_parts", lambda x: True)
+    monkeypatch.setattr(split, "product", lambda *_: pytest.fail("a product in parts"))
+    x = torch.randn(5, 24)
+    LadderEnsemble(ModelConfig(cf_pole="clamp"), 24, 24, 3, 3).partial_denominators(x)
+    with pytest.raises(pytest.fail.Exception):
+        LadderEnsemble(ModelConfig(cf_pole="positive"), 24, 24, 3, 3).partial_denominators(x)
 
 
 def test_starts_without_poles():

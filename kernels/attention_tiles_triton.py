@@ -1,0 +1,420 @@
+"""The Triton kernels of shared attention, after FlashAttention-2 (Dao 2023), for scores of low rank.
+
+`kernels.shared_attention` states the equations; `kernels.shared_attention_triton` prepares the operands,
+launches these kernels and adds up what they store.
+
+- forward: a program holds a tile of rows and goes over the tiles of columns, with an online softmax.
+- backward: `columns_kernel` holds a tile of columns and goes over rows, for the gradients of the values and
+  of the columns by position; `rows_kernel` holds a tile of rows and goes over columns, for that of y;
+  `diagonals_kernel` holds a tile of distances and goes along the diagonal, for that of columns by distance.
+  All recompute weights from the saved log-sum-exp, and no program adds to the memory of another one. So
+  gradients are the same to the bit in each run.
+
+Operands of the scores (`parts`) are rows of S numbers, one for each token or distance, with zeros beyond
+the last one: float32, or for half-precision values high and low parts in bfloat16, whose product is that of
+the float32 numbers (PARTS = 4: high low low high against high low high low). The queries hold log2(e) y,
+because the hardware's exponential is in base 2. Row t of `length` attends to columns j <= t; rows of the
+output, of its gradient and of the values begin at a SHIFT of their own (1 with strict, values 0).
+
+By distance: take a square tile of scores whose first row is n tokens behind its first column. On and below
+its diagonal it needs the distances n .. n + TILE - 1, above it the TILE distances before n. Indexed by
+distance, both halves fit into one tile of the same size. Rotating row i of that tile by i gives the scores
+by position, and the same rotation leads back.
+
+Values may be wider than a program's accumulators. So forward and values' gradient take a CHUNK of their
+columns, and each chunk recomputes the scores, which are cheap; dP = dO v^T is summed over all chunks.
+"""
+
+import triton
+import triton.language as tl
+
+LN2 = tl.constexpr(0.6931471805599453)
+# for float32: three tf32 products on tensor cores are nearly as exact as one float32 product
+PRECISE = tl.constexpr("tf32x3")
+
+
+@triton.jit
+def _dot(a, b, WIDE: tl.constexpr, total=None):
+    """total + a @ b in b's dtype, or in float32 if WIDE: the interpreter has no bfloat16 products."""
+    if WIDE:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISE)
+    return tl.dot(a.to(b.dtype), b, total, input_precision=PRECISE)
+
+
+@triton.jit
+def _sequence(heads):
+    """The program's sequence and head as one number, the sequence and the head, as 64 bits for offsets."""
+    number = tl.program_id(1)
+    return number.to(tl.int64), (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+
+
+@triton.jit
+def _load(pointer, first, values, stride, count, width, TILE: tl.constexpr, EDGE: tl.constexpr):
+    """Loads TILE rows from `first` on of a matrix whose columns are contiguous; zeros beyond its edges.
+
+    EDGE: whether rows from `count` on may be among them.
+    """
+    rows = tl.arange(0, TILE)
+    pointers = pointer + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + values[None, :])
+    mask = (values < width)[None, :]
+    if EDGE:
+        mask = mask & (rows < count - first)[:, None]
+    return tl.load(pointers, mask, other=0.0)
+
+
+@triton.jit
+def _load_parts(pointer, first, S: tl.constexpr, TILE: tl.constexpr):
+    """Loads rows first .. first + TILE - 1 of operands, which have no edge within a tile."""
+    return tl.load(pointer + first * S + (tl.arange(0, TILE)[:, None] * S + tl.arange(0, S)[None, :]))
+
+
+@triton.jit
+def _store_gradient(pointer, x, first, count, R, S: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr):
+    """Stores a sum of dS times operands, [TILE, S], as rows of R float32 numbers.
+
+    Each of the two parts is there PARTS / 2 times, so the sum over all parts is as many times too large.
+    """
+    if PARTS > 1:
+        x = tl.sum(tl.reshape(x, (TILE, PARTS, S // PARTS)), 1) * (2.0 / PARTS)
+    rows, ranks = first + tl.arange(0, TILE), tl.arange(0, S // PARTS)
+    mask = ((rows >= 0) & (rows < count))[:, None] & (ranks < R)[None, :]
+    tl.store(pointer + rows[:, None] * R + ranks[None, :], x, mask)
+
+
+@triton.jit
+def _swapped(x, BIT: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """float32 x with one bit of the index along AXIS inverted.
+
+    The other one of a pair is the pair's sum, as integers, less this one: the compiler knows that, and no
+    register moves to another thread but for the bits that distinguish threads.
+    """
+    if AXIS == 1:
+        bits = tl.reshape(x.to(tl.int32, bitcast=True), (TILE, TILE // (2 * BIT), 2, BIT))
+    else:
+        bits = tl.reshape(x.to(tl.int32, bitcast=True), (1, TILE // (2 * BIT), 2, BIT * TILE))
+    other = tl.sum(bits, 2, True) - bits
+    other = other.to(tl.int64).to(tl.int32)  # for the interpreter, whose sums are int64
+    return tl.reshape(other, (TILE, TILE)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _turned_by_bit(x, BIT: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr):
+    one = tl.arange(0, TILE)
+    row, place = (one[:, None], one[None, :]) if AXIS == 1 else (one[None, :], one[:, None])
+    borrow = (place & (BIT - 1)) > (row & (BIT - 1))
+    return tl.where(((row & BIT) != 0) != borrow, _swapped(x, BIT, AXIS, TILE), x)
+
+
+@triton.jit
+def _turned(x, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """Rotates a tile of scores from distances to positions, or back: out[i, j] = x[i, (i - j) mod TILE].
+
+    AXIS: the axis of distances. One bit of the index after the other, from the highest: that of i - j
+    differs from that of j by the bit of i and by a borrow from the bits below.
+    """
+    for step in tl.static_range(TILE.bit_length() - 1):
+        x = _turned_by_bit(x, TILE >> (step + 1), AXIS, TILE)
+    return x
+
+
+@triton.jit
+def _further(AXIS: tl.constexpr, TILE: tl.constexpr):
+    """Mask of the larger distances in a tile of scores by distance: those on and below the diagonal."""
+    one = tl.arange(0, TILE)
+    return one[None, :] <= one[:, None] if AXIS == 1 else one[:, None] <= one[None, :]
+
+
+@triton.jit
+def _scores(
+    q, k, far, near,
+    AXIS: tl.constexpr, TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Scores in base 2, [rows, columns] (AXIS = 1) or [columns, rows] (AXIS = 0)"""
+    if BY_DISTANCE:
+        if AXIS == 1:
+            further, nearer = _dot(q, tl.trans(far), WIDE), _dot(q, tl.trans(near), WIDE)
+        else:
+            further, nearer = _dot(far, tl.trans(q), WIDE), _dot(near, tl.trans(q), WIDE)
+        scores = _turned(tl.where(_further(AXIS, TILE), further, nearer), AXIS, TILE)
+        if BY_POSITION:
+            scores = _dot(q, tl.trans(k), WIDE, scores) if AXIS == 1 else _dot(k, tl.trans(q), WIDE, scores)
+    else:
+        scores = _dot(q, tl.trans(k), WIDE) if AXIS == 1 else _dot(k, tl.trans(q), WIDE)
+    return scores
+
+
+@triton.jit
+def _attend(
+    out, largest, total, q, k_ptr, f_ptr, v_ptr, row, start, values, length, width, v_t,
+    S: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """One tile of columns of the online softmax."""
+    k, far, near = q, q, q
+    if BY_POSITION:
+        k = _load_parts(k_ptr, start, S, COLUMNS)
+    if BY_DISTANCE:
+        far = _load_parts(f_ptr, row - start, S, COLUMNS)
+        near = _load_parts(f_ptr, row - start - COLUMNS, S, COLUMNS)
+    scores = _scores(q, k, far, near, 1, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE)
+    columns = start + tl.arange(0, COLUMNS)
+    if MASKED:
+        rows = row + tl.arange(0, ROWS)
+        scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+    larger = tl.maximum(largest, tl.max(scores, 1))  # finite, because every row sees column 0
+    rescale = tl.exp2(largest - larger)
+    weights = tl.exp2(scores - larger[:, None])
+    total = total * rescale + tl.sum(weights, 1)
+    v = _load(v_ptr, start, values, v_t, length, width, COLUMNS, MASKED)
+    return _dot(weights, v, WIDE, out * rescale[:, None]), larger, total
+
+
+@triton.jit
+def forward_kernel(
+    q_ptr, k_ptr, f_ptr, v_ptr, out_ptr, lse_ptr, heads, length, width, padded,
+    k_b, k_h, f_h, v_b, v_h, v_t, out_b, out_h, out_t,
+    S: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """out: [B, H, SHIFT + length, width]; lse: [B H, length] float32, written by the first chunk."""
+    chunks = tl.cdiv(width, CHUNK)
+    # the tiles with the most columns first
+    row = (tl.cdiv(length, ROWS) - 1 - tl.program_id(0) // chunks) * ROWS
+    chunk = tl.program_id(0) % chunks
+    sequence, batch, head = _sequence(heads)
+    values = chunk * CHUNK + tl.arange(0, CHUNK)
+    q = _load_parts(q_ptr + sequence * padded * S, row, S, ROWS)
+    k_ptr += batch * k_b + head * k_h
+    f_ptr += head * f_h
+    v_ptr += batch * v_b + head * v_h
+    largest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    out = tl.zeros((ROWS, CHUNK), tl.float32)
+    for start in range(0, row, COLUMNS):
+        out, largest, total = _attend(
+            out, largest, total, q, k_ptr, f_ptr, v_ptr, row, start, values, length, width, v_t,
+            S, ROWS, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE, False,
+        )  # fmt: skip
+    for start in range(row, tl.minimum(row + ROWS, length), COLUMNS):
+        out, largest, total = _attend(
+            out, largest, total, q, k_ptr, f_ptr, v_ptr, row, start, values, length, width, v_t,
+            S, ROWS, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE, True,
+        )  # fmt: skip
+    rows = row + tl.arange(0, ROWS)
+    mask = (rows < length)[:, None] & (values < width)[None, :]
+    out_ptr += batch * out_b + head * out_h + SHIFT * out_t
+    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * out_t + values[None, :]
+    tl.store(out_ptrs, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask)
+    if chunk == 0:
+        tl.store(lse_ptr + sequence * length + rows, largest + tl.log2(total), rows < length)
+
+
+@triton.jit
+def delta_kernel(
+    out_ptr, grad_ptr, delta_ptr, heads, length, width,
+    out_b, out_h, out_t, grad_b, grad_h, grad_t,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """delta: [B H, length] float32, the sum over j of A_tj dA_tj, which equals out_t . grad_t"""
+    sequence, batch, head = _sequence(heads)
+    first = tl.program_id(0) * ROWS
+    out_ptr += batch * out_b + head * out_h + SHIFT * out_t
+    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
+    delta = tl.zeros((ROWS,), tl.float32)
+    for start in range(0, width, CHUNK):
+        values = start + tl.arange(0, CHUNK)
+        out = _load(out_ptr, first, values, out_t, length, width, ROWS, True).to(tl.float32)
+        grad = _load(grad_ptr, first, values, grad_t, length, width, ROWS, True).to(tl.float32)
+        delta += tl.sum(out * grad, 1)
+    rows = first + tl.arange(0, ROWS)
+    tl.store(delta_ptr + sequence * length + rows, delta, rows < length)
+
+
+@triton.jit
+def _weights(
+    q, k, far, near, lse_ptr, row, column, length,
+    AXIS: tl.constexpr, TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """A tile of A, as `_scores` lays it out, from the log-sum-exp of its rows: 0 in the future."""
+    scores = _scores(q, k, far, near, AXIS, TILE, BY_POSITION, BY_DISTANCE, WIDE)
+    one = tl.arange(0, TILE)
+    rows, columns = row + one, column + one
+    lse = tl.load(lse_ptr + rows, rows < length, other=float("inf"))
+    if AXIS == 1:
+        return tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores - lse[:, None]), 0.0)
+    return tl.where(columns[:, None] <= rows[None, :], tl.exp2(scores - lse[None, :]), 0.0)
+
+
+@triton.jit
+def _through(
+    weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+    AXIS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dS = A (dP - delta) of the same tile, with dP = dO v^T. grad, v: their first CHUNK columns."""
+    through = _dot(grad, tl.trans(v), WIDE) if AXIS == 1 else _dot(v, tl.trans(grad), WIDE)
+    if not WHOLE:
+        for start in range(CHUNK, width, CHUNK):
+            values = start + tl.arange(0, CHUNK)
+            grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+            v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
+            if AXIS == 1:
+                through = _dot(grad, tl.trans(v), WIDE, through)
+            else:
+                through = _dot(v, tl.trans(grad), WIDE, through)
+    rows = row + tl.arange(0, TILE)
+    delta = tl.load(delta_ptr + rows, rows < length, other=0.0)
+    return weights * (through - (delta[:, None] if AXIS == 1 else delta[None, :]))
+
+
+@triton.jit
+def columns_kernel(
+    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, grad_v_ptr, grad_k_ptr,
+    heads, length, width, padded, R,
+    k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t, grad_v_b, grad_v_h, grad_v_t,
+    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
+    WHOLE: tl.constexpr, OF_V: tl.constexpr, OF_K: tl.constexpr,
+):  # fmt: skip
+    """What a tile of columns receives from all rows.
+
+    OF_V: a chunk of grad_v = A^T dO, [B, H, length, width]. OF_K: grad_k = dS^T y, [B H, length, R]
+    float32. Both at a time only if one chunk is all (WHOLE).
+    """
+    chunks = tl.cdiv(width, CHUNK) if OF_V else 1
+    column = tl.program_id(0) // chunks * TILE
+    values = tl.program_id(0) % chunks * CHUNK + tl.arange(0, CHUNK)
+    sequence, batch, head = _sequence(heads)
+    q_ptr += sequence * padded * S
+    f_ptr += head * f_h
+    v_ptr += batch * v_b + head * v_h
+    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
+    lse_ptr += sequence * length
+    delta_ptr += sequence * length
+    k = _load_parts(k_ptr + batch * k_b + head * k_h, column, S, TILE)
+    if OF_K:
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
+    grad_v, grad_k = tl.zeros((TILE, CHUNK), tl.float32), tl.zeros((TILE, S), tl.float32)
+    for row in range(column, length, TILE):
+        q = _load_parts(q_ptr, row, S, TILE)
+        far, near = k, k
+        if BY_DISTANCE:
+            far = _load_parts(f_ptr, row - column, S, TILE)
+            near = _load_parts(f_ptr, row - column - TILE, S, TILE)
+        weights = _weights(
+            q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, BY_DISTANCE, WIDE
+        )
+        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+        if OF_V:
+            grad_v = _dot(weights, grad, WIDE, grad_v)
+        if OF_K:
+            through = _through(
+                weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+                0, TILE, CHUNK, WHOLE, WIDE,
+            )  # fmt: skip
+            grad_k = _dot(through, q, WIDE, grad_k)
+    columns = column + tl.arange(0, TILE)
+    if OF_V:
+        mask = (columns < length)[:, None] & (values < width)[None, :]
+        grad_v_ptr += batch * grad_v_b + head * grad_v_h
+        pointers = grad_v_ptr + columns.to(tl.int64)[:, None] * grad_v_t + values[None, :]
+        tl.store(pointers, grad_v.to(grad_v_ptr.dtype.element_ty), mask)
+    if OF_K:
+        grad_k *= LN2
+        _store_gradient(grad_k_ptr + sequence * length * R, grad_k, column, length, R, S, TILE, PARTS)
+
+
+@triton.jit
+def rows_kernel(
+    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, grad_y_ptr,
+    heads, length, width, padded, R,
+    k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
+    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """grad_y = dS times columns, for a tile of rows: [B H, length, R] float32"""
+    row = (tl.cdiv(length, TILE) - 1 - tl.program_id(0)) * TILE
+    sequence, batch, head = _sequence(heads)
+    k_ptr += batch * k_b + head * k_h
+    f_ptr += head * f_h
+    v_ptr += batch * v_b + head * v_h
+    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
+    lse_ptr += sequence * length
+    delta_ptr += sequence * length
+    q = _load_parts(q_ptr + sequence * padded * S, row, S, TILE)
+    values = tl.arange(0, CHUNK)
+    grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+    grad_y = tl.zeros((TILE, S), tl.float32)
+    for column in range(0, row + 1, TILE):
+        k, far, near = q, q, q
+        if BY_POSITION:
+            k = _load_parts(k_ptr, column, S, TILE)
+        if BY_DISTANCE:
+            far = _load_parts(f_ptr, row - column, S, TILE)
+            near = _load_parts(f_ptr, row - column - TILE, S, TILE)
+        weights = _weights(
+            q, k, far, near, lse_ptr, row, column, length, 1, TILE, BY_POSITION, BY_DISTANCE, WIDE
+        )
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
+        through = _through(
+            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+            1, TILE, CHUNK, WHOLE, WIDE,
+        )  # fmt: skip
+        if BY_POSITION:
+            grad_y = _dot(through, k, WIDE, grad_y)
+        if BY_DISTANCE:
+            through = _turned(through, 1, TILE)
+            further = _further(1, TILE)
+            grad_y = _dot(tl.where(further, through, 0.0), far, WIDE, grad_y)
+            grad_y = _dot(tl.where(further, 0.0, through), near, WIDE, grad_y)
+    _store_gradient(grad_y_ptr + sequence * length * R, grad_y, row, length, R, S, TILE, PARTS)
+
+
+@triton.jit
+def diagonals_kernel(
+    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, further_ptr, nearer_ptr,
+    heads, length, width, padded, R,
+    k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
+    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
+    BY_POSITION: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """What the tiles on a diagonal add to the gradient of F, both [B H, length, R] float32.
+
+    The tiles whose first row is n tokens behind their first column give further[n : n + TILE] and
+    nearer[n - TILE : n]. So nearer has nothing for the last, perhaps incomplete tile of distances.
+    """
+    distance = tl.program_id(0) * TILE
+    sequence, batch, head = _sequence(heads)
+    q_ptr += sequence * padded * S
+    k_ptr += batch * k_b + head * k_h
+    v_ptr += batch * v_b + head * v_h
+    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
+    lse_ptr += sequence * length
+    delta_ptr += sequence * length
+    far = _load_parts(f_ptr + head * f_h, distance, S, TILE)
+    near = _load_parts(f_ptr + head * f_h, distance - TILE, S, TILE)
+    further, nearer = tl.zeros((TILE, S), tl.float32), tl.zeros((TILE, S), tl.float32)
+    values = tl.arange(0, CHUNK)
+    for row in range(distance, length, TILE):
+        column = row - distance
+        q = _load_parts(q_ptr, row, S, TILE)
+        k = q
+        if BY_POSITION:
+            k = _load_parts(k_ptr, column, S, TILE)
+        weights = _weights(
+            q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, True, WIDE
+        )  # fmt: skip
+        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
+        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
+        through = _through(
+            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
+            0, TILE, CHUNK, WHOLE, WIDE,
+        )  # fmt: skip
+        through = _turned(through, 0, TILE)
+        mask = _further(0, TILE)
+        further = _dot(tl.where(mask, through, 0.0), q, WIDE, further)
+        nearer = _dot(tl.where(mask, 0.0, through), q, WIDE, nearer)
+    place = sequence * length * R
+    _store_gradient(further_ptr + place, further * LN2, distance, length, R, S, TILE, PARTS)
+    _store_gradient(nearer_ptr + place, nearer * LN2, distance - TILE, length, R, S, TILE, PARTS)

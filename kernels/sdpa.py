@@ -1,0 +1,58 @@
+"""Attention by rank through PyTorch's scaled_dot_product_attention, where it can express it.
+
+y are the queries, the columns by position are the keys: `kernels.shared_attention` states the equation. Any
+difference in width between the scores and the values is filled with zeros, so this pays where values are
+narrow.
+"""
+
+import torch
+from torch.nn import functional
+
+from kernels.split import high_and_low
+
+WIDEST = 256  # the largest width of a head that PyTorch's fused kernels take
+
+
+def fits(y: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether `attention_by_position` runs in a fused kernel: half precision, narrow parts and values."""
+    return v.dtype in (torch.bfloat16, torch.float16) and max(3 * y.shape[-1], v.shape[-1]) <= WIDEST
+
+
+def attention_by_position(
+    y: torch.Tensor,
+    F: torch.Tensor,
+    v: torch.Tensor,
+    strict: bool = False,
+    keys: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`shared_attention` for v in half precision and columns by position. F: [H, R, T].
+
+    y and the columns enter in a high and a low part of v's dtype each, [y_hi y_lo y_hi] and
+    [F_hi F_hi F_lo], so that the scores are nearly those of the float32 numbers.
+    """
+    columns = F.mT[None] if keys is None else F.mT + keys
+    (y, y_low), (columns, columns_low) = (high_and_low(x, v.dtype) for x in (y, columns))
+    # low parts carry no gradient: that of y is dS (F_hi + F_lo) by its high parts alone
+    q = torch.cat((y, y_low.detach(), y), -1)
+    k = torch.cat((columns, columns, columns_low.detach()), -1)
+    return attention_by_rank(q, k, v, strict)
+
+
+def attention_by_rank(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, strict: bool = False
+) -> torch.Tensor:
+    """Causal softmax(q k^T) v, in v's dtype. strict: a token does not attend to itself.
+
+    q: [B, H, T, R], k: the same or [1, H, T, R], v: [B, H, T, P] -> [B, H, T, P] in v's dtype.
+    All are padded with zeros to a common width, a multiple of 8.
+    """
+    if strict:  # shifted by one token and causal; the first token's output is 0
+        out = attention_by_rank(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1])
+        return torch.cat((torch.zeros_like(v[:, :, :1]), out), dim=2)
+    rank, width = q.shape[-1], v.shape[-1]
+    common = -(-max(rank, width) // 8) * 8
+    q, k = (functional.pad(one.to(v.dtype), (0, common - rank)) for one in (q, k))
+    k = k.expand_as(q)
+    v = functional.pad(v, (0, common - width))
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    return out[..., :width]
