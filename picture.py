@@ -14,18 +14,20 @@ import io
 import math
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from disk import write_whole
+from picture_fit import fit
 from plural import counted
 
 ENDINGS = (".png", ".pdf", ".svg")
 SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise
 NARROW = 4.5  # inches: below that, panels stand one above the other
-LIMITS = (1.0, 40.0)  # inches that a side may have
+LIMITS = (2.0, 40.0)  # inches that a side may have
 SEAL = b"drawn by CoFrGeNet, sha256 "
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is pale on white
@@ -107,6 +109,17 @@ def refused(plot: str | None) -> list[str]:
     return []
 
 
+def wrong_size(chosen: Look, rows: int, columns: int) -> list[str]:
+    """Complaints about plot_size for a picture with several panels: an inch each, and an inch for texts."""
+    if chosen.size is None or (chosen.size[0] >= columns + 1 and chosen.size[1] >= rows + 1):
+        return []
+    width, height = (max(pair) for pair in zip(chosen.size, (columns + 1, rows + 1), strict=True))
+    return [
+        f"plot_size={chosen.size[0]:g}x{chosen.size[1]:g} is too small for {rows} x {columns} panels; take "
+        f"{width:g}x{height:g} or more"
+    ]
+
+
 def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
     """Complaints about the number of plot_labels, for a picture with a line for each of `names`."""
     if labels is None or len(labels) == len(names):
@@ -137,9 +150,18 @@ def write(figure, path: Path, own: bool = False):
         raise OSError(_taken(path))
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     image = io.BytesIO()
+    size = figure.get_size_inches().tolist()
     with matplotlib.rc_context(STYLE):
+        fit(figure)
         figure.savefig(image, format=path.suffix[1:], metadata=dates[path.suffix])
     write_whole(path, _seal(image.getvalue(), path.suffix))
+    if not own and (fitted := figure.get_size_inches().tolist()) != size:
+        before, after = (f"{width:g}x{height:g}" for width, height in (size, fitted))
+        print(
+            f"{path} is {after} inches: {before} is too small for its legend and labels; take "
+            f"--plot_size={after}, shorter --plot_labels, or fewer lines",
+            file=sys.stderr,
+        )
 
 
 def _taken(path: Path) -> str:
@@ -223,17 +245,21 @@ def legend(figure, axes, handles: list, labels: list[str], title: str | None = N
     longest = max(map(len, labels))
     if len(handles) <= min(most, 1.6 * height) and longest <= 11 * width:
         axes.legend(handles, labels, title=title, alignment="left")
-        return
+    else:
+        legend_below(figure, handles, labels, title)
+
+
+def legend_below(figure, handles: list, labels: list[str], title: str | None = None):
+    """Below the axes, in as many columns as the width has room for."""
+    width = figure.get_size_inches()[0]
     points = 7 if width >= NARROW else 6
     # inches of a column: a letter is about 0.53 as wide as high; handle, gaps
-    column = (0.53 * longest + 3.6) * points / 72
+    column = (0.53 * max(map(len, labels)) + 3.6) * points / 72
     figure.legend(
         handles, labels, title=title, alignment="left", loc="outside lower center", fontsize=points,
         title_fontsize=points, handlelength=1.8, columnspacing=1.0,
         ncols=max(1, min(len(labels), int(width / column))),
     )  # fmt: skip
-    if height < NARROW and len(figure.axes) == 1:
-        axes.set_ylabel(axes.get_ylabel().replace(" (", "\n("))  # the axes are too low for one line
 
 
 def focus(axes, curves: Iterable[tuple[Sequence[float], Sequence[float], bool]]):

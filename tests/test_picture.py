@@ -79,6 +79,36 @@ def test_only_an_unchanged_picture_of_ours_is_replaced(tmp_path, ending):
     assert picture.is_ours(path)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("size", "count"), [((3.3, 2.4), 1), ((3.3, 2.4), 8), ((2.0, 2.0), 3)])
+def test_texts_fit_and_a_picture_without_room_for_them_grows(tmp_path, capsys, size, count):
+    with picture.drawing():
+        figure, ((axes,),) = picture.new(picture.Look(size, "a title of many words " * 5))
+        lines = [axes.plot([0, 1])[0] for _ in range(count)]
+        axes.set_ylabel("validation loss\n(bits per byte; tokenizers differ)")
+        axes.set_xlabel("seconds of training, without evaluations")
+        picture.legend(figure, axes, lines, [f"ffn=cffn_gated, rate={n}e-3" for n in range(count)])
+    picture.write(figure, tmp_path / "a.svg")
+    figure.draw_without_rendering()
+    texts = [figure._suptitle, axes.xaxis.label, axes.yaxis.label, *figure.legends]
+    for box in [text.get_window_extent() for text in texts]:
+        assert -1 <= box.x0 <= box.x1 <= figure.bbox.x1 + 1
+        assert -1 <= box.y0 <= box.y1 <= figure.bbox.y1 + 1
+    width, height = figure.get_size_inches()
+    assert axes.get_position().height >= 0.39
+    grown = (width, height) != size
+    assert grown == (count > 1)
+    assert (f"--plot_size={width:g}x{height:g}" in capsys.readouterr().err) == grown
+
+
+def test_the_least_size_of_several_panels():
+    assert picture.wrong_size(picture.PLAIN, 4, 3) == []
+    assert picture.wrong_size(picture.Look((3.3, 3.0)), 2, 2) == []
+    assert picture.wrong_size(picture.Look((3.3, 2.4)), 2, 2) == [
+        "plot_size=3.3x2.4 is too small for 2 x 2 panels; take 3.3x3 or more"
+    ]
+
+
 def test_a_failure_leaves_the_earlier_picture(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     picture.write(drawn("before"), path)
@@ -99,8 +129,8 @@ def test_all_mistakes_are_named(tmp_path):
         assert said(size=size) == [
             f"plot_size must be WIDTHxHEIGHT in inches, such as 3.3x2.4, not {size!r}"
         ]
-    for size in ("330x240", "0.5x3"):
-        assert said(size=size) == [f"plot_size is in inches, 1 to 40 a side, not {size}"]
+    for size in ("330x240", "1x1"):
+        assert said(size=size) == [f"plot_size is in inches, 2 to 40 a side, not {size}"]
     assert "empty label" in said(labels="a,,b")[0]
     assert "same label twice" in said(labels="a,a")[0]
     assert "plot_title: '$\\\\nothing$' is no formula" in said(title="$\\nothing$")[0]
