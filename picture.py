@@ -13,6 +13,7 @@ import hashlib
 import io
 import math
 import re
+import statistics
 import struct
 import sys
 import zlib
@@ -235,8 +236,13 @@ def line_style(number: int) -> dict:
     return {
         "color": COLOURS[number % colours],
         "ls": DASHES[number // colours % len(DASHES)],
-        "marker": MARKERS[number % colours],
+        "marker": MARKERS[(number + number // colours) % len(MARKERS)],
     }
+
+
+def marker(points: Sequence) -> str:
+    """A marker for a line without markers if it has one point alone, which no line would show."""
+    return "o" if len(points) == 1 else ""
 
 
 def legend(figure, axes, handles: list, labels: list[str], title: str | None = None, most: int = 6):
@@ -262,22 +268,44 @@ def legend_below(figure, handles: list, labels: list[str], title: str | None = N
     )  # fmt: skip
 
 
+def diverged(ends: Sequence[tuple[float, float, bool]]) -> list[bool]:
+    """For (first loss, last loss, whether the run began with given weights) of each curve: whether training
+    diverged. It ended above its start (from random weights), or above three times the median of the last
+    losses. Never all: a picture of diverged curves alone shows them.
+    """
+    if not ends:
+        return []
+    middle = statistics.median_low(last for _, last, _ in ends)
+    return [
+        last > middle and (last > 3 * abs(middle) or (last > first and not given))
+        for first, last, given in ends
+    ]
+
+
 def focus(axes, curves: Iterable[tuple[Sequence[float], Sequence[float], bool]]):
     """Vertical limits for loss curves: (places, losses, whether the first ones must be seen).
 
-    The losses before a tenth of a curve are left out only if the curve begins far above them, as that of an
-    untrained model does: by more than a third of its last loss, and so far that the rest would fill less
-    than two fifths of the axis.
+    The losses before a tenth of the axis are left out only if at least four of their curve remain, or if
+    the curve has no others, and if the curve begins far above them, as that of an untrained model does: by
+    more than a third of its last loss, and so far that the rest would fill less than two fifths of the
+    axis. Diverged curves do not count.
     """
-    early, later = [], []
+    found = []
     for places, losses, whole in curves:
         points = [(x, y) for x, y in zip(places, losses, strict=True) if math.isfinite(y)]
-        if not points:
-            continue
-        end = max(x for x, _ in points)
-        fell = points[0][1] > 4 / 3 * abs(points[-1][1]) and not whole
-        early += [y for x, y in points if fell and x < end / 10]
-        later += [y for x, y in points if not fell or x >= end / 10]
+        if points:
+            found.append((points, whole))
+    bad = diverged([(points[0][1], points[-1][1], whole) for points, whole in found])
+    found = [pair for pair, wrong in zip(found, bad, strict=True) if not wrong]
+    furthest = max((points[-1][0] for points, _ in found), default=0)
+    early, later = [], []
+    for points, whole in found:
+        end = points[-1][0]
+        rest = [y for x, y in points if x >= end / 10]
+        fell = points[0][1] > 4 / 3 * abs(points[-1][1]) and not whole and len(rest) >= 4
+        alone = end < furthest / 10 and not whole
+        early += [y for x, y in points if alone or (fell and x < end / 10)]
+        later += [] if alone else rest if fell else [y for _, y in points]
     if not later:
         return
     low, high = min(later), max(later)

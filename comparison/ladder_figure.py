@@ -82,7 +82,7 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
             for layer in layers(run):
                 if points := _points(run, layer, key, against, size):
                     style = {"color": colour.to_rgba(_block(layer)), "ls": _dashes(parts, _part(layer))}
-                    axes.plot(*zip(*points, strict=True), **style)
+                    axes.plot(*zip(*points, strict=True), **style, marker=picture.marker(points))
             for place in _wakes(run, against, size):
                 axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
             if alone or column is columns[0]:

@@ -159,19 +159,41 @@ def test_what_a_user_chose():
 @pytest.mark.parametrize(
     ("curve", "whole", "high"),
     [
-        ([8.0, 3.0, 2.8, 2.6], False, 3.0),  # an untrained model
-        ([8.0, 3.0, 2.8, 2.6], True, 8.0),  # the same fall from given weights
-        ([3.0, 2.72, 2.71, 2.7], False, 3.0),  # a tenth is no reason to cut
-        ([8.0, 6.0, 4.0, 2.6], False, 8.0),  # it falls all the time
+        ([8.0, 3.0, 2.8, 2.7, 2.6], False, 3.0),  # an untrained model
+        ([8.0, 3.0, 2.8, 2.7, 2.6], True, 8.0),  # the same fall from given weights
+        ([8.0, 3.0, 2.8, 2.6], False, 8.0),  # three points are too few to show alone
+        ([8.0, 2.6], False, 8.0),
+        ([3.0, 2.73, 2.72, 2.71, 2.7], False, 3.0),  # a tenth is no reason to cut
+        ([8.0, 6.0, 4.0, 3.0, 2.6], False, 8.0),  # it falls all the time
         ([float("nan"), 3.0, 2.8, 2.6], False, 3.0),
     ],
 )
 def test_vertical_limits(curve, whole, high):
     axes = drawn().axes[0]
-    picture.focus(axes, [([0, 1, 2, 3], curve, whole)])
+    picture.focus(axes, [(range(len(curve)), curve, whole)])
     low, top = axes.get_ylim()
     assert high <= top < high + 0.5
     assert low < min(y for y in curve if y == y)
+
+
+@pytest.mark.parametrize(
+    ("bad", "whole", "top"),
+    [
+        ([8.0, 90.0, 350.0], False, 8.0),
+        ([400.0, 380.0, 350.0], False, 8.0),  # above three times the median
+        ([5.0, 7.0, 8.5], False, 8.0),  # above its start
+        ([5.0, 7.0, 8.5], True, 8.5),  # given weights can become worse
+    ],
+)
+def test_a_diverged_curve_does_not_squeeze_the_others(bad, whole, top):
+    axes = drawn().axes[0]
+    places = (0, 1, 2)
+    picture.focus(
+        axes, [(places, [8.0, 4.0, 3.0], False), (places, [8.0, 5.0, 4.0], False), (places, bad, whole)]
+    )
+    assert top < axes.get_ylim()[1] < top + 0.5
+    picture.focus(axes, [(places, bad, whole)])  # alone, it is shown
+    assert axes.get_ylim()[1] > max(bad)
 
 
 def test_no_finite_loss_at_all():
@@ -200,6 +222,7 @@ def test_units(what, end, expected):
 def test_lines_differ_beyond_their_colour():
     styles = [tuple(picture.line_style(number).values()) for number in range(28)]
     assert len(set(styles)) == 28
+    assert len({(style[0], style[2]) for style in styles}) == 28  # short lines show no dashes
     assert len(set(picture.COLOURS)) == len(set(picture.MARKERS)) == 7
 
 
