@@ -200,7 +200,7 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
             axes.plot(*zip(*points, strict=True), **dots)
         if line.best in means:
             # a star in a star, where two models have the same best value
-            size = {"ms": max(5, 11 - 3 * stars.count(line.best)), "zorder": 4 + 0.01 * number}
+            size = {"ms": max(4, 13 - 5 * stars.count(line.best)), "zorder": 4 + 0.01 * number}
             stars.append(line.best)
             axes.plot([line.best], [means[line.best]], color=style["color"], **{**star, **size})
         if missing := [value for value, losses in ends.items() if not losses]:

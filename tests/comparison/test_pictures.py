@@ -9,7 +9,7 @@ import pytest
 
 from architecture import model_config
 from compare import main
-from comparison import figure, ladder_figure, sweep
+from comparison import figure, ladder_figure, report, sweep
 from comparison.labels import labels, shortened, text, without_keys
 from comparison.runs import Arm, arms, different_tokenizers, read_run, read_runs
 from model import flops_per_token
@@ -385,6 +385,14 @@ def test_one_record_of_ladders_is_a_point(with_ladders):
         run.evaluations[step]["ladders"] = {}
     for axes in ladder_figure.draw([run], "steps").axes[:3]:
         assert [line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1] == ["o"] * 3
+
+
+def test_ladders_need_room_for_their_panels(with_ladders):
+    run = read_run(with_ladders("a"))
+    assert report.wrong_ladders([run], "tokens", Look((3.3, 2.4))) == [
+        "plot_size=3.3x2.4 is too small for 2 x 2 panels; take 3.3x3 or more"
+    ]
+    assert "take 4x5 or more" in report.wrong_ladders([run] * 3, "tokens", Look((3.3, 2.4)))[0]
 
 
 def test_ladders_from_the_command_line(with_ladders, write, tmp_path, capsys):
