@@ -127,7 +127,11 @@ class EvaluateConfig:
             wrong.append(
                 f"json={self.json} exists already, and numbers are never overwritten: choose another name"
             )
-        wrong += picture.mistakes(self)
+        drawn = picture.mistakes(self)
+        if not drawn and self.task == "extrapolation":
+            look = picture.look(self)
+            drawn = picture.wrong_size(look, *figure.panels(look))
+        wrong += drawn
         if len({Path(model) for model in self.models}) < len(self.models):
             wrong.append(f"a model is named twice: {', '.join(self.models)}")
         wrong += missing_gpu(self.device)

@@ -13,19 +13,22 @@ import hashlib
 import io
 import math
 import re
+import statistics
 import struct
+import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from disk import write_whole
+from picture_fit import fit
 from plural import counted
 
 ENDINGS = (".png", ".pdf", ".svg")
 SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise
 NARROW = 4.5  # inches: below that, panels stand one above the other
-LIMITS = (1.0, 40.0)  # inches that a side may have
+LIMITS = (2.0, 40.0)  # inches that a side may have
 SEAL = b"drawn by CoFrGeNet, sha256 "
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is pale on white
@@ -107,6 +110,17 @@ def refused(plot: str | None) -> list[str]:
     return []
 
 
+def wrong_size(chosen: Look, rows: int, columns: int) -> list[str]:
+    """Complaints about plot_size for a picture with several panels: an inch each, and an inch for texts."""
+    if chosen.size is None or (chosen.size[0] >= columns + 1 and chosen.size[1] >= rows + 1):
+        return []
+    width, height = (max(pair) for pair in zip(chosen.size, (columns + 1, rows + 1), strict=True))
+    return [
+        f"plot_size={chosen.size[0]:g}x{chosen.size[1]:g} is too small for {rows} x {columns} panels; take "
+        f"{width:g}x{height:g} or more"
+    ]
+
+
 def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
     """Complaints about the number of plot_labels, for a picture with a line for each of `names`."""
     if labels is None or len(labels) == len(names):
@@ -137,9 +151,18 @@ def write(figure, path: Path, own: bool = False):
         raise OSError(_taken(path))
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     image = io.BytesIO()
+    size = figure.get_size_inches().tolist()
     with matplotlib.rc_context(STYLE):
+        fit(figure)
         figure.savefig(image, format=path.suffix[1:], metadata=dates[path.suffix])
     write_whole(path, _seal(image.getvalue(), path.suffix))
+    if not own and (fitted := figure.get_size_inches().tolist()) != size:
+        before, after = (f"{width:g}x{height:g}" for width, height in (size, fitted))
+        print(
+            f"{path} is {after} inches: {before} is too small for its legend and labels; take "
+            f"--plot_size={after}, shorter --plot_labels, or fewer lines",
+            file=sys.stderr,
+        )
 
 
 def _taken(path: Path) -> str:
@@ -213,8 +236,13 @@ def line_style(number: int) -> dict:
     return {
         "color": COLOURS[number % colours],
         "ls": DASHES[number // colours % len(DASHES)],
-        "marker": MARKERS[number % colours],
+        "marker": MARKERS[(number + number // colours) % len(MARKERS)],
     }
+
+
+def marker(points: Sequence) -> str:
+    """A marker for a line without markers if it has one point alone, which no line would show."""
+    return "o" if len(points) == 1 else ""
 
 
 def legend(figure, axes, handles: list, labels: list[str], title: str | None = None, most: int = 6):
@@ -223,35 +251,61 @@ def legend(figure, axes, handles: list, labels: list[str], title: str | None = N
     longest = max(map(len, labels))
     if len(handles) <= min(most, 1.6 * height) and longest <= 11 * width:
         axes.legend(handles, labels, title=title, alignment="left")
-        return
+    else:
+        legend_below(figure, handles, labels, title)
+
+
+def legend_below(figure, handles: list, labels: list[str], title: str | None = None):
+    """Below the axes, in as many columns as the width has room for."""
+    width = figure.get_size_inches()[0]
     points = 7 if width >= NARROW else 6
     # inches of a column: a letter is about 0.53 as wide as high; handle, gaps
-    column = (0.53 * longest + 3.6) * points / 72
+    column = (0.53 * max(map(len, labels)) + 3.6) * points / 72
     figure.legend(
         handles, labels, title=title, alignment="left", loc="outside lower center", fontsize=points,
         title_fontsize=points, handlelength=1.8, columnspacing=1.0,
         ncols=max(1, min(len(labels), int(width / column))),
     )  # fmt: skip
-    if height < NARROW and len(figure.axes) == 1:
-        axes.set_ylabel(axes.get_ylabel().replace(" (", "\n("))  # the axes are too low for one line
+
+
+def diverged(ends: Sequence[tuple[float, float, bool]]) -> list[bool]:
+    """For (first loss, last loss, whether the run began with given weights) of each curve: whether training
+    diverged. It ended above its start (from random weights), or above three times the median of the last
+    losses. Never all: a picture of diverged curves alone shows them.
+    """
+    if not ends:
+        return []
+    middle = statistics.median_low(last for _, last, _ in ends)
+    return [
+        last > middle and (last > 3 * abs(middle) or (last > first and not given))
+        for first, last, given in ends
+    ]
 
 
 def focus(axes, curves: Iterable[tuple[Sequence[float], Sequence[float], bool]]):
     """Vertical limits for loss curves: (places, losses, whether the first ones must be seen).
 
-    The losses before a tenth of a curve are left out only if the curve begins far above them, as that of an
-    untrained model does: by more than a third of its last loss, and so far that the rest would fill less
-    than two fifths of the axis.
+    The losses before a tenth of the axis are left out only if at least four of their curve remain, or if
+    the curve has no others, and if the curve begins far above them, as that of an untrained model does: by
+    more than a third of its last loss, and so far that the rest would fill less than two fifths of the
+    axis. Diverged curves do not count.
     """
-    early, later = [], []
+    found = []
     for places, losses, whole in curves:
         points = [(x, y) for x, y in zip(places, losses, strict=True) if math.isfinite(y)]
-        if not points:
-            continue
-        end = max(x for x, _ in points)
-        fell = points[0][1] > 4 / 3 * abs(points[-1][1]) and not whole
-        early += [y for x, y in points if fell and x < end / 10]
-        later += [y for x, y in points if not fell or x >= end / 10]
+        if points:
+            found.append((points, whole))
+    bad = diverged([(points[0][1], points[-1][1], whole) for points, whole in found])
+    found = [pair for pair, wrong in zip(found, bad, strict=True) if not wrong]
+    furthest = max((points[-1][0] for points, _ in found), default=0)
+    early, later = [], []
+    for points, whole in found:
+        end = points[-1][0]
+        rest = [y for x, y in points if x >= end / 10]
+        fell = points[0][1] > 4 / 3 * abs(points[-1][1]) and not whole and len(rest) >= 4
+        alone = end < furthest / 10 and not whole
+        early += [y for x, y in points if alone or (fell and x < end / 10)]
+        later += [] if alone else rest if fell else [y for _, y in points]
     if not later:
         return
     low, high = min(later), max(later)

@@ -1,5 +1,6 @@
 """The curves of several arms in one picture."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -73,9 +74,17 @@ def draw(arms: list[Arm], against: str, look: picture.Look = picture.PLAIN, stud
     axes.set_xlabel(where)
     axes.set_ylabel(label)
     if handles:
+        picture.focus(axes, seen)
+        inside = [_inside(axes, handle) for handle in handles]
+        handles, shown = (list(itertools.compress(each, inside)) for each in (handles, shown))
         banded = max(seeds) > 1
         of = counted(max(seeds), "seed") if len(seeds) == 1 else "the seeds"
         title = f"mean ± standard deviation of {of}" if banded else None
         picture.legend(figure, axes, handles, shown, title)
-        picture.focus(axes, seen)
     return figure
+
+
+def _inside(axes, line) -> bool:
+    """Whether a point of a line can be seen within the vertical limits."""
+    low, high = axes.get_ylim()
+    return any(low <= loss <= high for loss in line.get_ydata())

@@ -30,6 +30,11 @@ def mistakes(runs: list[Run]) -> list[str]:
     return wrong
 
 
+def grid_of(count: int) -> tuple[int, int]:
+    """(rows, columns) of panels for a number of runs."""
+    return (2, 2) if count == 1 else (len(PANELS), count)
+
+
 def layers(run: Run) -> list[str]:
     """The layers of which the log has records, from the first block to the last."""
     names = dict.fromkeys(name for at in run.evaluations.values() for name in at.get("ladders", {}))
@@ -58,11 +63,11 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
 
     alone = len(runs) == 1
     if alone:
-        figure, grid = picture.new(look, 2, 2, (6.0, 4.2), sharex=True)
+        figure, grid = picture.new(look, *grid_of(1), (6.0, 4.2), sharex=True)
         columns = [list(grid.flat)]
     else:
         figure, grid = picture.new(
-            look, len(PANELS), len(runs), (1.0 + 2.2 * len(runs), 6.5), sharex="col", sharey="row"
+            look, *grid_of(len(runs)), (1.0 + 2.2 * len(runs), 6.5), sharex="col", sharey="row"
         )
         columns = [list(column) for column in grid.T]
     blocks = [_block(name) for run in runs for name in layers(run)]
@@ -77,7 +82,7 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
             for layer in layers(run):
                 if points := _points(run, layer, key, against, size):
                     style = {"color": colour.to_rgba(_block(layer)), "ls": _dashes(parts, _part(layer))}
-                    axes.plot(*zip(*points, strict=True), **style)
+                    axes.plot(*zip(*points, strict=True), **style, marker=picture.marker(points))
             for place in _wakes(run, against, size):
                 axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
             if alone or column is columns[0]:
@@ -92,7 +97,7 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
     if any(_wakes(run, against, 1) for run in runs):
         handles.append(Line2D([], [], color="0.5", lw=0.6, ls=":"))
         parts = [*parts, "a depth wakes"]
-    figure.legend(handles, parts, loc="outside lower center", ncols=len(parts))
+    picture.legend_below(figure, handles, parts)
     if max(blocks) > min(blocks):
         ticks = sorted(set(blocks))
         bar = figure.colorbar(colour, ax=grid, label="block", aspect=40, pad=0.02)

@@ -122,4 +122,5 @@ def wrong_ladders(runs: list[Run], against: str, look: picture.Look) -> list[str
     """Complaints about a picture of the ladders of runs."""
     if against not in AXES:
         return [f"picture=ladders is drawn against {', '.join(AXES)}, not against={against}"]
-    return ladder_figure.mistakes(runs) + picture.wrong_labels(look.labels, [run.name for run in runs])
+    wrong = ladder_figure.mistakes(runs) or picture.wrong_size(look, *ladder_figure.grid_of(len(runs)))
+    return wrong + picture.wrong_labels(look.labels, [run.name for run in runs])

@@ -175,7 +175,7 @@ def _spread(numbers: list[float]) -> float:
 @picture.drawing()
 def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     """A figure of the losses at the last step against the key: means as lines, seeds as points, the best
-    value of each model as a star, and values at which a run failed as crosses at the top.
+    value of each model as a star, and values at which a run failed or diverged as crosses at the top.
     """
     arms = [arm for line in found.lines for arm in line.arms.values()]
     key, label = measure(arms)
@@ -183,10 +183,13 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     handles, seeds = [], set()
     star = {"marker": "*", "ms": 9, "mec": "black", "mew": 0.5, "ls": ""}
     cross = {"marker": "x", "ms": 5, "mew": 1.5, "ls": ""}
-    failed = 0
+    failed, bad = 0, _diverged(found, key)
+    stars: list[float] = []
     for number, line in enumerate(found.lines):
         style = picture.line_style(number)
-        ends = {value: line.ends(arm, key) for value, arm in line.arms.items()}
+        ends = {
+            value: [] if (number, value) in bad else line.ends(arm, key) for value, arm in line.arms.items()
+        }
         means = {value: statistics.fmean(losses) for value, losses in ends.items() if losses}
         (handle,) = axes.plot(list(means), list(means.values()), **style)
         handles.append(handle)
@@ -195,8 +198,11 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
         if points:
             dots = {**style, "ls": "", "ms": 2.5, "alpha": 0.5, "mew": 0}
             axes.plot(*zip(*points, strict=True), **dots)
-        if line.best is not None:
-            axes.plot([line.best], [means[line.best]], color=style["color"], zorder=4, **star)
+        if line.best in means:
+            # a star in a star, where two models have the same best value
+            size = {"ms": max(4, 13 - 5 * stars.count(line.best)), "zorder": 4 + 0.01 * number}
+            stars.append(line.best)
+            axes.plot([line.best], [means[line.best]], color=style["color"], **{**star, **size})
         if missing := [value for value, losses in ends.items() if not losses]:
             height = 0.97 - 0.05 * failed
             failed += 1
@@ -208,13 +214,13 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     names.append("best")
     if failed:
         handles.append(axes.plot([], [], color="0.4", **cross)[0])
-        names.append("failed or not finished")
+        names.append("failed, diverged or not finished" if bad else "failed or not finished")
     values = found.values
     if all(type(value) is float for value in values) and min(values) > 0 and values[-1] / values[0] >= 3:
         axes.set_xscale("log")
         axes.margins(x=0.08)
-    every = math.ceil(len(values) / 9)
-    axes.set_xticks(values[::every], [text(value) for value in values[::every]])
+    ticks = _apart(values, axes.get_xscale() == "log", 0.7 * figure.get_size_inches()[0])
+    axes.set_xticks(ticks, [text(value) for value in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel(found.key)
     axes.set_ylabel(label)
@@ -222,3 +228,29 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     title = f"mean of {counted(max(seeds), 'seed')}; points: seeds" if seeds and max(seeds) > 1 else None
     picture.legend(figure, axes, handles, names, title)
     return figure
+
+
+def _diverged(found: Sweep, key: str) -> set[tuple[int, float]]:
+    """(number of the line, value) of the arms whose mean loss diverged; see `picture.diverged`."""
+    places, ends = [], []
+    for number, line in enumerate(found.lines):
+        for value, arm in line.arms.items():
+            if losses := line.ends(arm, key):
+                first = statistics.fmean(run.evaluations[arm.steps[0]][key] for run in arm.runs)
+                places.append((number, value))
+                ends.append((first, statistics.fmean(losses), arm.given.get("init_from") is not None))
+    bad = picture.diverged(ends)
+    return {place for place, wrong in zip(places, bad, strict=True) if wrong}
+
+
+def _apart(values: list[float], log: bool, width: float) -> list[float]:
+    """Of sorted values, those whose labels do not touch on an axis of `width` inches."""
+    places = [math.log(value) if log else value for value in values]
+    scale = width / ((places[-1] - places[0]) * 1.16 or 1)
+    kept: list[int] = []
+    for number, place in enumerate(places):
+        # half of both labels, of letters of 7 points that are about 0.6 as wide as high, and a gap
+        letters = (len(text(values[number])) + len(text(values[kept[-1]]))) / 2 if kept else 0
+        if not kept or (place - places[kept[-1]]) * scale >= letters * 0.6 * 7 / 72 + 0.06:
+            kept.append(number)
+    return [values[number] for number in kept]

@@ -7,6 +7,11 @@ import picture
 OWN_TOKENS = "loss (nats per own token:\ntokenizers differ)"
 
 
+def panels(look: picture.Look) -> tuple[int, int]:
+    """(rows, columns) of panels of the picture of extrapolation."""
+    return (1, 2) if look.size is None or look.size[0] >= picture.NARROW else (2, 1)
+
+
 @picture.drawing()
 def extrapolation(
     results: dict[str, dict], look: picture.Look = picture.PLAIN, tokenizers: str | None = None
@@ -17,9 +22,7 @@ def extrapolation(
 
     Grey lines: training lengths. Crosses at the top: lengths that a model cannot see.
     """
-    width = (look.size or (7.0, 3.0))[0]
-    rows, columns = (1, 2) if width >= picture.NARROW else (2, 1)
-    figure, grid = picture.new(look, rows, columns, (7.0, 3.0))
+    figure, grid = picture.new(look, *panels(look), (7.0, 3.0))
     average, position = grid.flat
     handles, crossed = [], 0
     cross = {"marker": "x", "ms": 5, "mew": 1.5, "ls": ""}

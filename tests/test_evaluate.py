@@ -257,6 +257,14 @@ def test_recall(runs, dataset, capsys, tmp_path):
     assert "windows of 20 tokens that move by 10" in said
 
 
+def test_two_panels_need_room(capsys):
+    keys = ["out/a", "--task=extrapolation", "--texts=a.txt", "--plot=a.png", "--plot_size=3.3x2.4"]
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main(keys)
+    said = str(stop.value.code) + capsys.readouterr().err
+    assert "plot_size=3.3x2.4 is too small for 2 x 1 panels; take 3.3x3 or more" in said
+
+
 def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path):
     wide, _ = run("wide", "--max_iters=2", "--position=rope", "--block_size=48")
     (tmp_path / "a.json").write_text("{}")

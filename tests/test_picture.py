@@ -79,6 +79,36 @@ def test_only_an_unchanged_picture_of_ours_is_replaced(tmp_path, ending):
     assert picture.is_ours(path)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("size", "count"), [((3.3, 2.4), 1), ((3.3, 2.4), 8), ((2.0, 2.0), 3)])
+def test_texts_fit_and_a_picture_without_room_for_them_grows(tmp_path, capsys, size, count):
+    with picture.drawing():
+        figure, ((axes,),) = picture.new(picture.Look(size, "a title of many words " * 5))
+        lines = [axes.plot([0, 1])[0] for _ in range(count)]
+        axes.set_ylabel("validation loss\n(bits per byte; tokenizers differ)")
+        axes.set_xlabel("seconds of training, without evaluations")
+        picture.legend(figure, axes, lines, [f"ffn=cffn_gated, rate={n}e-3" for n in range(count)])
+    picture.write(figure, tmp_path / "a.svg")
+    figure.draw_without_rendering()
+    texts = [figure._suptitle, axes.xaxis.label, axes.yaxis.label, *figure.legends]
+    for box in [text.get_window_extent() for text in texts]:
+        assert -1 <= box.x0 <= box.x1 <= figure.bbox.x1 + 1
+        assert -1 <= box.y0 <= box.y1 <= figure.bbox.y1 + 1
+    width, height = figure.get_size_inches()
+    assert axes.get_position().height >= 0.39
+    grown = (width, height) != size
+    assert grown == (count > 1)
+    assert (f"--plot_size={width:g}x{height:g}" in capsys.readouterr().err) == grown
+
+
+def test_the_least_size_of_several_panels():
+    assert picture.wrong_size(picture.PLAIN, 4, 3) == []
+    assert picture.wrong_size(picture.Look((3.3, 3.0)), 2, 2) == []
+    assert picture.wrong_size(picture.Look((3.3, 2.4)), 2, 2) == [
+        "plot_size=3.3x2.4 is too small for 2 x 2 panels; take 3.3x3 or more"
+    ]
+
+
 def test_a_failure_leaves_the_earlier_picture(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     picture.write(drawn("before"), path)
@@ -99,8 +129,8 @@ def test_all_mistakes_are_named(tmp_path):
         assert said(size=size) == [
             f"plot_size must be WIDTHxHEIGHT in inches, such as 3.3x2.4, not {size!r}"
         ]
-    for size in ("330x240", "0.5x3"):
-        assert said(size=size) == [f"plot_size is in inches, 1 to 40 a side, not {size}"]
+    for size in ("330x240", "1x1"):
+        assert said(size=size) == [f"plot_size is in inches, 2 to 40 a side, not {size}"]
     assert "empty label" in said(labels="a,,b")[0]
     assert "same label twice" in said(labels="a,a")[0]
     assert "plot_title: '$\\\\nothing$' is no formula" in said(title="$\\nothing$")[0]
@@ -129,19 +159,41 @@ def test_what_a_user_chose():
 @pytest.mark.parametrize(
     ("curve", "whole", "high"),
     [
-        ([8.0, 3.0, 2.8, 2.6], False, 3.0),  # an untrained model
-        ([8.0, 3.0, 2.8, 2.6], True, 8.0),  # the same fall from given weights
-        ([3.0, 2.72, 2.71, 2.7], False, 3.0),  # a tenth is no reason to cut
-        ([8.0, 6.0, 4.0, 2.6], False, 8.0),  # it falls all the time
+        ([8.0, 3.0, 2.8, 2.7, 2.6], False, 3.0),  # an untrained model
+        ([8.0, 3.0, 2.8, 2.7, 2.6], True, 8.0),  # the same fall from given weights
+        ([8.0, 3.0, 2.8, 2.6], False, 8.0),  # three points are too few to show alone
+        ([8.0, 2.6], False, 8.0),
+        ([3.0, 2.73, 2.72, 2.71, 2.7], False, 3.0),  # a tenth is no reason to cut
+        ([8.0, 6.0, 4.0, 3.0, 2.6], False, 8.0),  # it falls all the time
         ([float("nan"), 3.0, 2.8, 2.6], False, 3.0),
     ],
 )
 def test_vertical_limits(curve, whole, high):
     axes = drawn().axes[0]
-    picture.focus(axes, [([0, 1, 2, 3], curve, whole)])
+    picture.focus(axes, [(range(len(curve)), curve, whole)])
     low, top = axes.get_ylim()
     assert high <= top < high + 0.5
     assert low < min(y for y in curve if y == y)
+
+
+@pytest.mark.parametrize(
+    ("bad", "whole", "top"),
+    [
+        ([8.0, 90.0, 350.0], False, 8.0),
+        ([400.0, 380.0, 350.0], False, 8.0),  # above three times the median
+        ([5.0, 7.0, 8.5], False, 8.0),  # above its start
+        ([5.0, 7.0, 8.5], True, 8.5),  # given weights can become worse
+    ],
+)
+def test_a_diverged_curve_does_not_squeeze_the_others(bad, whole, top):
+    axes = drawn().axes[0]
+    places = (0, 1, 2)
+    picture.focus(
+        axes, [(places, [8.0, 4.0, 3.0], False), (places, [8.0, 5.0, 4.0], False), (places, bad, whole)]
+    )
+    assert top < axes.get_ylim()[1] < top + 0.5
+    picture.focus(axes, [(places, bad, whole)])  # alone, it is shown
+    assert axes.get_ylim()[1] > max(bad)
 
 
 def test_no_finite_loss_at_all():
@@ -170,6 +222,7 @@ def test_units(what, end, expected):
 def test_lines_differ_beyond_their_colour():
     styles = [tuple(picture.line_style(number).values()) for number in range(28)]
     assert len(set(styles)) == 28
+    assert len({(style[0], style[2]) for style in styles}) == 28  # short lines show no dashes
     assert len(set(picture.COLOURS)) == len(set(picture.MARKERS)) == 7
 
 

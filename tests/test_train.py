@@ -439,6 +439,13 @@ def test_the_first_losses_of_a_run_from_weights_are_seen():
         assert [text.get_text() for text in axes.get_legend().texts] == [r"a_\$1_\$2: validation"]
 
 
+def test_one_training_loss_is_a_point():
+    records = [{"tokens": n, "loss": 3.0} for n in range(2)]
+    for count, marker in ((1, "o"), (2, "")):
+        (line,) = draw_losses("a", records[:count]).axes[0].lines
+        assert line.get_marker() == marker
+
+
 def test_loss_png_of_a_run_from_weights_is_whole(run, monkeypatch):
     asked, draw = [], log.draw_losses
     monkeypatch.setattr(log, "draw_losses", lambda *given: asked.append(given[2]) or draw(*given))

@@ -179,6 +179,7 @@ def draw_losses(name: str, records: list[dict], whole: bool = False):
     ):
         points = [(r["tokens"] / size, r[key]) for r in records if key in r]
         if points:
+            style.setdefault("marker", picture.marker(points))
             axes.plot(*zip(*points, strict=True), label=f"{picture.plain(name)}: {words}", **style)
             curves.append((*zip(*points, strict=True), whole))
     axes.set_xlabel(label)

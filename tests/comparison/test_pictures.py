@@ -1,5 +1,6 @@
 """What the pictures of comparisons show, read from their figures: curves, sweeps and ladders."""
 
+import itertools
 import json
 import math
 import statistics
@@ -8,7 +9,7 @@ import pytest
 
 from architecture import model_config
 from compare import main
-from comparison import figure, ladder_figure, sweep
+from comparison import figure, ladder_figure, report, sweep
 from comparison.labels import labels, shortened, text, without_keys
 from comparison.runs import Arm, arms, different_tokenizers, read_run, read_runs
 from model import flops_per_token
@@ -74,9 +75,18 @@ def test_an_arm_whose_runs_failed_keeps_its_label_and_colour(write):
     assert legend(figure.draw(order, "steps"))[1] == ["dropout=0", "dropout=0.1"]
 
 
+def test_a_curve_without_a_visible_point_is_not_in_the_legend(write):
+    losses = [8.0, 3.0, 2.9, 2.8, 2.7, 2.6]
+    drawn = figure.draw(
+        read(write("a", losses), write("b", [8.0], dropout=0.1), write("c", losses, dropout=0.2)), "steps"
+    )
+    assert legend(drawn)[1] == ["dropout=0", "dropout=0.2"]
+    assert drawn.axes[0].get_ylim()[1] < 4
+
+
 @pytest.mark.parametrize(("keys", "top"), [({}, 3.0), ({"init_from": "out/a"}, 8.0)])
 def test_a_run_from_weights_shows_where_it_began(write, keys, top):
-    (arm,) = read(write("a", [8.0, 3.0, 2.8, 2.6], **keys))
+    (arm,) = read(write("a", [8.0, 3.0, 2.8, 2.7, 2.6], **keys))
     assert top <= figure.draw([arm], "tokens").axes[0].get_ylim()[1] < top + 0.5
 
 
@@ -222,6 +232,38 @@ def test_a_rate_at_which_training_failed_was_tried(rates):
     assert "3.0000 (1 of 2 failed)" in sweep.markdown(one)
 
 
+def test_a_rate_at_which_training_diverged_is_a_cross(write):
+    losses = {"mlp": {1e-3: 3.0, 2e-3: 2.9, 4e-3: 350.0}, "swiglu": {1e-3: 3.1, 2e-3: 2.9, 4e-3: 5.2}}
+    folders = [
+        write(f"{ffn}{rate}", [5.0, 3.5, last], ffn=ffn, learning_rate=rate)
+        for ffn, ends in losses.items()
+        for rate, last in ends.items()
+    ]
+    (one,) = sweep.sweeps(read(*folders))
+    drawn = sweep.draw(one)
+    (axes,) = drawn.axes
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [line.get_xdata().tolist() for line in crosses] == [[4e-3], [4e-3]]
+    assert crosses[0].get_ydata()[0] > crosses[1].get_ydata()[0]
+    assert axes.get_ylim()[1] < 3.5
+    assert legend(drawn)[1][-1] == "failed, diverged or not finished"
+    # the best of both at one place: the later star is smaller, on top
+    stars = [line for line in axes.lines if line.get_marker() == "*" and len(line.get_xdata())]
+    assert [line.get_xdata()[0] for line in stars] == [2e-3, 2e-3]
+    assert stars[0].get_markersize() > stars[1].get_markersize()
+    assert stars[0].get_zorder() <= stars[1].get_zorder()
+
+
+def test_ticks_of_a_narrow_sweep_do_not_touch(write):
+    rates = (1e-3, 1.1e-3, 1.2e-3, 3e-3, 4e-3, 5e-3, 6e-3)
+    (one,) = sweep.sweeps(read(*(write(str(rate), [5.0, 3.0], learning_rate=rate) for rate in rates)))
+    drawn = sweep.draw(one, Look((3.3, 2.4)))
+    drawn.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in drawn.axes[0].get_xticklabels()]
+    assert len(boxes) > 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
 def test_a_run_that_is_behind_is_no_best_one(write):
     folders = [
         write("a", [5.0, 4.0, 3.5], learning_rate=1e-3),
@@ -335,6 +377,22 @@ def test_the_picture_of_ladders(with_ladders):
     assert bar.get_ylabel() == "block"
     both = ladder_figure.draw([run, run], "tokens", Look(labels=["one", "two"]))
     assert [axes.get_title() for axes in both.axes[:3]] == ["one", "two", ""]
+
+
+def test_one_record_of_ladders_is_a_point(with_ladders):
+    run = read_run(with_ladders("a"))
+    for step in (10, 20):
+        run.evaluations[step]["ladders"] = {}
+    for axes in ladder_figure.draw([run], "steps").axes[:3]:
+        assert [line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1] == ["o"] * 3
+
+
+def test_ladders_need_room_for_their_panels(with_ladders):
+    run = read_run(with_ladders("a"))
+    assert report.wrong_ladders([run], "tokens", Look((3.3, 2.4))) == [
+        "plot_size=3.3x2.4 is too small for 2 x 2 panels; take 3.3x3 or more"
+    ]
+    assert "take 4x5 or more" in report.wrong_ladders([run] * 3, "tokens", Look((3.3, 2.4)))[0]
 
 
 def test_ladders_from_the_command_line(with_ladders, write, tmp_path, capsys):
