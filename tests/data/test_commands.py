@@ -58,6 +58,40 @@ def test_the_name_of_a_folder_promises_its_tokenizer(monkeypatch, tmp_path):
     assert (config.out, config.input) == (str(tmp_path / "my texts"), "FILES")
 
 
+def test_a_file_of_a_prepared_data_set(dataset, arguments):
+    for file in ("train.bin", "meta.json"):
+        keys = [one for one in arguments if not one.startswith("--dataset")]
+        with pytest.raises(SystemExit) as stop:
+            main([*keys, f"--dataset={dataset / file}"])
+        told = f"{dataset / file} is a file of a prepared data set: give --dataset={dataset}"
+        assert str(stop.value).endswith(told)
+
+
+def test_a_text_file_in_the_place_of_a_data_set(arguments, tmp_path, monkeypatch):
+    """The printed command is as it must be typed: the file is one document, whose end is validation."""
+    monkeypatch.chdir(tmp_path)
+    Path("my book.txt").write_text("word " * 4000)
+    keys = [one for one in arguments if not one.startswith("--dataset")]
+    with pytest.raises(SystemExit) as stop:
+        main([*keys, "--dataset=my book.txt"])
+    first, command, last = str(stop.value).splitlines()
+    assert first.endswith(
+        "my book.txt is a file, not the folder of a prepared data set; prepare its text with"
+    )
+    config = read(command)
+    out = str(ROOT / "data" / "text" / "my_book")
+    assert (config.input, config.out, config.split) == ("my book.txt", out, "contiguous")
+    assert shlex.split(last)[3:] == [f"--dataset={out}"]
+    script = load_script("text")
+    config.out, config.tokenizer = "prepared", "bytes"
+    script.main(config)
+    assert Dataset("prepared", "val", 8).n_windows > 1
+    rows = Path("rows.jsonl.gz")
+    rows.touch()
+    assert "--split" not in commands.missing(rows, "bytes")
+    assert read(commands.missing(rows, "bytes").splitlines()[1]).tokenizer == "bytes"
+
+
 def prepare_text(monkeypatch, folder, *options):
     """data/text/prepare.py as if it was typed, on texts of its own; returns the folder."""
     path = folder.with_suffix(".jsonl")
