@@ -33,7 +33,7 @@ def missing(folder: Path, tokenizer: str | None = None) -> str:
     tokenizer = tokenizer or _of_name(folder.name)
     script, options = _script(folder)
     lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
-    lines.append(_join(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
+    lines.append(typeable(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
     if f"--input={FILES}" in options:
         lines.append(f"({FILES}: your texts)")
     if not tokenizer:
@@ -55,7 +55,7 @@ def _of_file(file: Path, tokenizer: str | None) -> str:
     if not OF_ROWS.search(file.name):  # one document
         options += ["--split=contiguous", "--val_fraction=0.1"]
     options += [f"--tokenizer={tokenizer}"] if tokenizer else []
-    command = _join(ROOT / "data" / "text" / SCRIPT, options)
+    command = typeable(ROOT / "data" / "text" / SCRIPT, options)
     then = f"then train with {shlex.join([f'--dataset={shown}'])}"
     what = f"{file} is a file, not the folder of a prepared data set; prepare its text with"
     return f"{what}\n  {command}\n{then}"
@@ -82,7 +82,7 @@ def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list
         if f"--input={FILES}" in options:
             remarks.append(f"({FILES}: the texts of {folder})")
         remarks.append(f"(and with the other options that {folder} was prepared with, if any)")
-    return out, [_join(script, [*options, f"--tokenizer={tokenizer}"]), *remarks]
+    return out, [typeable(script, [*options, f"--tokenizer={tokenizer}"]), *remarks]
 
 
 def _of_source(folder: Path) -> list[str]:
@@ -119,7 +119,8 @@ def _of_several(folder: Path) -> bool:
     return not (folder.parent / SCRIPT).is_file() and (folder.parent.parent / SCRIPT).is_file()
 
 
-def _join(script: Path, options: list[str]) -> str:
+def typeable(script: Path, options: list[str]) -> str:
+    """The command of a script of this repository, for a shell in the current folder."""
     return shlex.join(["python", _shown(script), *options])
 
 

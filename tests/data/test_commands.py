@@ -127,7 +127,7 @@ def test_the_printed_command_prepares_the_data_with_the_tokenizer_of_the_run(
     binary.prepare(documents, {"made": "up"}, "bpe:260", own, 0.1, workers=1)
     keys = [one for one in arguments if not one.startswith("--dataset")]
     main([*keys, "--max_iters=2", f"--dataset={own}", f"--out_dir={tmp_path / 'run'}"])
-    other = prepare_text(monkeypatch, tmp_path / "other", f"--tokenizer={tokenizer}")
+    other = prepare_text(monkeypatch, tmp_path / "other texts", f"--tokenizer={tokenizer}")
     given = f"--init_from={tmp_path / 'run'}"
     if not kept:
         own.rename(tmp_path / "gone")
@@ -139,11 +139,13 @@ def test_the_printed_command_prepares_the_data_with_the_tokenizer_of_the_run(
     assert len(printed) == (1 if kept else 2)
     if not kept:
         monkeypatch.setattr(sys, "argv", ["export.py"])
-        export.main(shlex.split(printed[0])[2:])
+        script, *words = shlex.split(printed[0])[1:]
+        assert Path(script).samefile(ROOT / "export.py")
+        export.main(words)
     python, *command = shlex.split(printed[-1])
     assert python == "python"
     subprocess.run([sys.executable, *command], check=True)
-    dataset = last.removeprefix("then train with ")
+    (dataset,) = shlex.split(last.removeprefix("then train with "))
     assert dataset == f"--dataset={other}_{'own' if kept else 'run'}"
     main([CONFIG, "--device=cpu", "--compile=False", "--eval_tokens=640", "--max_iters=16",
           given, dataset, f"--out_dir={tmp_path / 'tuned'}"])  # fmt: skip
