@@ -260,8 +260,19 @@ def test_refuses_another_vocabulary(build):
     trained = BpeTokenizer.train(["abc abd " * 9], 260)
     source = pretrained.Source(Path("run"), build().config, dict, trained.to_json())
     pretrained.check_tokenizer(source, trained)
-    with pytest.raises(CheckpointError, match=r"another vocabulary \(tokenizer bpe\) than the data set's"):
+    with pytest.raises(
+        CheckpointError, match=r"another vocabulary \(tokenizer bpe:260\) than the data set's"
+    ):
         pretrained.check_tokenizer(source, BytesTokenizer())
+    for size in (262, 260):
+        other = BpeTokenizer.train(["xyz xyw " * 9], size)
+        with pytest.raises(CheckpointError) as caught:
+            pretrained.check_tokenizer(source, other)
+        words = [f"bpe:{trained.vocab_size}", f"bpe:{other.vocab_size}"]
+        if words[0] == words[1]:
+            words = [f"{words[0]} {trained.hash[:8]}", f"{words[1]} {other.hash[:8]}"]
+        assert f"(tokenizer {words[0]}) than the data set's ({words[1]})" in str(caught.value)
+    assert words[0].startswith("bpe:260 ")  # of one size: the hashes tell
     other = json.loads(trained.text) | {"truncation": None, "version": "1.0"}
     pretrained.check_tokenizer(
         source, BpeTokenizer(json.dumps(other, indent=1))
