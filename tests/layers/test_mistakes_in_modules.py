@@ -54,6 +54,11 @@ def undefined(self, config):
     self.hidden = config.n_embd * factor  # noqa: F821
 
 
+def no_field(self, config):
+    ChannelMixer.__init__(self, config)
+    self.width = config.mine_width
+
+
 LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
 BUILT = rf"Broken cannot be built {LINE}"
 FORWARD = rf"Broken\.forward fails {LINE}"
@@ -70,6 +75,16 @@ LIST = r"^Broken\.validate must return a list of sentences, .*not "
         ("__init__", no_super_and_no_module, rf"Broken cannot be built{BEGIN}"),
         ("__init__", empty_super, rf"{BUILT}TypeError: .*{BEGIN}"),
         ("__init__", undefined, rf"{BUILT}NameError: name 'factor' is not defined\)$"),
+        (
+            "__init__",
+            no_field,
+            r"'ModelConfig' object has no attribute 'mine_width'\); add the field to Model",
+        ),
+        (
+            "validate",
+            classmethod(lambda cls, config: [config.mine_width]),
+            "validate reads config.mine_width",
+        ),
         ("forward", lambda self, x: x * x.sum().item(), rf"{FORWARD}RuntimeError: .*{VALUES}"),
         ("forward", lambda self, x: x if x.sum() > 0 else -x, VALUES),
         ("forward", lambda self, x: x[x > 0], VALUES),
