@@ -10,7 +10,7 @@ from history import config_of_today
 from kernels.backend import why_not_triton
 from kernels.continued_fraction import POLES
 from layers import ATTENTION, FFN, POSITION
-from layers.protocol import ChannelMixer, Part, TokenMixer
+from layers.protocol import ADD_FIELD, ChannelMixer, Part, TokenMixer
 
 REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
 BASES = {"attention": TokenMixer, "ffn": ChannelMixer, "position": Part}
@@ -134,14 +134,22 @@ class ModelConfig:
         """What a part says against this config, and mistakes in what its class says."""
         if not issubclass(part, base := BASES[key]):
             return [f"{key}={getattr(self, key)}: {part.__name__} must derive from {base.__name__}"]
-        wrong = []
+        if not isinstance(part.keys, (tuple, list)):
+            write = f'write a tuple, with a comma: keys = ("{part.keys}",)'
+            return [f"{part.__name__}.keys is {part.keys!r}: {write}"]
         if unknown := set(part.keys) - {field.name for field in dataclasses.fields(ModelConfig)}:
-            wrong.append(f"{part.__name__}.keys names {', '.join(sorted(unknown))}: no config key")
-        found = part.validate(self)
+            names = ", ".join(sorted(unknown))
+            return [f"{part.__name__}.keys names {names}: no config key{ADD_FIELD}"]
+        try:
+            found = part.validate(self)
+        except AttributeError as error:
+            if error.obj is not self:
+                raise
+            return [f"{part.__name__}.validate reads config.{error.name}: no config key{ADD_FIELD}"]
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             told = f"{part.__name__}.validate must return a list of sentences, [] for no mistakes"
-            return [*wrong, f"{told}, not {found!r}"]
-        return wrong + found
+            return [f"{told}, not {found!r}"]
+        return found
 
     def parts(self) -> dict[str, type]:
         """{attention, ffn, position: the class of that name}"""

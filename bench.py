@@ -123,7 +123,7 @@ def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
     for name, model in models.items():
         if idle := model.unused_keys():
             lines.append(f"without effect in {name}: {', '.join(idle)}")
-    return lines + (overlays.check("bench.py", argv) if models else [])
+    return lines
 
 
 def save(config: BenchConfig, facts: dict, result: dict):
@@ -157,7 +157,8 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
         )
         sys.exit(2)
     try:
-        overlays.check("bench.py", argv)
+        for line in overlays.check("bench.py", argv):  # before mistakes that may come of it
+            print(line, flush=True)
     except configurator.ConfigError as error:
         print(f"bench.py: {error}", file=sys.stderr)
         sys.exit(2)

@@ -130,6 +130,10 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 continue
             for file in files_named:
                 assigned, derived = _run_file(file, mistakes)
+                if positional and hints[positional] == list[str] and _of_training(assigned, hints):
+                    run = f", or name its run folder {assigned['out_dir']}" if "out_dir" in assigned else ""
+                    mistakes.append(f"{file} is a config, not a run: leave it out{run}")
+                    continue
                 named |= assigned
                 derivations += [(file, derived)] if derived else []
                 for key, value in assigned.items():
@@ -141,6 +145,8 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             )
         elif positional and positional not in values:
             assign(argument, positional, argument, from_text=True)
+        elif positional and "=" not in argument:
+            mistakes.append(f"{argument}: one model only, {positional} is {values[positional]} already")
         else:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
@@ -178,7 +184,10 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     ]
     config = None
     if missing:
-        mistakes += [f"--{name}=... is required" for name in missing if name not in refused]
+        script = Path(sys.argv[0]).name
+        usage = {positional: f" (usage: {script} {(positional or '').upper()} [--key=value ...])"}
+        told = [f"--{name}=... is required{usage.get(name, '')}" for name in missing if name not in refused]
+        mistakes += told
     elif checkable:
         config = config_class(**values)
         # a complaint about a key that was refused already would be about its default
@@ -268,6 +277,12 @@ def _keys_of(script: Path) -> list[str]:
     classes = (node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef))
     fields = (item for node in classes if node.name.endswith("Config") for item in node.body)
     return [item.target.id for item in fields if isinstance(item, ast.AnnAssign)]
+
+
+def _of_training(assigned: dict, own) -> bool:
+    """Whether a config file that assigns these keys is one of train.py, with none for this script alone."""
+    trained = {*_keys_of(ROOT / "training" / "config.py"), *_keys_of(ROOT / "architecture.py")}
+    return bool(assigned.keys() & trained - set(own)) and not assigned.keys() & set(own) - trained
 
 
 def _unknown(key, own, foreign) -> str:

@@ -103,7 +103,11 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     if models and not mistakes:
         seeds = config.seeds and [int(seed) for seed in config.seeds]
         resolve = functools.partial(configurator.resolve, TrainConfig, saved=saved_config)
-        runs, idle = product(models, axes, seeds, others, resolve)
+        try:
+            runs, idle = product(models, axes, seeds, others, resolve)
+        except ConfigError as error:  # which may come of what the remarks say
+            *before, last = error.mistakes
+            raise ConfigError([*before, "\n  ".join([last, *remarks])]) from None
         remarks += idle
         keys = [key for key in DEFAULTS if key not in INCIDENTAL | {"seed"}]
         differing = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]

@@ -18,9 +18,11 @@ OF_THE_DATA = (
 
 def prepare(plan: Plan, runs: list[Planned], parallel: int, remarks: list[str]):
     """Find the finished runs, check the others, and print the plan. Raises ConfigError."""
+    for line in remarks:  # before mistakes that may come of what they say
+        print(line, flush=True)
     plan.look()
     check(plan, runs, parallel)
-    for line in [*remarks, *announcement(plan, runs, parallel)]:
+    for line in announcement(plan, runs, parallel):
         print(line, flush=True)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from architecture import ModelConfig
+from comparison.runs import INCIDENTAL
 from configurator import ConfigError, stacked
 from training.config import OF_LADDERS
 
@@ -94,6 +96,8 @@ def product(
     mistakes: dict[str, list[str]] = {}
     remarks: list[str] = []
     known: dict[tuple, object] = {}
+    twins: dict[tuple, str] = {}  # (model, what its runs depend on): the first name
+    trained, repeated = set(), {}  # files on top that make a model of their own, and those that do not
     try:
         stacks = {model: stacked(model) for model in models}
     except ValueError as error:
@@ -131,6 +135,14 @@ def product(
                         remarks.append(f"{key} {remark}")
             arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
             arguments = [*files, *others, *options(overrides)]
+            on_top = "_".join(file_name(c.files) for c in choices if c.files)
+            twin = twins.setdefault((model, dependence(resolved(*arguments))), name)
+            if twin != name:
+                same = f"{name} is the same model as {twin}"
+                remarks.append(f"{same} and is not trained")
+                repeated[on_top] = f"{same}: a file of --vary changes nothing; leave it out"
+                continue
+            trained.add(on_top)
             for seed in seeds or [resolved(*arguments).seed]:
                 config = resolved(*arguments, f"--seed={seed}")
                 run = Planned(folder_name(f"{arm}_seed={seed}"), arm, dataclasses.asdict(config))
@@ -144,9 +156,21 @@ def product(
             arm = "_".join([name, *(f"{key}={value}" for key, value in overrides.items())])
             for mistake in error.mistakes:
                 mistakes.setdefault(mistake, []).append(arm)
+    if not mistakes and (wrong := [why for on_top, why in repeated.items() if on_top not in trained]):
+        raise ConfigError(wrong)
     if mistakes:
         raise ConfigError([f"{told(arms)}: {mistake}" for mistake, arms in mistakes.items()])
     return list(found.values()), list(dict.fromkeys(remarks))
+
+
+def dependence(config) -> tuple:
+    """What a run depends on besides its seed: the keys with their values that its training reads."""
+    model = {field.name for field in dataclasses.fields(ModelConfig)}
+    unread = model - config.keys_read() | INCIDENTAL | {"seed"}
+    unread |= set() if config.has_ladders else OF_LADDERS
+    unread |= set() if config.dyadic else {"dyadic_iters"}
+    values = dataclasses.asdict(config).items()
+    return tuple((key, value) for key, value in values if key not in unread)
 
 
 def told(arms: list[str]) -> str:

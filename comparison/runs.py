@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import shlex
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,10 @@ class Arm:
 
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Reads a run. Raises RunFolderError if the folder is no run or has no evaluation yet."""
+    if not folder.exists():
+        raise RunFolderError(f"{folder} does not exist: give a run folder of train.py")
+    if not (folder / "config.json").exists() and any(folder.glob("*/config.json")):
+        raise RunFolderError(f"{folder} is a folder of runs: write {shlex.quote(str(folder))}/*/")
     try:
         config = read_json(folder / "config.json", ValueError)
         model_config(config)

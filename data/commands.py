@@ -12,6 +12,7 @@ from data.tokenizer import parse_tokenizer_name
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "prepare.py"
 FILES = "FILES"  # in the place of texts that are not known
+OF_ROWS = re.compile(r"\.(jsonl?|csv|parquet)(\.|$)")  # files of many documents, also compressed
 
 
 def typed() -> list[str] | None:
@@ -23,19 +24,41 @@ def typed() -> list[str] | None:
 
 
 def missing(folder: Path, tokenizer: str | None = None) -> str:
-    """That a folder is not prepared, and the command that prepares it.
+    """That a folder is not prepared, and the command that prepares it; or that it is a file.
 
     tokenizer: the one that it must have; None: that of the folder's name (gpt2, bytes, bpe4096), if any.
     """
+    if folder.is_file():
+        return _of_file(folder, tokenizer)
     tokenizer = tokenizer or _of_name(folder.name)
     script, options = _script(folder)
     lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
-    lines.append(_join(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
+    lines.append(typeable(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
     if f"--input={FILES}" in options:
         lines.append(f"({FILES}: your texts)")
     if not tokenizer:
         lines.append("(and with the options that the head of the config file names, if any)")
     return "\n  ".join(lines)
+
+
+def _of_file(file: Path, tokenizer: str | None) -> str:
+    """That a file is no data set: the folder that was meant, or how to prepare the text in the file."""
+    if (file.parent / "meta.json").is_file():
+        return f"{file} is a file of a prepared data set: give {shlex.join([f'--dataset={file.parent}'])}"
+    name = re.sub(r"[^\w.-]+", "_", file.name.partition(".")[0]).strip("_") or "mine"
+    out, number = ROOT / "data" / "text" / name, 1
+    while out.exists():
+        number += 1
+        out = out.with_name(f"{name}_{number}")
+    shown = _shown(out)
+    options = [f"--input={file}", f"--out={shown}"]
+    if not OF_ROWS.search(file.name):  # one document
+        options += ["--split=contiguous", "--val_fraction=0.1"]
+    options += [f"--tokenizer={tokenizer}"] if tokenizer else []
+    command = typeable(ROOT / "data" / "text" / SCRIPT, options)
+    then = f"then train with {shlex.join([f'--dataset={shown}'])}"
+    what = f"{file} is a file, not the folder of a prepared data set; prepare its text with"
+    return f"{what}\n  {command}\n{then}"
 
 
 def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list[str]]:
@@ -59,7 +82,7 @@ def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list
         if f"--input={FILES}" in options:
             remarks.append(f"({FILES}: the texts of {folder})")
         remarks.append(f"(and with the other options that {folder} was prepared with, if any)")
-    return out, [_join(script, [*options, f"--tokenizer={tokenizer}"]), *remarks]
+    return out, [typeable(script, [*options, f"--tokenizer={tokenizer}"]), *remarks]
 
 
 def _of_source(folder: Path) -> list[str]:
@@ -96,9 +119,15 @@ def _of_several(folder: Path) -> bool:
     return not (folder.parent / SCRIPT).is_file() and (folder.parent.parent / SCRIPT).is_file()
 
 
-def _join(script: Path, options: list[str]) -> str:
-    shown = os.path.relpath(script)
-    return shlex.join(["python", str(script) if shown.startswith("..") else shown, *options])
+def typeable(script: Path, options: list[str]) -> str:
+    """The command of a script of this repository, for a shell in the current folder."""
+    return shlex.join(["python", _shown(script), *options])
+
+
+def _shown(path: Path) -> str:
+    """A path of this repository as it can be typed in the current folder."""
+    shown = os.path.relpath(path)
+    return str(path) if shown.startswith("..") else shown
 
 
 def _of_name(name: str) -> str | None:

@@ -16,6 +16,8 @@ from torch import nn
 
 from layers.cache import update_cache
 
+ADD_FIELD = "; add the field to ModelConfig in architecture.py, or mend the name"
+
 
 class Drawn(nn.Module):
     """A module that may initialise its own parameters.
@@ -189,6 +191,8 @@ def built(cls: type[Part], *built_from) -> Part:
     except Exception as error:
         forgotten = "Module.__init__() call" in str(error) or "__init__() missing" in str(error)
         advice = f": {begin}" if forgotten else ""
+        if isinstance(error, AttributeError) and error.obj is built_from[0]:
+            advice = ADD_FIELD
         raise ValueError(f"{cls.__name__} cannot be built ({_at_fault(cls, error)}){advice}") from error
     if not hasattr(part, "built_from"):
         raise ValueError(f"{cls.__name__} cannot be built: {begin}")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import train
 from ablation import execution
 from ablation.command import read
 from ablation.plan import Plan, claimed
+from configurator import ConfigError
 from training import checkpoint
 from training.config import DEFAULTS, TrainConfig
 
@@ -109,6 +111,30 @@ def test_files_on_top(command):
     ]
     assert [run.config["ffn"] for run in runs] == ["cffn_gated", "cffn_product", "cffn_gated"]
     assert [run.config["optimizer"] for run in runs] == ["adamw", "adamw", "muon"]
+
+
+def test_files_that_change_nothing(command, tmp_path):
+    """They are left out where another model reads their keys, and refused where none does."""
+    schedule, idle = "config/ablate/no_dyadic.py", tmp_path / "idle.py"
+    _, runs, _, remarks = read(command(f"--vary=none,{schedule}", models=[DENSE, LADDERS]))
+    assert [run.arm for run in runs] == [
+        "gpt2+size-tiny",
+        "cofrgenet_f+size-tiny",
+        "cofrgenet_f+size-tiny_ablate-no_dyadic",
+    ]
+    same = "gpt2+size-tiny_ablate-no_dyadic is the same model as gpt2+size-tiny"
+    assert remarks == [f"{same} and is not trained"]
+    with pytest.raises(
+        ConfigError, match=re.escape(f"{same}: a file of --vary changes nothing; leave it out")
+    ):
+        read(command(f"--vary=none,{schedule}"))
+    with pytest.raises(ConfigError, match="is the same model as"):
+        read(command(f"--vary=none,{schedule}", "--dyadic=False", models=[LADDERS]))
+    idle.write_text("out_dir = 'elsewhere'\nbigbird_seed = 3\nwandb_project = 'mine'\n")
+    with pytest.raises(ConfigError, match="a file of --vary changes nothing; leave it out"):
+        read(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))
+    idle.write_text("grad_clip = 0.5\n")
+    assert len(read(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))[1]) == 4
 
 
 def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_path):

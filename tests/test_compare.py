@@ -57,8 +57,17 @@ def test_what_it_refuses(tmp_path, capsys):
             main([str(a) for a in arguments])
         return str(stop.value.code) + capsys.readouterr().err
 
-    assert "is not a run folder" in said(tmp_path / "none")
-    assert "is required" in said()
+    assert f"{tmp_path / 'none'} does not exist: give a run folder" in said(tmp_path / "none")
+    (tmp_path / "rates" / "a").mkdir(parents=True)
+    assert "is not a run folder" in said(tmp_path / "rates")
+    (tmp_path / "rates" / "a" / "config.json").write_text("{}")
+    assert f"rates is a folder of runs: write {tmp_path}/rates/*/" in said(tmp_path / "rates")
+    told = said(tmp_path, "config/demo_dense.py")
+    assert (
+        "config/demo_dense.py is a config, not a run: leave it out, or name its run folder out/demo" in told
+    )
+    assert "--runs=... is required (usage: " in said()
+    assert " RUNS [--key=value ...])" in said()
     (tmp_path / "config.json").write_text(json.dumps({}))
     assert "is not a run folder" in said(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(TrainConfig())))

@@ -236,7 +236,8 @@ def test_a_bool_without_a_value():
 def test_positional_arguments():
     assert resolve(Config, ["out/a"], positional="name").name == "out/a"
     assert resolve(Config, ["a", "b"], positional="runs").runs == ["a", "b"]
-    assert "neither" in mistakes(["a", "b"], positional="name")[0]
+    assert mistakes(["a", "b"], positional="name") == ["b: one model only, name is a already"]
+    assert "neither" in mistakes(["a", "b=1"], positional="name")[0]
 
 
 def test_a_required_key():

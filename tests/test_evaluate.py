@@ -288,7 +288,11 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
     assert "task=recall needs --texts" in said
     assert "compare acts with task=perplexity or extrapolation or zero_shot only, not with recall" in said
-    assert "--models=... is required" in refused(capsys, f"--texts={dataset}")
+    told = refused(capsys, f"--texts={dataset}")
+    assert "--models=... is required (usage: " in told
+    assert " MODELS [--key=value ...])" in told
+    told = refused(capsys, "run", "config/demo_dense.py", f"--texts={dataset}")
+    assert "config/demo_dense.py is a config, not a run" in told
     assert "nowhere does not exist" in refused(capsys, runs["rope"], "nowhere", f"--texts={dataset}")
     said = refused(capsys, runs["rope"], f"--texts={dataset}", "--stride=32")
     assert "stride=32 must lie between 1 and 31" in said

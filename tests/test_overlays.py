@@ -101,6 +101,30 @@ def test_a_run_that_starts_from_a_model_has_its_size():
     assert len(overlays.check("count.py", ["config/finetune_text.py"])) == 1
 
 
+@pytest.mark.parametrize("finetune", [False, True])
+def test_the_hint_comes_with_the_mistakes_that_come_of_it(tmp_path, capsys, finetune):
+    """An overlay of one's own in the place of a model: of another length, and without data."""
+    mine = str(tmp_path / "mine.py")
+    Path(mine).write_text("ffn = 'swiglu'\n")
+    given = "config/finetune_text.py" if finetune else mine
+    with pytest.raises(SystemExit):
+        bench.main(["config/demo_dense.py", given, "--compile=False", "--device=cpu"])
+    said = capsys.readouterr()
+    assert "models of different block_size" in said.err
+    assert f"{given} sets no size" in said.out
+    assert f"write MODEL.py+{given})" in said.out
+    if not finetune:
+        options = ["--dry_run", f"--dataset={tmp_path / 'absent'}", f"--out_dir={tmp_path / 'out'}"]
+        with pytest.raises(SystemExit):
+            ablate.main([mine, *options])
+        said = capsys.readouterr()
+        assert "is not a prepared data set" in said.err
+        assert f"write MODEL.py+{mine})" in said.out
+        with pytest.raises(SystemExit):
+            ablate.main([mine, *options, "--n_head=5"])
+        assert f"write MODEL.py+{mine})" in capsys.readouterr().err
+
+
 def test_the_sizes_that_are_named_are_the_defaults():
     assert {key: getattr(ModelConfig(), key) for key in overlays.SIZE} == overlays.SIZE
     assert overlays.check("bench.py", ["gone.py", "a.py+", "config"]) == []  # the script complains itself

@@ -279,7 +279,8 @@ def test_a_model_with_a_larger_vocabulary_than_the_tokenizer(run, capsys):
 def test_what_it_refuses(trained, capsys, tmp_path):
     assert "nowhere does not exist" in refused(capsys, tmp_path / "nowhere")
     assert "holds neither ckpt" in refused(capsys, tmp_path)
-    assert "is required" in refused(capsys)
+    assert "--out_dir=... is required (usage: " in refused(capsys)
+    assert "out/b: one model only, out_dir is out/a already" in refused(capsys, "out/a", "out/b")
     for argument, message in [
         ("--temperature=-1", "temperature must be 0 or at least 0.001, not -1"),
         ("--seed=-1", "seed must be in [0, 2^32)"),

@@ -64,12 +64,14 @@ def how_to_prepare(config: TrainConfig, source: pretrained.Source, data: Dataset
     if option is None:
         folder = Path("exported", Path(config.init_from).stem)
         option = str(folder / "tokenizer.json")
-        lines.append(shlex.join(["python", "export.py", config.init_from, str(folder)]))
+        lines.append(commands.typeable(commands.ROOT / "export.py", [config.init_from, str(folder)]))
     for one in data.sources if isinstance(data, Mixture) else [data]:
         out, how = commands.with_tokenizer(one.folder, one.meta, option)
         lines += how
         dataset = dataset.replace(str(one.folder), str(out))
-    return "\n".join([f"  {line}" for line in lines] + [f"then train with --dataset={dataset}"])
+    return "\n".join(
+        [f"  {line}" for line in lines] + [f"then train with {shlex.join([f'--dataset={dataset}'])}"]
+    )
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:

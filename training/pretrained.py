@@ -160,9 +160,12 @@ def check_tokenizer(source: Source, tokenizer: Tokenizer):
             return  # there is none, or one that is not read here: nothing is known
         raise
     if own.token_bytes() != tokenizer.token_bytes():
+        names = [f"bpe:{t.vocab_size}" if t.kind == "bpe" else t.kind for t in (own, tokenizer)]
+        if names[0] == names[1]:  # trained on other texts
+            names = [f"{name} {t.hash[:8]}" for name, t in zip(names, (own, tokenizer), strict=True)]
         raise CheckpointError(
-            f"{source.path} was trained with another vocabulary (tokenizer {own.kind}) than the "
-            f"data set's ({tokenizer.kind}), and its embedding would mean other tokens: prepare the data "
+            f"{source.path} was trained with another vocabulary (tokenizer {names[0]}) than the "
+            f"data set's ({names[1]}), and its embedding would mean other tokens: prepare the data "
             "with its tokenizer"
         )
 

@@ -1,6 +1,6 @@
 """Prepares any text: local files, or a data set of the Hugging Face hub by name.
 
-    python data/text/prepare.py --input=books/*.txt,more.jsonl --out=data/text/books
+    python data/text/prepare.py '--input=books/*.txt,more.jsonl' --out=data/text/books
     python data/text/prepare.py --input=book.txt --out=data/text/book --split=contiguous --val_fraction=0.1
     python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
 

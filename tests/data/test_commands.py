@@ -58,6 +58,40 @@ def test_the_name_of_a_folder_promises_its_tokenizer(monkeypatch, tmp_path):
     assert (config.out, config.input) == (str(tmp_path / "my texts"), "FILES")
 
 
+def test_a_file_of_a_prepared_data_set(dataset, arguments):
+    for file in ("train.bin", "meta.json"):
+        keys = [one for one in arguments if not one.startswith("--dataset")]
+        with pytest.raises(SystemExit) as stop:
+            main([*keys, f"--dataset={dataset / file}"])
+        told = f"{dataset / file} is a file of a prepared data set: give --dataset={dataset}"
+        assert str(stop.value).endswith(told)
+
+
+def test_a_text_file_in_the_place_of_a_data_set(arguments, tmp_path, monkeypatch):
+    """The printed command is as it must be typed: the file is one document, whose end is validation."""
+    monkeypatch.chdir(tmp_path)
+    Path("my book.txt").write_text("word " * 4000)
+    keys = [one for one in arguments if not one.startswith("--dataset")]
+    with pytest.raises(SystemExit) as stop:
+        main([*keys, "--dataset=my book.txt"])
+    first, command, last = str(stop.value).splitlines()
+    assert first.endswith(
+        "my book.txt is a file, not the folder of a prepared data set; prepare its text with"
+    )
+    config = read(command)
+    out = str(ROOT / "data" / "text" / "my_book")
+    assert (config.input, config.out, config.split) == ("my book.txt", out, "contiguous")
+    assert shlex.split(last)[3:] == [f"--dataset={out}"]
+    script = load_script("text")
+    config.out, config.tokenizer = "prepared", "bytes"
+    script.main(config)
+    assert Dataset("prepared", "val", 8).n_windows > 1
+    rows = Path("rows.jsonl.gz")
+    rows.touch()
+    assert "--split" not in commands.missing(rows, "bytes")
+    assert read(commands.missing(rows, "bytes").splitlines()[1]).tokenizer == "bytes"
+
+
 def prepare_text(monkeypatch, folder, *options):
     """data/text/prepare.py as if it was typed, on texts of its own; returns the folder."""
     path = folder.with_suffix(".jsonl")
@@ -93,23 +127,25 @@ def test_the_printed_command_prepares_the_data_with_the_tokenizer_of_the_run(
     binary.prepare(documents, {"made": "up"}, "bpe:260", own, 0.1, workers=1)
     keys = [one for one in arguments if not one.startswith("--dataset")]
     main([*keys, "--max_iters=2", f"--dataset={own}", f"--out_dir={tmp_path / 'run'}"])
-    other = prepare_text(monkeypatch, tmp_path / "other", f"--tokenizer={tokenizer}")
+    other = prepare_text(monkeypatch, tmp_path / "other texts", f"--tokenizer={tokenizer}")
     given = f"--init_from={tmp_path / 'run'}"
     if not kept:
         own.rename(tmp_path / "gone")
         monkeypatch.chdir(tmp_path)
     message = refused(given, f"--dataset={other}", f"--out_dir={tmp_path / 'tuned'}")
-    assert "was trained with another vocabulary (tokenizer bpe) than the data set's" in message
+    assert "was trained with another vocabulary (tokenizer bpe:260) than the data set's" in message
     assert "vocab_size" not in message
     *printed, last = message.splitlines()[1:]
     assert len(printed) == (1 if kept else 2)
     if not kept:
         monkeypatch.setattr(sys, "argv", ["export.py"])
-        export.main(shlex.split(printed[0])[2:])
+        script, *words = shlex.split(printed[0])[1:]
+        assert Path(script).samefile(ROOT / "export.py")
+        export.main(words)
     python, *command = shlex.split(printed[-1])
     assert python == "python"
     subprocess.run([sys.executable, *command], check=True)
-    dataset = last.removeprefix("then train with ")
+    (dataset,) = shlex.split(last.removeprefix("then train with "))
     assert dataset == f"--dataset={other}_{'own' if kept else 'run'}"
     main([CONFIG, "--device=cpu", "--compile=False", "--eval_tokens=640", "--max_iters=16",
           given, dataset, f"--out_dir={tmp_path / 'tuned'}"])  # fmt: skip

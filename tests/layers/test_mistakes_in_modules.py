@@ -65,6 +65,11 @@ def list_of_modules(self, config):
     self.more = [nn.Linear(config.n_embd, config.n_embd)]
 
 
+def no_field(self, config):
+    ChannelMixer.__init__(self, config)
+    self.width = config.mine_width
+
+
 LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
 BUILT = rf"Broken cannot be built {LINE}"
 FORWARD = rf"Broken\.forward fails {LINE}"
@@ -89,6 +94,16 @@ LIST = r"^Broken\.validate must return a list of sentences, .*not "
             r"a list, such as \[self\.down\], not Linear$",
         ),
         ("undecayed", lambda self: None, r"Broken\.undecayed must return a list, .*not NoneType$"),
+        (
+            "__init__",
+            no_field,
+            r"'ModelConfig' object has no attribute 'mine_width'\); add the field to Model",
+        ),
+        (
+            "validate",
+            classmethod(lambda cls, config: [config.mine_width]),
+            "validate reads config.mine_width",
+        ),
         ("forward", lambda self, x: x * x.sum().item(), rf"{FORWARD}RuntimeError: .*{VALUES}"),
         ("forward", lambda self, x: x if x.sum() > 0 else -x, VALUES),
         ("forward", lambda self, x: x[x > 0], VALUES),

@@ -6,7 +6,7 @@ from torch import nn
 
 from architecture import OF_ALL, ModelConfig
 from layers import ATTENTION, FFN, POSITION
-from layers.protocol import ChannelMixer, TokenMixer
+from layers.protocol import ADD_FIELD, ChannelMixer, TokenMixer
 from model import GPT, flops_per_token, parameter_counts
 
 
@@ -151,7 +151,10 @@ def test_a_part_lists_the_keys_that_it_reads(registry, tiny):
 
 def test_a_key_that_does_not_exist_is_a_mistake(mine, monkeypatch):
     monkeypatch.setattr(Bilinear, "keys", ("ffn_hiden",))
-    assert mine.check() == ["Bilinear.keys names ffn_hiden: no config key"]
+    assert mine.check() == [f"Bilinear.keys names ffn_hiden: no config key{ADD_FIELD}"]
+    monkeypatch.setattr(Bilinear, "keys", ("ffn_hidden"))
+    told = """Bilinear.keys is 'ffn_hidden': write a tuple, with a comma: keys = ("ffn_hidden",)"""
+    assert mine.check() == [told]
 
 
 def test_it_takes_no_more_tokens_than_it_says(mine):

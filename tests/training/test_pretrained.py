@@ -260,8 +260,14 @@ def test_refuses_another_vocabulary(build):
     trained = BpeTokenizer.train(["abc abd " * 9], 260)
     source = pretrained.Source(Path("run"), build().config, dict, trained.to_json())
     pretrained.check_tokenizer(source, trained)
-    with pytest.raises(CheckpointError, match=r"another vocabulary \(tokenizer bpe\) than the data set's"):
-        pretrained.check_tokenizer(source, BytesTokenizer())
+    larger, same = (BpeTokenizer.train(["xyz xyw " * 9], size) for size in (261, 260))
+    both = f"bpe:260 {trained.hash[:8]}", f"bpe:260 {same.hash[:8]}"  # of one size: the hashes tell
+    cases = (BytesTokenizer(), "bpe:260", "bytes"), (larger, "bpe:260", "bpe:261"), (same, *both)
+    for other, own, of_data in cases:
+        with pytest.raises(CheckpointError) as caught:
+            pretrained.check_tokenizer(source, other)
+        told = f"another vocabulary (tokenizer {own}) than the data set's ({of_data})"
+        assert told in str(caught.value)
     other = json.loads(trained.text) | {"truncation": None, "version": "1.0"}
     pretrained.check_tokenizer(
         source, BpeTokenizer(json.dumps(other, indent=1))
