@@ -116,6 +116,8 @@ def summary(rounds: list[dict]) -> str:
     for name in MODELS:
         for form in FORMS:
             found = [row for row in rounds if (row["model"], row["form"]) == (name, form)]
+            if not found:
+                continue
             cells = {"model": name, "compiled": form}
             for key in FOUND[:3]:
                 values = [float(row[key]) for row in found]
