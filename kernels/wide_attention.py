@@ -20,12 +20,11 @@ import torch
 from kernels import split
 from kernels.autocast import without_autocast
 from kernels.backend import NAMESPACE
-from kernels.sdpa import attention_by_rank
+from kernels.sdpa import WIDEST, attention_by_rank
 
 # scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
 STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
 ROWS = (16, 256)  # minimum and maximum rows per strip
-WIDEST_FUSED = 256  # largest head width that PyTorch's fused attention takes
 
 
 def wide_attention(
@@ -53,7 +52,7 @@ def wide_attention(
             + ", ".join(map(str, others))
         )
     F, bias = F[..., : y.shape[2]], None if bias is None else bias[..., : y.shape[2]]
-    if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST_FUSED:
+    if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST:
         return fused(y, F, v, strict, bias)
     return _strips(y, F, v, bias, strict)
 

@@ -12,6 +12,7 @@ from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 from layers.protocol import TokenMixer
 from model import GPT, cache_bytes_per_token, sample_token
+from tests.counting_compiler import Counter
 from training.compilation import CompiledDecoding, missing_for_compile
 
 NAN = float("nan")
@@ -232,17 +233,6 @@ def test_flops_of_a_step_are_those_of_the_accounts(tiny, keys):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.blocks[0](x, model.position, pos, cache)
     assert counter.get_total_flops() == expected
-
-
-class Counter:
-    """A compiler that runs the graph as it is, and counts."""
-
-    def __init__(self):
-        self.graphs = 0
-
-    def __call__(self, graph, inputs):
-        self.graphs += 1
-        return graph.forward
 
 
 @compiled

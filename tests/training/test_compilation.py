@@ -7,19 +7,9 @@ from architecture import ModelConfig
 from layers import FFN
 from layers.feedforward import MLP
 from model import GPT
+from tests.counting_compiler import Counter
 from training import compilation
 from training.compilation import CompiledDecoding, CompiledTraining, missing_for_compile
-
-
-class Counter:
-    """A compiler that counts graphs and runs them as they are."""
-
-    def __init__(self):
-        self.graphs = 0
-
-    def __call__(self, graph, inputs):
-        self.graphs += 1
-        return graph.forward
 
 
 def built(n_layer, **keys):
