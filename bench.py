@@ -31,7 +31,7 @@ from tqdm import tqdm
 import configurator
 import overlays
 from architecture import ModelConfig
-from benchmarks import decoding, forms, operators, report, training_step
+from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
 from markdown_table import table
@@ -39,6 +39,11 @@ from plural import counted
 from training.compilation import missing_for_compile
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype
+
+OF_TRAINING = (
+    *("activation_checkpointing", "gradient_accumulation_steps", "compile_mode", "sdpa"),
+    *("cast_weights_once", "parts"),
+)
 
 
 @dataclass
@@ -53,6 +58,12 @@ class BenchConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
+    gradient_accumulation_steps: int = 1  # train: batches in a step
+    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = (
+        "default"  # train: torch.compile's mode
+    )
+    sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
+    cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
     parts: bool = True  # train: also time the parts of a step
     profile: str | None = None  # train, infer: new folder for a profiler trace of each model
     json: str | None = None  # new JSON file for all numbers
@@ -60,7 +71,7 @@ class BenchConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("batch_size", "repetitions", "seconds"):
+        for key in ("batch_size", "repetitions", "seconds", "gradient_accumulation_steps"):
             if not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if self.json is not None and (reason := why_not_written(Path(self.json), folder=False)):
@@ -74,8 +85,8 @@ class BenchConfig:
         elif self.profile is not None and (reason := why_not_written(Path(self.profile), folder=True)):
             wrong.append(f"profile={self.profile} {reason}")
         for field in dataclasses.fields(self):
-            of_training = field.name in ("activation_checkpointing", "parts")
-            if of_training and self.mode != "train" and getattr(self, field.name) != field.default:
+            changed = getattr(self, field.name) != field.default
+            if field.name in OF_TRAINING and self.mode != "train" and changed:
                 wrong.append(f"{field.name} acts with mode=train only")
         return wrong
 
@@ -100,6 +111,8 @@ def main(argv: list[str]):
     except DeviceError as error:
         sys.exit(f"bench.py: {error}")
     config.dtype = choose_dtype(config.dtype, device)
+    if config.mode == "train" and (wrong := step_options(config).missing(device)):
+        sys.exit("\n".join(f"bench.py: {line}" for line in wrong))
     if config.compile and device.type == "cpu" and (lacks := missing_for_compile()):
         sys.exit(f"bench.py: torch.compile lacks {' and '.join(lacks)}; or use --compile=False")
     facts = environment(device)
@@ -186,16 +199,20 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
     return config, models
 
 
+def step_options(config: BenchConfig) -> training_step.StepOptions:
+    names = [field.name for field in dataclasses.fields(training_step.StepOptions)]
+    return training_step.StepOptions(**{name: getattr(config, name) for name in names})
+
+
 def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device, save):
     """Prints the table of a training step; all numbers go to `save`."""
     length = next(iter(models.values())).block_size
-    tokens = config.batch_size * length
-    options = training_step.StepOptions(
-        config.batch_size, config.dtype, config.compile, config.activation_checkpointing
-    )
+    options = step_options(config)
+    tokens = options.sequences() * length
+    accumulated = config.gradient_accumulation_steps
     print(
-        f"training step: {config.batch_size} x {length} tokens, {config.dtype}, "
-        f"{'compiled' if config.compile else 'eager'}"
+        f"training step: {f'{accumulated} x ' if accumulated > 1 else ''}{config.batch_size} x {length} "
+        f"tokens, {config.dtype}, {'compiled' if config.compile else 'eager'}"
         + (", blocks recomputed in the backward pass" if config.activation_checkpointing else ""),
         flush=True,
     )
@@ -205,7 +222,7 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     def show(seconds, memory):
         for name, model in models.items():
             for part in chosen:
-                scale = training_step.layers_in_part(model, part)
+                scale = training_step.in_a_step(model, options, part)
                 seconds[name][part] = [scale * s for s in seconds[name][part]]
         save(report.training(config, models, seconds, memory, tokens, device))
 

@@ -1,8 +1,9 @@
-"""Importing this file lets idle threads sleep instead of spin. Import it before torch.
+"""Importing this file shortens the time for which idle threads spin. Import it before torch.
 
-OpenMP's threads wait for each other after each operation of a CPU. By default they spin, which takes the
-processor from the thread that they wait for when another process is running. libgomp reads the environment
-when torch loads it. A user's own setting wins.
+OpenMP's threads wait for each other after each operation of a CPU. By default they spin for long, which
+takes the processor from the thread that they wait for when another process is running. Here they spin 1,000
+times and then sleep: results/waiting_threads has the measurements. libgomp reads the environment when torch
+loads it. A user's own setting wins.
 """
 
 import os
@@ -10,4 +11,4 @@ import os
 SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 if not any(name in os.environ for name in SETTINGS):
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ["GOMP_SPINCOUNT"] = "1000"

@@ -108,7 +108,7 @@ def _training(model, options, timing, device):
     step = training_step.sections(model, options, device)["whole"]
     first = _first(step, device)
     found = timing.of(step, device)
-    tokens, flops = options.batch_size * model.block_size, 3 * flops_per_token(model)
+    tokens, flops = options.sequences() * model.block_size, 3 * flops_per_token(model)
     rate = tokens / found["seconds"]
     peak = peak_flops(device_name(device), options.dtype)
     return {

@@ -160,7 +160,9 @@ class Found:
     def of_training(self, lines):
         first, rows = lines[0], []
         for line in lines:
-            tokens = line["settings"]["batch_size"] * line["settings"]["block_size"]
+            settings = line["settings"]
+            tokens = settings["batch_size"] * settings["block_size"]
+            tokens *= settings["gradient_accumulation_steps"]
             low, high = line["quartiles"]
             compiled = self.compiled.get(f"{line['stage']}: {line['task']}")
             speed_up = line["tokens_per_second"] / first["tokens_per_second"]

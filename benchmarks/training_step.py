@@ -12,10 +12,14 @@ optimizer  clipping, AdamW and zeroing of gradients
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import nn
 
 from architecture import ModelConfig
+from benchmarks import levers
+from benchmarks.levers import CastOnce
 from model import GPT
 from training.compilation import CompiledTraining
 from training.hardware import autocast
@@ -30,7 +34,31 @@ class StepOptions:
     batch_size: int
     dtype: str
     compile: bool
-    activation_checkpointing: bool
+    activation_checkpointing: bool = False
+    gradient_accumulation_steps: int = 1
+    compile_mode: str = "default"
+    sdpa: str = "auto"
+    cast_weights_once: bool = False
+
+    def sequences(self) -> int:
+        """Those of a step."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+    def missing(self, device: torch.device) -> list[str]:
+        """What these options lack on a device."""
+        wrong = []
+        if self.cast_weights_once and self.dtype == "float32":
+            wrong.append("cast_weights_once rounds nothing in float32")
+        if self.cast_weights_once and self.activation_checkpointing:
+            wrong.append("cast_weights_once does not work with activation_checkpointing")
+        if self.compile_mode != "default" and not self.compile:
+            wrong.append(f"compile_mode={self.compile_mode} acts with compile=True only")
+        if self.sdpa == "cudnn" and device.type == "cpu":
+            wrong.append("sdpa=cudnn needs a GPU; a CPU has flash and math")
+        return wrong
+
+    def compiled(self, model: GPT) -> nn.Module:
+        return CompiledTraining(model, mode=self.compile_mode) if self.compile else model
 
 
 def build(config: ModelConfig, device: torch.device, seed: int = 0) -> GPT:
@@ -57,7 +85,8 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     few = model.blocks[: min(2, config.n_layer)]
 
     def compiled(function):
-        return torch.compile(function, fullgraph=True, dynamic=False) if options.compile else function
+        options_of_compile = {"fullgraph": True, "dynamic": False, "mode": options.compile_mode}
+        return torch.compile(function, **options_of_compile) if options.compile else function
 
     @compiled
     def attention(x):
@@ -73,7 +102,8 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
             x = x + block.ffn(block.norm2(x))
         return x
 
-    whole = CompiledTraining(model) if options.compile else model
+    whole = options.compiled(model)
+    once = CastOnce(model, getattr(torch, options.dtype)) if options.cast_weights_once else None
     run = {"run": whole.block} if options.compile else {}
 
     def blocks(x):
@@ -93,7 +123,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         # as in the first micro-batch of a step
         model.zero_grad(set_to_none=True)
         x.grad = None
-        with autocast(device, options.dtype):
+        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
             out = function(given)
         out.backward(gradient)
 
@@ -102,9 +132,12 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         optimizer.step()
 
     def step():
-        with autocast(device, options.dtype):
-            part = whole(tokens, targets)
-        part.backward()
+        if once is not None:
+            once.cast()
+        for _ in range(options.gradient_accumulation_steps):
+            with autocast(device, options.dtype), levers.sdpa(options.sdpa):
+                part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
+            (part / options.gradient_accumulation_steps).backward()
         update()
         optimizer.zero_grad(set_to_none=True)
 
@@ -125,9 +158,12 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     }
 
 
-def layers_in_part(config: ModelConfig, part: str) -> float:
-    """The factor that scales the seconds of a part to all layers; 1 for parts other than mixers."""
-    return config.n_layer / min(2, config.n_layer) if part in ("attention", "ffn") else 1.0
+def in_a_step(config: ModelConfig, options: StepOptions, part: str) -> float:
+    """The factor that scales the seconds of a part to all layers and micro-batches of a step."""
+    if part in ("whole", "optimizer"):
+        return 1.0
+    layers = config.n_layer / min(2, config.n_layer) if part in ("attention", "ffn") else 1.0
+    return layers * options.gradient_accumulation_steps
 
 
 # largest relative distance of loss and gradient from those of eager float32
@@ -143,9 +179,9 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     config = dataclasses.replace(config, n_layer=min(2, config.n_layer), dropout=0.0)
     tokens, targets = batch(config, 1, device)
 
-    def gradients(function, model, dtype):
+    def gradients(function, model, dtype, sdpa="auto"):
         model.zero_grad(set_to_none=True)
-        with autocast(device, dtype):
+        with autocast(device, dtype), levers.sdpa(sdpa):
             loss = function(tokens, targets)
         loss.backward()
         return [loss.detach(), torch.cat([p.grad.flatten().double() for p in model.parameters()])]
@@ -153,8 +189,10 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     model = build(config, device)
     exact = gradients(model, model, "float32")
     model.activation_checkpointing = options.activation_checkpointing
-    function = CompiledTraining(model) if options.compile else model
-    found = gradients(function, model, options.dtype)
+    function = options.compiled(model)
+    if options.cast_weights_once:
+        function = partial(CastOnce(model, getattr(torch, options.dtype)), function)
+    found = gradients(function, model, options.dtype, options.sdpa)
     for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
         # the clamp avoids a division by 0: with a vocabulary of one token the loss is 0
         distance = float((a - b).norm() / b.norm().clamp_min(1e-12))

@@ -282,6 +282,7 @@ def test_ablations_are_what_their_names_say():
         "muon": ("optimizer", "muon"),
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
         "ladder_form": ("cf_impl", "ladder"),
+        "rank": ("cattn_scores", "rank"),
         "rope_500000": ("rope_base", 500_000.0),
         "expe_half": ("expe_inference_scale", 0.5),
         "expe_learned": ("expe_learned", "random"),
@@ -302,6 +303,7 @@ def test_ablations_are_what_their_names_say():
     [
         ("expe_half", "paper/expe/medium_expe"),
         ("ladder_form", "cofrgenet"),
+        ("rank", "cofrgenet_a"),
         ("expe_one", "paper/expe/35m_expe"),
     ],
 )

@@ -27,10 +27,10 @@ class CompiledTraining(nn.Module):
     loss(x, targets) of what the last block leaves.
     """
 
-    def __init__(self, model: GPT, backend="inductor"):
+    def __init__(self, model: GPT, backend="inductor", mode: str = "default"):
         super().__init__()
         self.model = model
-        compiled = compiler(model, backend)
+        compiled = compiler(model, backend, mode)
         self.embed, self.block = compiled(model.embed), compiled(Block.forward)
         self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
 
@@ -110,14 +110,15 @@ def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Ten
     return graph.replay, result
 
 
-def compiler(model: GPT, backend: str | Callable) -> Callable:
+def compiler(model: GPT, backend: str | Callable, mode: str = "default") -> Callable:
     """torch.compile for the parts of a model."""
     config = torch._dynamo.config
     # the code of a user's module may depend on its block's number: then each block has a graph of its own
     config.recompile_limit = max(config.recompile_limit, 8 + len(model.blocks))
     # gradients travel after each block anyway: splitting a block's graph at DDP's buckets gains nothing
     config.optimize_ddp = False
-    return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend)
+    how = {"mode": mode} if backend == "inductor" else {}
+    return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend, **how)
 
 
 def for_training(model: GPT, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
