@@ -90,6 +90,8 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
     models = [argument for argument in argv if not argument.startswith("-")]
     if not models and (varied or others):
         mistakes.append("name the models that these keys are for: one config file or more")
+    repeated = [model for model in dict.fromkeys(models) if models.count(model) > 1]
+    mistakes += [f"{model} is named twice: for repetitions, give --seeds=1,2,3" for model in repeated]
     config, runs, remarks = None, None, []
     try:
         remarks = overlays.check("ablate.py", argv)

@@ -174,6 +174,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
 def test_folders_that_are_refused(command, capsys, tmp_path):
     assert "holds no ablation yet" in refused([f"--out_dir={tmp_path / 'new'}"], capsys)
     assert "name the models" in refused(["--seeds=1", "--max_iters=5"], capsys)
+    twice = ["config/gpt2.py", "config/gpt2.py", f"--out_dir={tmp_path / 'new'}"]
+    assert "config/gpt2.py is named twice: for repetitions, give --seeds" in refused(twice, capsys)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "text").write_text("mine")
     assert "holds files but no ablation.json" in refused(command(out_dir=tmp_path / "mine"), capsys)
