@@ -33,8 +33,8 @@ def attention_by_position(
     columns = F.mT[None] if keys is None else F.mT + keys
     (y, y_low), (columns, columns_low) = (high_and_low(x, v.dtype) for x in (y, columns))
     # low parts carry no gradient: that of y is dS (F_hi + F_lo) by its high parts alone
-    q = torch.cat((y, y_low.detach(), y), -1)
-    k = torch.cat((columns, columns, columns_low.detach()), -1)
+    q = torch.cat((y, y_low, y), -1)
+    k = torch.cat((columns, columns, columns_low), -1)
     return attention_by_rank(q, k, v, strict)
 
 

@@ -11,12 +11,23 @@ from torch.nn import functional
 
 from kernels.autocast import product_dtype, without_autocast
 
+# mantissa bits of float32 that a dtype lacks
+DROPPED = {torch.bfloat16: 16, torch.float16: 13}
+
 
 def high_and_low(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: any floating type -> its high and its low part in dtype. The low part of an infinite x is NaN."""
+    """x: any floating type -> its high and its low part in dtype. Only the high part carries the gradient.
+
+    The parts of an infinite x are NaN. The high part is rounded in its bits, because torch.compile leaves
+    out a cast to dtype and back, and the low part would be 0.
+    """
     x = x.float()
-    high = x.to(dtype)
-    return high, (x - high.float()).to(dtype)
+    dropped = DROPPED[dtype]
+    bits = x.detach().view(torch.int32)
+    to_even = (bits >> dropped) & 1
+    rounded = (bits + (1 << dropped - 1) - 1 + to_even) & -(1 << dropped)
+    low = x.detach() - rounded.view(torch.float32)
+    return (x - low).to(dtype), low.to(dtype)  # x - low is the rounded number, without an error
 
 
 # which parts stand side by side in the factors of a product of 2 x 2 parts

@@ -35,6 +35,25 @@ def test_a_number_is_its_parts():
     assert high_and_low(torch.tensor([float("inf")]))[1].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_compiler_keeps_the_parts(dtype):
+    """It leaves out casts to half precision and back, which would make the low part 0."""
+    x, _ = factors(7)
+    compiled = torch.compile(lambda x: high_and_low(x, dtype), fullgraph=True)
+    for found, part in zip(compiled(x), high_and_low(x, dtype), strict=True):
+        assert torch.equal(found, part)
+    assert part.count_nonzero() > 1000
+    naive = torch.compile(lambda x: (x - x.to(dtype).float()).to(dtype), fullgraph=True)
+    assert not naive(x).count_nonzero()  # if this fails, a cast in PyTorch's own terms would do
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_products_stay_exact_when_compiled(compiled):
+    a, b = factors(40)
+    function = torch.compile(product, fullgraph=True) if compiled else product
+    assert error(function(a, b), a, b) < 2**-15
+
+
 @pytest.mark.parametrize("rank", [1, 7, 32])
 def test_the_product_of_parts(rank):
     a, b = factors(rank)

@@ -1,7 +1,10 @@
 """Ladder ensembles against a loop over ladders, and the fraction that they own."""
 
+import re
+
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 
 from architecture import ModelConfig
 from kernels import split
@@ -98,6 +101,31 @@ def test_products_in_parts_keep_the_denominators(monkeypatch, depth):
     assert error(ensemble.partial_denominators(x)) < 1e-4
     monkeypatch.setattr(split, "high_and_low", lambda x: (x.bfloat16(), 0 * x.bfloat16()))
     assert error(ensemble.partial_denominators(x)) > 1e-3
+
+
+def test_compiled_intercepts_cost_no_pass_of_their_own(monkeypatch):
+    """They are added where the products of the parts are summed. The compiler sees no more of the products
+    than on a GPU.
+    """
+    library = torch.library.Library("tests", "DEF")
+    library.define("product(Tensor a, Tensor b) -> Tensor")
+    library.impl("product", lambda a, b: a.float() @ b.float(), "CPU")
+    library.impl("product", lambda a, b: a.new_empty(a.shape[0], b.shape[1], dtype=torch.float32), "Meta")
+    monkeypatch.setattr(split, "in_parts", lambda x: True)
+    monkeypatch.setattr(split, "summed_in_float32", torch.ops.tests.product.default)
+    made = LadderEnsemble(ModelConfig(), 24, 24, 5, 3)
+    made.init_weights()
+    compiled = torch.compile(made.partial_denominators, fullgraph=True)
+    x = torch.randn(3, 7, 24, requires_grad=True)
+
+    def denominators():
+        with torch.autocast("cpu", torch.bfloat16):
+            return compiled(x)
+
+    found, codes = run_and_get_code(denominators)
+    torch.testing.assert_close(found, made.partial_denominators(x), rtol=1e-4, atol=1e-5)
+    calls = re.findall(r"^ +(?:buf\d+ = )?(cpp_fused|torch\.ops\.tests\.product)", codes[0], re.M)
+    assert calls == ["cpp_fused", *2 * ["torch.ops.tests.product"], "cpp_fused"]
 
 
 def test_clamped_poles_take_no_products_in_parts(monkeypatch):
