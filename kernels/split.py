@@ -22,6 +22,8 @@ def high_and_low(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[
     out a cast to dtype and back, and the low part would be 0.
     """
     x = x.float()
+    if dtype == torch.float32:
+        return x, torch.zeros_like(x)
     dropped = DROPPED[dtype]
     bits = x.detach().view(torch.int32)
     to_even = (bits >> dropped) & 1
