@@ -49,6 +49,7 @@ DECODED = {
 }
 TRAINED = ("dense", "CoFrGeNet")
 PROFILED = ("dense with RoPE", "CoFrGeNet", "ours, both layers")
+BASELINE = GPT["dense with RoPE"]
 ACCUMULATED = {"gradient_accumulation_steps": 4}
 LEVERS = {
     "none": {},
@@ -194,7 +195,7 @@ class Plan:
             options = training_step.StepOptions(batch, self.dtype, self.compile, **keys)
             if options.missing(self.device):
                 continue
-            model, settings = self.model(GPT["dense with RoPE"], self.scale.small, lines)
+            model, settings = self.model(BASELINE, self.scale.small, lines)
             settings |= vars(options) | vars(self.scale.models)
             measured.append((name, ["step"], settings, (model, options), self.scale.models))
         made = (gpu_measurements.training, gpu_measurements.warm_training)
