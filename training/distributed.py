@@ -41,6 +41,10 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
+def ranks_per_machine() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
     """Around a whole program: if it is one of several ranks, end the process without Python's shutdown.
@@ -80,7 +84,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
-        self.store = self.cpu_group = None
+        self.store = self.cpu_group = self.limit = None
         self.answer_seconds = ANSWER_SECONDS
         self.where = "the start"  # for messages
 
@@ -99,7 +103,7 @@ class Ranks:
         if self.world == 1:
             yield self
             return
-        limit = datetime.timedelta(seconds=seconds)
+        self.limit = limit = datetime.timedelta(seconds=seconds)
         self.answer_seconds = min(seconds + 3, ANSWER_SECONDS)
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
@@ -209,6 +213,8 @@ class Ranks:
         """Raise LostRankError for errors of a collective."""
         try:
             yield
+        except LostRankError:
+            raise
         except RuntimeError as error:
             if self.world == 1 or not OF_A_COLLECTIVE.search(str(error)):
                 raise
