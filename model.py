@@ -133,6 +133,7 @@ class GPT(nn.Module):
                     named = part.named_parameters(prefix)
                     missing += [name for name, parameter in named if parameter.isnan().any()]
         if missing:
+            missing = list(dict.fromkeys(missing))  # a part may hold another one
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise ValueError(
                 f"nothing gives a value to {', '.join(missing[:3])}{more}: set it in the module's __init__ "
