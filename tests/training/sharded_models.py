@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node=2 tests/training/sharded_models.py
 
-Fails where a sharded model is drawn otherwise, trains otherwise, or where a rank holds more than its part and
+Fails where a sharded model is drawn or trains otherwise, or where a rank holds more than its part and
 one group while the model is built.
 """
 

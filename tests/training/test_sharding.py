@@ -1,4 +1,4 @@
-"""Sharded runs: the losses of one process; resumed to the bit, and by other ranks; no rank holds the whole."""
+"""Sharded runs: losses of one process; resumed to the bit, and by other ranks; no rank holds the whole."""
 
 import json
 import os
