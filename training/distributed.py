@@ -84,7 +84,8 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
-        self.store = self.cpu_group = self.limit = None
+        self.store = self.cpu_group = None
+        self.limit = None  # of a collective between tensors on the device
         self.answer_seconds = ANSWER_SECONDS
         self.where = "the start"  # for messages
 
@@ -103,7 +104,9 @@ class Ranks:
         if self.world == 1:
             yield self
             return
-        self.limit = limit = datetime.timedelta(seconds=seconds)
+        limit = datetime.timedelta(seconds=seconds)
+        # nccl kills a process whose collective is late without a message, so let gloo notice first
+        self.limit = 2 * limit if device.type == "cuda" else limit
         self.answer_seconds = min(seconds + 3, ANSWER_SECONDS)
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
@@ -116,11 +119,10 @@ class Ranks:
             options = {"store": self.store, "rank": rank, "world_size": world}
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-                # nccl kills a process whose collective is late without a message, so let gloo notice first
-                dist.init_process_group("nccl", device_id=device, timeout=2 * limit, **options)
+                dist.init_process_group("nccl", device_id=device, timeout=self.limit, **options)
                 self.cpu_group = dist.new_group(backend="gloo", timeout=limit)
             else:
-                dist.init_process_group("gloo", timeout=limit, **options)
+                dist.init_process_group("gloo", timeout=self.limit, **options)
                 self.cpu_group = dist.group.WORLD
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
