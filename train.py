@@ -72,7 +72,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         restored = None
         if config.resume:
             shared = device.type == "cuda"  # one copy in memory for all ranks, who copy it to their GPUs
-            restored = ranks.agree(lambda: restore(folder, config, fingerprint(data), shared), ERRORS)
+            keys = (shared, ranks.local_rank == 0)  # who has read the file's checksums tells all
+            restored = ranks.agree(lambda: restore(folder, config, fingerprint(data), *keys), ERRORS)
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))

@@ -78,7 +78,7 @@ def open_source(name: str, which: str = "best") -> Source:
     if content is None:
         if not path.exists():
             raise CheckpointError(
-                f"{path} does not exist: give a run folder or .pt file of train.py, a folder of "
+                f"{path} does not exist: give a run folder or checkpoint of train.py, a folder of "
                 f"config.json and model.safetensors, or one of {', '.join(HUB)}"
             )
         return _run(checkpoint.find(path, which))
@@ -206,7 +206,7 @@ def export(source: Source, folder: Path) -> Exported:
 
 
 def _run(path: Path) -> Source:
-    content = checkpoint.load(path, mmap=True)
+    content = checkpoint.load(path, mmap=True, check=False)
     checkpoint.check_origin(path, content)
     try:
         config = model_config(TrainConfig.of_today(content["config"]))
@@ -215,7 +215,11 @@ def _run(path: Path) -> Source:
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
     dataset = content["config"].get("dataset")
-    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"], dataset)
+
+    def read():
+        return checkpoint.weights(path, content)
+
+    return Source(path, config, read, content["tokenizer"], content["step"], dataset)
 
 
 def _ours(path: Path, content: dict) -> Source:

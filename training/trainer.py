@@ -61,6 +61,11 @@ class Trainer:
         training_model = compilation.for_training(model, config.compile, device, ranks.say)
         self.compiles = training_model is not model
         self.training_model = ranks.wrap(training_model)
+        self.saver = None
+        if config.checkpoint_format == "sharded":
+            from training.sharded_checkpoint import Saver  # brings a part of PyTorch that few need
+
+            self.saver = Saver(self.folder / "ckpt", ranks, config.keep_checkpoints)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -101,6 +106,7 @@ class Trainer:
                 # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                 with self.clock.paused() as progress.seconds:
                     self.save(improved=False)
+                    self.finish_saving()
                 bar.close()
                 self.report.stopped()
                 return progress.step == config.max_iters
@@ -109,6 +115,7 @@ class Trainer:
                     improved = evaluating and self.evaluate(ladders)
                     if saving or improved:
                         self.save(improved)
+        self.finish_saving()
         bar.close()
         self.report.done()
         return True
@@ -142,7 +149,8 @@ class Trainer:
         progress.step += 1
         progress.samples += self.samples_per_step
         # a missing rank is noticed here, with a message, before the host waits for a GPU
-        return rate, ladders, ranks.any(bool(stop))
+        failed = self.saver is not None and self.saver.failed()
+        return rate, ladders, ranks.any(bool(stop) or failed)
 
     def look(self, rate: float) -> dict:
         """Wait for the device -> values for the log; raises TrainingError if a step was not sound."""
@@ -188,6 +196,7 @@ class Trainer:
 
     def explain(self, step: int, loss: float, norm: float, scale: float):
         """Raise TrainingError that says where it began; from that step on nothing was updated or saved."""
+        self.finish_saving()
         later = self.progress.step - 1 - step
         samples = self.progress.samples - (later + 1) * self.samples_per_step
         first = samples + self.ranks.rank * self.config.batch_size
@@ -231,24 +240,36 @@ class Trainer:
         return improved
 
     def save(self, improved: bool):
-        """Write a checkpoint. If that fails, all ranks end, and earlier checkpoints stay as they are."""
+        """Write a checkpoint, or begin to. If that fails, or has failed for the one before, all ranks end,
+        and earlier checkpoints stay as they are.
+        """
         reduce_ranges(self.model, self.ranks)
+        content = {
+            "config": dataclasses.asdict(self.config),
+            "scaler": self.scaler.state_dict(),
+            "tokenizer": self.tokenizer,
+            "data": fingerprint(self.data),
+            "ranks": self.ranks.world,
+            **dataclasses.asdict(self.progress),
+        }
 
         def write():
-            content = {
-                "config": dataclasses.asdict(self.config),
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "tokenizer": self.tokenizer,
-                "data": fingerprint(self.data),
-                **dataclasses.asdict(self.progress),
-            }
+            content["model"] = self.model.state_dict()
+            content["optimizer"] = self.optimizer.state_dict()
             self.report.log.sync()
-            folder, step = self.folder / "ckpt", self.progress.step
-            checkpoint.save(folder, step, content, self.config.keep_checkpoints, improved)
+            folder = self.folder / "ckpt"
+            checkpoint.save(folder, content["step"], content, self.config.keep_checkpoints, improved)
 
-        self.report.on_first(write)
+        if self.saver is None:
+            self.report.on_first(write)
+        else:
+            self.report.on_first(lambda: self.report.log.sync())
+            self.saver.save(content, self.model, self.optimizer, improved)
+
+    def finish_saving(self):
+        """Wait for a checkpoint that is being written."""
+        if self.saver is not None:
+            self.saver.finish()
 
     def due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.config.max_iters
