@@ -86,8 +86,8 @@ def open_source(name: str, which: str = "best") -> Source:
         return _ours(path, content)
     if "model_type" not in content and {"dataset", "n_layer", "n_embd"} <= content.keys():
         raise CheckpointError(
-            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with best.pt or "
-            "step_*.pt is missing; put that folder back, or give another run"
+            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with "
+            "its checkpoints is missing; put that folder back, or give another run"
         )
     config = _foreign_config(content, path / "config.json")
     model_folder.check_weights_exist(path)
