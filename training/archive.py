@@ -71,7 +71,7 @@ def check(file) -> int:
     return identity(file)
 
 
-def checksums(file) -> Counter:
+def checksums(file) -> dict[tuple[int, int], int]:
     """Checks all of an archive but its tensors -> {(CRC-32, bytes): how many tensors have them}.
 
     Raises DamagedError.
@@ -88,10 +88,10 @@ def checksums(file) -> Counter:
                         record.read()
     except Exception as error:  # see check
         raise DamagedError(str(error) or type(error).__name__) from None
-    return tensors
+    return dict(tensors)
 
 
-def check_tensors(content, known: Counter):
+def check_tensors(content, known: dict[tuple[int, int], int]):
     """Compares the tensors in nested dicts and lists, all on the CPU, with `checksums` of their file.
 
     Raises DamagedError that names the first tensor that is none of them.
@@ -101,7 +101,7 @@ def check_tensors(content, known: Counter):
         storage = tensor.untyped_storage()
         if storage.nbytes():
             storages.setdefault(storage.data_ptr(), (name, storage))
-    left = known.copy()
+    left = Counter(known)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(_crc32, [storage for _, storage in storages.values()])
         for (name, storage), crc in zip(storages.values(), found, strict=True):

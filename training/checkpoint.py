@@ -14,7 +14,6 @@ import platform
 import re
 import shutil
 import zipfile
-from collections import Counter
 from pathlib import Path
 
 import torch
@@ -267,7 +266,7 @@ def weights(path: Path, content: dict) -> dict[str, torch.Tensor]:
     return content["model"]
 
 
-def _read(path: Path, mmap: bool) -> tuple[object, Counter | None]:
+def _read(path: Path, mmap: bool) -> tuple[object, dict | None]:
     """(what torch.save wrote, `archive.checksums`; None where the file is not an archive)"""
     try:
         checksums = archive.checksums(path) if zipfile.is_zipfile(path) else None
