@@ -39,7 +39,7 @@ REQUIRED = {
     "seconds",
     "wandb_id",
 }
-TENSORS = {"model", "optimizer"}
+TENSORS = ("model", "optimizer")
 
 
 class CheckpointError(ValueError):
@@ -239,7 +239,7 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
     """
     sharded = path.is_dir()
     content, checksums = _read(path / REST if sharded else path, mmap)
-    form, required = (SHARDED_FORMAT, REQUIRED - TENSORS) if sharded else (FORMAT, REQUIRED)
+    form, required = (SHARDED_FORMAT, REQUIRED - {*TENSORS}) if sharded else (FORMAT, REQUIRED)
     found = content.get("format") if isinstance(content, dict) else None
     whole = isinstance(content, dict) and content.keys() >= required
     whole = whole and (sharded or isinstance(content["model"], dict))
