@@ -8,9 +8,8 @@ from pathlib import Path
 from data.loader import Dataset
 from data.mixture import Mixture
 from plural import counted
-from training import checkpoint
+from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
-from training.distributed import world_size
 from training.log import read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
@@ -39,6 +38,8 @@ CHANGEABLE = {
     "grad_clip": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
+    "sharding": "the same model and losses, up to rounding",
+    "sharding_ranks": "the same model and losses, up to rounding",
     "expe_inference_scale": "evaluations from here on",
     "checkpoint_format": "from the next checkpoint on",
 }
@@ -90,13 +91,13 @@ def _difference(before: dict, now: dict, config_before: dict, config) -> str:
 
 
 def restore(
-    folder: Path, config, data: dict, mmap: bool, check: bool
+    folder: Path, config, data: dict, mmap: bool, check: bool, world: int
 ) -> tuple[Path, dict, dict[str, str]] | None:
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
-    data: `fingerprint` of the data set. mmap, check: see `checkpoint.load`. changes: {key: what changed and
-    what that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like
-    this, and RunFolderError where its log is damaged. Writes nothing.
+    data: `fingerprint` of the data set. mmap, check: see `checkpoint.load`. world: the number of ranks.
+    changes: {key: what changed and what that means}. Raises CheckpointError that names every key, and why,
+    where the run cannot go on like this, and RunFolderError where its log is damaged. Writes nothing.
     """
     # the best one alone: the first checkpoint was cut off between its two names
     found = checkpoint.saved(folder)
@@ -124,16 +125,15 @@ def restore(
             changes[key] = f"{told}: {CHANGEABLE[key]}"
         else:
             wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
+    before = content.get("ranks", world)  # a checkpoint may be older than this entry
+    if before != world:
+        changes["ranks"] = f"ranks were {before}, now {world}: the same samples and losses, up to rounding"
     if "max_iters" in changes and config.max_iters < content["step"]:
         wrong.append(
             f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"
         )
     if content["data"] != data:
         wrong.append(_difference(content["data"], data, content["config"], config))
-    if (ranks := content.get("ranks", world_size())) != world_size():
-        changes["ranks"] = (
-            f"ranks were {ranks}, now {world_size()}: the same batches; losses differ by rounding only"
-        )
     if wrong:
         raise CheckpointError(
             f"{path} cannot go on with this configuration: {'; '.join(wrong)}. Leave these as they "
@@ -178,7 +178,7 @@ def _load_whole(path: Path, content: dict, model, optimizer):
     checkpoint.load_weights(model, content, path)
     own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
-        optimizer.load_state_dict(content["optimizer"])
+        sharding.load_optimizer(optimizer, content["optimizer"])
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state in {path} is of another model: {error}") from None
     # these are the configuration's, which may have changed
