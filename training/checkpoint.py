@@ -106,15 +106,15 @@ def remove_left_overs(folder: Path):
 
 
 def _remove(path: Path):
-    """A folder that is removed halfway must not look like a checkpoint."""
+    """A folder that is removed halfway must not look like a checkpoint. One that another process reads may
+    stay a while on a network's disk.
+    """
     if not path.is_dir():
         path.unlink()
         return
     if path.suffix != ".tmp":
-        doomed = path.with_name(f"{path.name}.tmp")
-        shutil.rmtree(doomed, ignore_errors=True)
-        path = path.rename(doomed)
-    shutil.rmtree(path)
+        path = path.rename(path.with_name(f"{path.name}.tmp"))
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def write_archive(path: Path, content: dict):

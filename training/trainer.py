@@ -116,8 +116,8 @@ class Trainer:
                     improved = evaluating and self.evaluate(ladders)
                     if saving or improved:
                         self.save(improved)
-        self.finish_saving()
         bar.close()
+        self.finish_saving()
         self.report.done()
         return True
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pytest
 import torch
+import torch._dynamo  # which the first optimizer of each child would import
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 

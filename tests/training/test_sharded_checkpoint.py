@@ -49,12 +49,15 @@ def folder(run):
     return run("sharded", "--max_iters=10", SHARDED)[0]
 
 
-@pytest.mark.parametrize("keys", [LADDERS, ("--optimizer=muon",)])
-def test_a_run_is_the_same_in_either_format(run, keys):
-    whole, expected = run("whole", "--max_iters=10", *keys)
-    folder, records = run("sharded", "--max_iters=10", *keys, SHARDED)
+@pytest.mark.parametrize("keys", [LADDERS, ("--optimizer=muon", "--dropout=0.1")])
+def test_a_run_is_the_same_in_either_format(run, capsys, keys):
+    """To the bit, and so is one that goes on: sharded to sharded, to whole, and back."""
+    keys = (*keys, "--max_iters=12", "--checkpoint_interval=3", "--eval_interval=6", "--keep_checkpoints=9")
+    whole, expected = run("whole", *keys)
+    folder, records = run("sharded", *keys, SHARDED)
     assert losses(records) == losses(expected)
-    assert sorted(os.listdir(folder / "ckpt")) == ["best_00000010", "step_00000005", "step_00000010"]
+    names = [f"step_{step:08d}" for step in (3, 6, 9, 12)]
+    assert sorted(os.listdir(folder / "ckpt")) == ["best_00000012", *names]
     files = {".metadata", "__0_0.distcp", "run.pt"}
     assert {path.name for path in checkpoint.find(folder).iterdir()} == files
     ours, theirs = weights(checkpoint.find(folder)), weights(checkpoint.find(whole))
@@ -63,31 +66,20 @@ def test_a_run_is_the_same_in_either_format(run, keys):
     ours, theirs = (checkpoint.load(checkpoint.find(one)) for one in (folder, whole))
     same = theirs.keys() - {"model", "optimizer", "checksums", "format", "config", "seconds"}
     assert {key: ours[key] for key in same} == {key: theirs[key] for key in same}
-    names = sharded_checkpoint._metadata(checkpoint.find(folder), ours).state_dict_metadata
-    slots = {name.rpartition(".")[0] for name in names if name.startswith("optimizer.")}
-    assert len(slots) == len(theirs["optimizer"]["state"])
 
-
-@pytest.mark.parametrize("keys", [LADDERS, ("--optimizer=muon", "--dropout=0.1")])
-def test_a_run_goes_on_to_the_bit_whatever_the_format(run, capsys, keys):
-    """Sharded to sharded, to whole, and back."""
-    keys = (*keys, "--keep_checkpoints=9")
-    _, expected = run("whole", *keys)
-    folder, _ = run("sharded", *keys, SHARDED)
-    back_to(folder, 15)
+    back_to(folder, 9)  # ladder weights of which a part has no state yet
     assert losses(resumed(folder)) == losses(expected)
-    back_to(folder, 10)
+    back_to(folder, 6)
     records = resumed(folder, "--checkpoint_format=whole")
     assert losses(records) == losses(expected)
     (change,) = [r["resumed"] for r in records if "resumed" in r]
     told = "checkpoint_format was 'sharded', now 'whole': from the next checkpoint on"
     assert change == {"checkpoint_format": told}
     assert told in capsys.readouterr().out
-    names = sorted(os.listdir(folder / "ckpt"))
-    assert names == ["best.pt", "step_00000005", "step_00000010", "step_00000015.pt", "step_00000020.pt"]
-    back_to(folder, 15)
+    assert sorted(os.listdir(folder / "ckpt")) == ["best.pt", *names[:2], *(f"{n}.pt" for n in names[2:])]
+    back_to(folder, 9)
     assert losses(resumed(folder, SHARDED)) == losses(expected)
-    assert sorted(os.listdir(folder / "ckpt"))[0] == "best_00000020"
+    assert min(os.listdir(folder / "ckpt")) == "best_00000012"
 
 
 def test_every_script_reads_a_folder(run, folder, arguments, tmp_path, capsys):
@@ -110,7 +102,8 @@ def test_every_script_reads_a_folder(run, folder, arguments, tmp_path, capsys):
     assert rows[0][0].strip() == "sharded/step_00000010"
     assert rows[0][1:] == rows[1][1:]
     export.main([str(folder), str(tmp_path / "exported")])
-    assert pretrained.open_source(str(tmp_path / "exported")).step == 10
+    exported, ours = pretrained.load(tmp_path / "exported")[0].state_dict(), weights(last)
+    assert all(torch.equal(exported[name], ours[name]) for name in ours if "blocks" in name)
     main([*arguments, f"--init_from={last}", "--max_iters=2", f"--out_dir={tmp_path / 'next'}"])
     assert "weights kept" in capsys.readouterr().out
 
@@ -222,16 +215,19 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(run, tmp_path,
 
     monkeypatch.setattr(sharded_checkpoint._Writer, "write_data", write_data)
     monkeypatch.setattr(checkpoint, "write_archive", write_archive)
-    step = 20 if where == "last" else 10
+    step, steps = (
+        8 if where == "last" else 4,
+        ("--max_iters=8", "--checkpoint_interval=2", "--eval_interval=100"),
+    )
     message = (
         rf"step_{step:08d} could not be written \(the disk is full.*\); earlier checkpoints are untouched"
     )
     with pytest.raises(SystemExit, match=message):
-        run("a", SHARDED, "--eval_interval=100", "--keep_checkpoints=1")
+        run("a", SHARDED, *steps, "--keep_checkpoints=1")
     names = sorted(os.listdir(tmp_path / "a" / "ckpt"))
-    assert [name for name in names if "step" in name] == [f"step_{step - 5:08d}"]
+    assert [name for name in names if "step" in name] == [f"step_{step - 2:08d}"]
     monkeypatch.undo()
-    assert resumed(tmp_path / "a")[-1]["step"] == 20
+    assert resumed(tmp_path / "a")[-1]["step"] == 8
 
 
 def test_a_failure_ends_the_run_at_the_next_step(run, tmp_path, monkeypatch):
@@ -297,17 +293,14 @@ def test_a_flipped_bit_anywhere_is_noticed_or_means_nothing(folder):
 def test_a_flipped_bit_in_the_optimizers_state(folder):
     path = checkpoint.find(folder)
     metadata = sharded_checkpoint._metadata(path, checkpoint.load(path))
-    place = next(
-        p
-        for i, p in metadata.storage_data.items()
-        if i.fqn.endswith("attn.weight.exp_avg") or i.fqn.endswith("up.weight.exp_avg")
-    )
+    pieces = metadata.storage_data.items()
+    place = next(place for piece, place in pieces if piece.fqn.endswith("up.weight.exp_avg"))
     file = path / place.relative_path
     data = bytearray(file.read_bytes())
     data[place.offset + place.length // 2] ^= 1
     file.write_bytes(data)
     weights(path)
-    advice = r"move it away, and the run goes on from step_00000005"
+    advice = r"move it and best_00000010, the same files, away, and the run goes on from step_00000005"
     with pytest.raises(SystemExit, match=r"__0_0\.distcp is damaged: optimizer\..*exp_avg: .*" + advice):
         resumed(folder, "--max_iters=12")
 
@@ -320,7 +313,7 @@ def test_files_of_another_checkpoint_and_missing_ones(folder):
         CheckpointError, match=r"__0_0\.distcp is damaged: model\..* is not what was written"
     ):
         weights(last)
-    (last / "__0_0.distcp").write_bytes(kept[: len(kept) // 2])
+    (last / "__0_0.distcp").write_bytes(kept[:5000])
     with pytest.raises(CheckpointError, match=r"__0_0\.distcp is damaged"):
         weights(last)
     (last / "__0_0.distcp").unlink()
