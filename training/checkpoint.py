@@ -234,7 +234,7 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
     """Read and check a checkpoint; its tensors are on the CPU. Of a sharded one, everything but tensors.
 
     mmap: they are pages of the file, which the processes of a machine share, and which must stay there.
-    check: compare the checksums of the tensors too; without it, `weights` does that for those of the model.
+    check: compare the checksums of the tensors too; without it, do so with `check_tensors` before use.
     Raises CheckpointError; never runs code from the file.
     """
     sharded = path.is_dir()
@@ -252,18 +252,8 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
         content["model"] = weights_of_today(content["model"])
         content["checksums"] = checksums
         if check:
-            _check_tensors(path, content, *TENSORS)
+            check_tensors(path, content, *TENSORS)
     return content
-
-
-def weights(path: Path, content: dict) -> dict[str, torch.Tensor]:
-    """The model's weights in a checkpoint of which `load` returned the content; raises CheckpointError."""
-    if path.is_dir():
-        from training import sharded_checkpoint  # brings a part of PyTorch that few need
-
-        return weights_of_today(sharded_checkpoint.read_weights(path, content))
-    _check_tensors(path, content, "model")
-    return content["model"]
 
 
 def _read(path: Path, mmap: bool) -> tuple[object, dict | None]:
@@ -286,8 +276,8 @@ def _read(path: Path, mmap: bool) -> tuple[object, dict | None]:
         raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
 
 
-def _check_tensors(path: Path, content: dict, *parts: str):
-    """Raises CheckpointError where a tensor is not what was written."""
+def check_tensors(path: Path, content: dict, *parts: str):
+    """Raises CheckpointError where a tensor in these parts of a whole checkpoint is not what was written."""
     if content["checksums"] is None:
         return
     try:

@@ -217,9 +217,19 @@ def _run(path: Path) -> Source:
     dataset = content["config"].get("dataset")
 
     def read():
-        return checkpoint.weights(path, content)
+        return weights_of_run(path, content)
 
     return Source(path, config, read, content["tokenizer"], content["step"], dataset)
+
+
+def weights_of_run(path: Path, content: dict) -> dict[str, torch.Tensor]:
+    """The weights in a checkpoint of train.py of which `checkpoint.load` returned the content."""
+    if path.is_dir():
+        from training import sharded_checkpoint  # brings a part of PyTorch that few need
+
+        return sharded_checkpoint.read_weights(path, content)
+    checkpoint.check_tensors(path, content, "model")
+    return content["model"]
 
 
 def _ours(path: Path, content: dict) -> Source:

@@ -24,7 +24,7 @@ import torch._dynamo  # which the first optimizer of each child would import
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from training import checkpoint, sharded_checkpoint
+from training import checkpoint, pretrained, sharded_checkpoint
 from training.distributed import LostRankError, OtherRankError, Ranks
 from training.optimizer import Optimizer
 from training.sharded_checkpoint import Saver, read_state
@@ -140,7 +140,7 @@ def two_ranks_and_one(folder):
         expected, after = torch.load(folder / "expected.pt")
         path = checkpoint.numbered(folder)[-1]
         assert len(list(path.glob("*.distcp"))) == 2
-        weights = checkpoint.weights(path, checkpoint.load(path))
+        weights = pretrained.weights_of_run(path, checkpoint.load(path))
         expect_equal(weights, {name: tensor for name, tensor in expected.items() if " " not in name})
         model, optimizer = load(folder, sharded=False)
         expect_equal(state(model, optimizer), expected)
@@ -280,7 +280,7 @@ def killed(folder):
             newest = checkpoint.numbered(own)[-1]
             assert checkpoint.step_of(newest) == (2 if "prun" in place else 1), (place, newest)
             for path in (newest, checkpoint._bests(own)[-1]):
-                checkpoint.weights(path, checkpoint.load(path))
+                pretrained.weights_of_run(path, checkpoint.load(path))
             model, optimizer = load(own, sharded=False)
             assert list(own.glob("*.tmp")) or place == "before pruning"
             saver = Saver(own, ranks, keep=1)

@@ -80,9 +80,9 @@ def test_the_tensor_is_named(tmp_path, part, name):
     found = checkpoint.load(path, mmap=True, check=False)  # on ranks that share pages with one that checks
     if part == "model":
         with pytest.raises(CheckpointError, match=name):
-            checkpoint.weights(path, found)
+            pretrained.weights_of_run(path, found)
     else:  # what is not read need not be whole
-        assert torch.equal(checkpoint.weights(path, found)["w"], content["model"]["w"])
+        assert torch.equal(pretrained.weights_of_run(path, found)["w"], content["model"]["w"])
 
 
 def test_two_tensors_of_one_record_are_noticed(tmp_path):
@@ -101,7 +101,7 @@ def test_files_without_checksums_still_load(tmp_path):
     torch.save({**CONTENT, "format": checkpoint.FORMAT}, path, _use_new_zipfile_serialization=False)
     assert not zipfile.is_zipfile(path)
     content = checkpoint.load(path)
-    assert torch.equal(checkpoint.weights(path, content)["w"], CONTENT["model"]["w"])
+    assert torch.equal(pretrained.weights_of_run(path, content)["w"], CONTENT["model"]["w"])
 
 
 def test_every_script_refuses_a_damaged_checkpoint(run, arguments, tmp_path):

@@ -40,7 +40,7 @@ def back_to(folder, step):
 
 
 def weights(path):
-    return checkpoint.weights(path, checkpoint.load(path))
+    return pretrained.weights_of_run(path, checkpoint.load(path))
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def test_metadata_are_never_run(folder, tmp_path):
     with pytest.raises(
         CheckpointError, match=r"\.metadata holds code \(posix\.mkdir\), which is never run"
     ):
-        checkpoint.weights(path, content)
+        pretrained.weights_of_run(path, content)
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)
     assert (tmp_path / "exploded").exists()
