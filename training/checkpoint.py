@@ -277,7 +277,7 @@ def _read(path: Path, mmap: bool) -> tuple[object, dict | None]:
 
 
 def check_tensors(path: Path, content: dict, *parts: str):
-    """Raises CheckpointError where a tensor in these parts of a whole checkpoint is not what was written."""
+    """Raises CheckpointError where a tensor in these parts of a whole checkpoint is damaged."""
     if content["checksums"] is None:
         return
     try:
