@@ -30,7 +30,7 @@ FULL, STOP = "--sharding=full", {"stop": 6}
 HYBRID = ["--sharding=hybrid", "--sharding_ranks=2"]
 COMPILED = ["--n_layer=1", "--max_iters=3", "--activation_checkpointing=True", "--attention=softmax"]
 COMPILED += ["--position=expe", "--expe_learned=standard"]
-TUNED = ["--max_iters=3", "--ffn=mlp", "--cf_eval_clip=False"]
+TUNED = ["--max_iters=3", "--ffn=mlp"]
 
 
 def trained(ranks, folder, dataset, runs):
@@ -64,7 +64,7 @@ def runs(dataset, tmp_path_factory):
     status, printed = trained(2, folder, dataset, [
         ("two", [FULL], {}),
         ("muon_two", [FULL, muon], {}),
-        ("compiled_two", [FULL, *COMPILED, "--compile=True"], {}),
+        ("compiled_two", [FULL, *COMPILED, "--compile=True"], {"backend": "aot_eager"}),
         ("tuned_two", [FULL, *tuned], {}),
         ("halted", [FULL], STOP),
         ("halted", [FULL, resume], {"count": True}),
@@ -115,7 +115,9 @@ def test_losses_are_those_of_one_process(runs, name, whole):
             assert a[key] == pytest.approx(b[key], rel=2e-5), (a["step"], key)
             compared.add(key)
         for layer, statistics in b.get("ladders", {}).items():
-            assert a["ladders"][layer] == pytest.approx(statistics, rel=1e-2, abs=1e-3), (a["step"], layer)
+            known = {key: value for key, value in statistics.items() if value is not None}
+            found = {key: a["ladders"][layer][key] for key in known}
+            assert found == pytest.approx(known, rel=1e-2, abs=1e-3), (a["step"], layer)
     assert {"loss", "grad_norm", "val_loss"} <= compared
     assert ours[0]["val_loss"] == pytest.approx(theirs[0]["val_loss"], rel=1e-14)  # drawn to the bit
 
@@ -184,10 +186,10 @@ def test_no_rank_holds_the_whole_while_it_loads_or_saves(runs):
     part, group, whole = parts(saved(runs, "halted"), 2)
     assert part + group < 0.8 * whole
     for rank in (0, 1):
-        (held,) = [r for r in records(runs[0] / f"halted.rank{rank}.jsonl") if r["at"] == "saving"]
-        assert part / 2 < held["loading"] <= part + group
+        held = [r for r in records(runs[0] / f"halted.rank{rank}.jsonl") if r["at"] == "saving"]
+        assert part / 2 < held[0]["loading"] <= part + group
         # rank 0 collects the file in the machine's memory, which on a CPU is the device's too
-        assert part < held["saving"] <= part + group + (whole if rank == 0 else 0)
+        assert part < held[-1]["saving"] <= part + group + (whole if rank == 0 else 0)
 
 
 def test_not_finite_on_one_rank_is_told_of_that_rank(runs):
@@ -279,5 +281,5 @@ def test_mistakes_in_the_keys(monkeypatch, ranks, on_machine, keys, said):
 
 def test_one_rank_holds_everything_and_says_so(run, capsys):
     assert "WORLD_SIZE" not in os.environ
-    run("alone", "--sharding=full", "--max_iters=1")
+    run("alone", "--sharding=full", "--max_iters=2")
     assert "sharding=full, but there is one rank, which holds everything" in capsys.readouterr().out

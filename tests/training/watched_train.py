@@ -10,6 +10,7 @@ Options:
     file_limit: no file may grow beyond this size from the first checkpoint on
     stop: a signal ends the run after so many steps, with a checkpoint
     die: in that step the last rank is killed
+    backend: of torch.compile; aot_eager divides forward from backward as inductor does, and is quick
     count: write down the most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
 
@@ -20,6 +21,7 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
 from tests.training.held_bytes import HeldBytes
-from training import sharding, trainer
+from training import compilation, sharding, trainer
+from training.compilation import CompiledTraining
 from training.distributed import Ranks, ends_process
 from training.resume import load_state
 
@@ -121,6 +124,7 @@ def play(runs: list[dict]):
     train.Trainer, train.load_state = Watched, counted_load_state
     for run in runs:
         Watched.options, Watched.loading = run, None
+        compilation.CompiledTraining = partial(CompiledTraining, backend=run.get("backend", "inductor"))
         try:
             train.main(run["arguments"])
         except SystemExit as stop:
@@ -128,6 +132,7 @@ def play(runs: list[dict]):
             if dist.is_initialized():
                 dist.destroy_process_group()
     train.Trainer, train.load_state = trainer.Trainer, load_state
+    compilation.CompiledTraining = CompiledTraining
 
 
 if __name__ == "__main__":
