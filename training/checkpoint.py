@@ -5,6 +5,7 @@ and a run needs to go on: format, step, config, model, optimizer, tokenizer, ver
 own bookkeeping.
 """
 
+import math
 import os
 import pickle
 import platform
@@ -158,12 +159,13 @@ def load(path: Path, mmap: bool = False) -> dict:
 
 
 def check_origin(path: Path, content: dict):
-    """Raises CheckpointError where the best.pt of a run folder is no checkpoint of that run.
+    """Raises CheckpointError where a checkpoint in a run folder is not of that run.
 
-    content: what `load` returned. The run's log has an evaluation at the step of best.pt, with exactly its
-    loss. Only a log that does not begin at step 0 may lack that: an earlier log was moved away.
+    content: what `load` returned. Every checkpoint holds the lowest validation loss so far, which the run's
+    log has too, and best.pt that of its own step. Only a log that does not begin at step 0 may lack it: an
+    earlier log was moved away.
     """
-    if (path.parent.name, path.name) != ("ckpt", "best.pt"):
+    if path.parent.name != "ckpt":
         return
     run = path.parents[1]
     try:
@@ -171,6 +173,15 @@ def check_origin(path: Path, content: dict):
     except RunFolderError:
         return  # then nothing is known
     step, loss = content["step"], content["best_val_loss"]
+    if path.name != "best.pt":
+        lowest = {_lowest(losses, step), _lowest(losses, step - 1)}  # with and without a later evaluation
+        if 0 in losses and loss not in lowest:
+            raise CheckpointError(
+                f"{path} is not of this run: the lowest validation loss up to step {step:,} is {loss:.6g}, "
+                f"and {_lowest(losses, step):.6g} in {run / 'log.jsonl'}. Put back the run's own file, or "
+                "move away the one of the two that is not"
+            )
+        return
     if losses.get(step, None if 0 in losses else loss) != loss:
         logged = f"{losses[step]:.6g}" if step in losses else "no evaluation"
         raise CheckpointError(
@@ -178,6 +189,12 @@ def check_origin(path: Path, content: dict):
             f"{run / 'log.jsonl'} has {logged}. Put back the run's own file, or move this one away: then "
             "the newest checkpoint of the run is used"
         )
+
+
+def _lowest(losses: dict[int, float], step: int) -> float:
+    """Of the evaluations after step 0, up to `step`; those that are not a number do not count."""
+    found = [loss for at, loss in losses.items() if 0 < at <= step and loss == loss]
+    return min(found, default=math.inf)
 
 
 def load_weights(model, content: dict, path: Path):

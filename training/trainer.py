@@ -71,11 +71,9 @@ class Trainer:
         host notices before it next logs, evaluates or saves anything.
         """
         config, progress = self.config, self.progress
-        # at step 0, and after a signal that came between a step and its evaluation
-        if self.due(config.eval_interval) and not self.report.evaluated():
+        if self.due(config.eval_interval):
             with self.clock.paused() as progress.seconds:
-                if self.evaluate({}):
-                    self.save(improved=True)
+                self.catch_up()
         first = progress.step
         speed = Speed(self.tokens_per_step, first, self.clock.seconds())
         bar = tqdm(
@@ -112,6 +110,20 @@ class Trainer:
         bar.close()
         self.report.done()
         return True
+
+    def catch_up(self):
+        """Evaluate at step 0, and after a signal that came between a step and its evaluation.
+
+        A kill between such an evaluation and its checkpoint leaves the evaluation in the log, and a
+        checkpoint of the same step that does not know of it.
+        """
+        logged = self.report.evaluated()
+        if logged is None:
+            improved = self.evaluate({})
+        elif improved := self.progress.step > 0 and logged < self.progress.best_val_loss:
+            self.progress.best_val_loss = logged
+        if improved:
+            self.save(improved=True)
 
     def step(self, stop: Stop) -> tuple[float, dict, bool]:
         """One update -> (learning rate, gradient norms of ladders by layer, whether to stop).
@@ -245,6 +257,7 @@ class Trainer:
                 **dataclasses.asdict(self.progress),
             }
             self.report.log.sync()
+            content["records"] = len(self.report.log.records)
             folder, step = self.folder / "ckpt", self.progress.step
             checkpoint.save(folder, step, content, self.config.keep_checkpoints, improved)
 

@@ -1,4 +1,4 @@
-"""Damage files that a run reads, one at a time, and see what train.py, sample.py and export.py make of them.
+"""Damage files that a run reads, one at a time, and see what our scripts make of them.
 
     python tests/faults/damage.py --count=1000 --seed=1 --csv=damaged_files.csv
     python tests/faults/damage.py --table --csv=damaged_files.csv
@@ -39,12 +39,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.faults import runs
-
 import numpy as np
 import torch
 
 from markdown_table import table
+from tests.faults import runs
 from training import checkpoint
 from training.log import read_log
 
@@ -75,7 +74,7 @@ FOREIGN = ("text", "noise", "list", "object", "deep", "picture", "archive", "ten
 
 @dataclass
 class World:
-    """Sound folders by name, each with one to swap with; the uninterrupted run; what readers make of them."""
+    """Sound folders by name, each with one to swap with; the uninterrupted run; what is made of them."""
 
     base: Path
     folders: dict[str, tuple[Path, Path]]
@@ -85,8 +84,14 @@ class World:
     sound: dict
 
     def short(self, out: Path, *more: str) -> list[str]:
-        """Command line of a run of six steps on the sound data set."""
+        """Command line of a run of six steps."""
         return [*runs.command_line(self.dataset, "ladders", out, *self.keys), "--max_iters=6", *more]
+
+    def short_from(self, source: Path, out: Path) -> list[str]:
+        """The same from the weights of another model, whose architecture it has."""
+        of_model = ("--n_", "--block_size", "--cf_", *runs.MODELS["ladders"])
+        keys = [key for key in self.short(out) if not key.startswith(of_model)]
+        return [*keys, f"--init_from={source}"]
 
 
 def build(base: Path, keys: list[str]) -> World:
@@ -137,7 +142,8 @@ def foreign(dice: random.Random, path: Path) -> str:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("readme.txt", "nothing of use")
     texts = {
-        "text": b"We the People of the United States\n" * 9, "list": b"[1, 2]", "object": b'{"a": {"b": 1}}',
+        "text": b"We the People of the United States\n" * 9, "list": b"[1, 2]",
+        "object": b'{"a": {"b": 1}}',
         "deep": b"[" * 100_000, "picture": b"\x89PNG\r\n\x1a\n" + bytes(99), "noise": dice.randbytes(size),
     }  # fmt: skip
     path.write_bytes(texts.get(kind) or buffer.getvalue())
@@ -215,7 +221,7 @@ def read(reader: str, folder: Path, world: World, scratch: Path) -> tuple[int | 
         go_on = ["--resume=True", f"--out_dir={out}", *more[1:]]
     actions = {
         "sample": sampled, "sample_last": sampled, "export": exported,
-        "init_from": lambda: trained(world.short(out, f"--init_from={folder}")),
+        "init_from": lambda: trained(world.short_from(folder, out)),
         "train": lambda: trained(world.short(out, *more)),
     }  # fmt: skip
     actions["train_verified"] = actions["train"]
