@@ -58,7 +58,8 @@ class Plan:
     signal: str  # kill, term
     moment: str
     fuse: dict | None = None
-    delay: float = 0.0  # seconds, after the rank has imported its modules (clock) or began the phase
+    # seconds after the rank began its phase, or (clock) had its modules; below 0: after the start
+    delay: float = 0.0
 
 
 def draw(dice: random.Random, kind: str, reference: runs.Reference, done: float) -> Plan:
@@ -70,7 +71,9 @@ def draw(dice: random.Random, kind: str, reference: runs.Reference, done: float)
     moment = dice.choices([*MOMENTS], [*MOMENTS.values()])[0]
     left = 1.02 - done
     if moment == "clock":
-        return Plan(victim, what, moment, delay=dice.uniform(-0.1, left) * reference.seconds)
+        if kind in ("cold", "torchrun") and dice.random() < 0.2:
+            return Plan(victim, what, moment, delay=-dice.uniform(0, 4))
+        return Plan(victim, what, moment, delay=dice.uniform(0, left) * reference.seconds)
     # the first rank writes; what it does then, the others do not
     slots = reference.slots[0]
     fuse = {"rank": 0, "at": moment, "action": what, "count": 1}
@@ -109,8 +112,8 @@ def strike(started: runs.Started, plan: Plan) -> tuple[str, str] | None:
         os.kill(pid, number)
         return seen, "none"
 
-    if plan.moment == "clock" and plan.delay < 0:  # while modules are imported
-        time.sleep(-plan.delay * 3)
+    if plan.delay < 0:
+        time.sleep(-plan.delay)
         if plan.victim in ("torchrun", "process"):
             return hit()
     while not started.pid(place) and not started.ended():

@@ -50,7 +50,7 @@ class KilledError(BaseException):
 
 
 def test_a_kill_between_a_late_evaluation_and_its_checkpoint_loses_no_best_one(run, monkeypatch, tmp_path):
-    """A signal stops the run at step 10, before its evaluation; the resumed one evaluates, and is killed."""
+    """A signal stops the run at step 10 before its evaluation; the resumed one evaluates, and is killed."""
     keys = ("--max_iters=10", "--checkpoint_interval=10")
     whole, records = run("whole", *keys)
     with monkeypatch.context() as patch:
