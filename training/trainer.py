@@ -101,7 +101,7 @@ class Trainer:
                     self.save(improved=False)
                 bar.close()
                 self.report.stopped()
-                return progress.step == config.max_iters
+                return False
             if evaluating or saving:
                 with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
                     improved = evaluating and self.evaluate(ladders)

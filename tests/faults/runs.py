@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from data.binary import prepare
 from training import checkpoint
@@ -91,6 +93,7 @@ def fork(action: Callable[[], object], output: Path, environment: dict[str, str]
         return pid
     status = 1
     try:
+        tqdm.set_lock(threading.RLock())  # its own is shared by all children, and a killed one may hold it
         os.environ.update(ENVIRONMENT | (environment or {}))
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 1)
