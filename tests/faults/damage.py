@@ -97,6 +97,7 @@ class World:
 def build(base: Path, keys: list[str]) -> World:
     import export
 
+    runs.warm_up(base)
     sets = [runs.make_dataset(base / f"data{seed}", "bpe:265", seed) for seed in (7, 8)]
     scratch = base / "scratch"
     whole, half, twin = (base / name for name in ("whole", "half", "twin"))
@@ -300,7 +301,6 @@ def main(given: list[str]) -> int:
     if options.table:
         print(summary(rows))
         return 0
-    runs.one_thread()
     files, damages = options.files.split(",") if options.files else None, options.damages.split(",")
     cases = [
         (of, file, reader, how)

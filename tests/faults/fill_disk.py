@@ -120,11 +120,11 @@ def main(given: list[str]) -> int:
     if options.table:
         print(summary(rows))
         return 0
-    runs.one_thread()
     ways, models, prepared = options.ways.split(","), options.models.split(","), {}
     done = sum(row["way"] in ways for row in rows)
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        runs.warm_up(base)
         dataset = runs.make_dataset(base / "data")
         file = stack.enter_context(options.csv.open("a"))
         writer = csv.DictWriter(file, COLUMNS)

@@ -43,7 +43,8 @@ WEIGHTS = {
     "logging": 3, "evaluating": 3, "drawing": 1, "saving": 4, "syncing the log": 2,
     "writing a checkpoint": 4, "naming best.pt": 3, "renaming": 3, "pruning": 4, "ending": 1,
 }  # fmt: skip
-MOMENTS = {"clock": 2, "phase": 3, "event": 3, "byte": 2}
+CHANGES = {"open": 2, "write": 2, "fsync": 3, "rename": 4, "link": 3, "remove": 3, "mkdir": 1}
+MOMENTS = {"clock": 2, "phase": 3, "event": 4, "byte": 2}
 COLUMNS = (
     *("run", "kind", "model", "kill", "signal", "victim", "moment", "phase", "event", "checkpoint"),
     *("messages", "tracebacks", "lost", "run_ended", "equal"),
@@ -90,8 +91,12 @@ def draw(dice: random.Random, kind: str, reference: runs.Reference, done: float)
         fuse["count"] = dice.randint(1, max(1, int(times * left)))
         length = slots["seconds"][number] / times or 0.05
         return Plan(victim, what, moment, fuse, dice.uniform(0, length))
-    total = int(slots["events" if moment == "event" else "bytes"] * left)
-    fuse["count"] = dice.randint(1, max(1, total))
+    if moment == "event":
+        fuse["event"] = dice.choices([*CHANGES], [*CHANGES.values()])[0]
+        total = slots["events"][EVENTS.index(fuse["event"])]
+    else:
+        total = slots["bytes"]
+    fuse["count"] = dice.randint(1, max(1, int(total * left)))
     return Plan(victim, what, moment, fuse)
 
 
@@ -142,6 +147,8 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
     ledger, rows = runs.Ledger(folder, reference), []
     ended, unasked = False, []
     for kill in range(1, dice.randint(1, 6) + 1):
+        if kill > 1 and ledger.newest() == runs.STEPS and dice.random() < 0.7:
+            break  # only its last picture is left
         plan = draw(dice, kind, reference, ledger.newest() / runs.STEPS)
         started = runs.start(form, ranks, arguments, scratch, plan.fuse)
         struck = strike(started, plan)
@@ -223,12 +230,12 @@ def main(given: list[str]) -> int:
     if options.table:
         print(summary(rows))
         return 0
-    runs.one_thread()
     kinds, models = options.kinds.split(","), options.models.split(",")
     with contextlib.ExitStack() as stack:
         base = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         base.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(base / "data", ignore_errors=True)
+        runs.warm_up(base)
         dataset, more = runs.make_dataset(base / "data"), options.keys.split()
         references = {"arguments": lambda model, out: runs.command_line(dataset, model, out, *more)}
         number = 1 + max((int(row["run"]) for row in rows), default=0)

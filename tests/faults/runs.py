@@ -26,7 +26,7 @@ from tqdm import tqdm
 from data.binary import prepare
 from training import checkpoint
 from training.checkpoint import CheckpointError
-from training.log import RunFolderError, read_log
+from training.log import RunFolderError, draw_losses, read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 WATCHED = Path(__file__).with_name("watched.py")
@@ -73,13 +73,18 @@ def command_line(dataset: Path, model: str, folder: Path, *more: str) -> list[st
     return [f"--dataset={dataset}", *keys, *MODELS[model], *more, "--resume=True", f"--out_dir={folder}"]
 
 
-def one_thread():
-    """Before any fork: a child of a process with OpenMP's or autograd's threads would have half of them."""
-    torch.set_num_threads(1)
-    import matplotlib.backends.backend_agg
-    import matplotlib.pyplot  # noqa: F401 (a child would import it for its first picture)
+def warm_up(scratch: Path):
+    """Import all that a run imports, also in its course, and use one thread: a child has no other threads.
 
+    Nothing is trained here, so that PyTorch starts no thread before the forks.
+    """
+    import torch._dynamo
+
+    import picture
     import train  # noqa: F401
+
+    torch.set_num_threads(1)
+    picture.write(draw_losses("a run", [{"step": 0, "tokens": 0, "loss": 1.0}]), scratch / "warm_up.png")
 
 
 def fork(action: Callable[[], object], output: Path, environment: dict[str, str] | None = None) -> int:

@@ -104,11 +104,11 @@ def main(given: list[str]) -> int:
     if options.table:
         print(summary(rows))
         return 0
-    runs.one_thread()
     sizes, models = [int(n) for n in options.ranks.split(",")], options.models.split(",")
     prepared, more = {}, options.keys.split()
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        runs.warm_up(base)
         dataset = runs.make_dataset(base / "data")
         file = stack.enter_context(options.csv.open("a"))
         writer = csv.DictWriter(file, COLUMNS)

@@ -85,7 +85,7 @@ def test_what_counts_as_lost(tmp_path):
         return " ".join(ledger.lost(slots))
 
     folder = tmp_path / "run"
-    runs.one_thread()
+    runs.warm_up(tmp_path)
     arguments = runs.command_line(runs.make_dataset(tmp_path / "data"), "dense", folder)
     reference = runs.Reference.of("warm", 1, arguments, folder, tmp_path / "scratch")
     ledger, slots = runs.Ledger(folder, reference), np.array(reference.slots)

@@ -8,7 +8,8 @@ rank, which outlives a SIGKILL. The fuse is counted on one rank:
 
     rank     the rank that counts
     at       phase: the count-th time that the rank enters the phase `phase`; event: before the count-th
-             change of a file; byte: within a write, after count bytes of all that was written
+             `event` (a file is opened, written, ...); byte: within a write, after count bytes of all that
+             was written
     action   kill (SIGKILL), term (SIGTERM) or full (this write and all later ones raise ENOSPC)
     victim   self, parent (torchrun), the number of another rank, or watcher: the rank sets `armed` only,
              and whoever watches does the rest
@@ -53,7 +54,7 @@ DTYPE = np.dtype(
         ("blown_event", "i8"),
         ("saved", "i8"),  # step of the last checkpoint whose saving came to its end
         ("synced", "i8"),  # bytes of the log that are synced
-        ("events", "i8"),
+        ("events", "i8", len(EVENTS)),  # how many of each
         ("bytes", "i8"),
         ("counts", "i8", len(PHASES)),  # how often each phase began
         ("seconds", "f8", len(PHASES)),  # how long it took altogether
@@ -95,8 +96,9 @@ class Watch:
         saving = PHASES[self.me["phase"]] in ("saving", "renaming")
         if saving and name in ("rename", "remove"):  # parts of checkpoint.save that are no functions
             self.enter("renaming" if name == "rename" else "pruning")
-        self.me["events"] += 1
-        if (fuse := self.fuse) and fuse["at"] == "event" and self.me["events"] == fuse["count"]:
+        self.me["events"][self.me["event"]] += 1
+        wanted = self.fuse and self.fuse["at"] == "event" and self.fuse["event"] == name
+        if wanted and self.me["events"][self.me["event"]] == self.fuse["count"]:
             self.blow()
 
     def room(self, size: int) -> int:
