@@ -270,7 +270,7 @@ def damage_one(number: int, seed: int, world: World, cases: list) -> dict:
             raise RuntimeError(f"{reader} of a sound {of} failed:\n{text}")
         world.sound[of, reader] = made
         shutil.rmtree(copy)
-    copy = world.base / f"{of}{number}"
+    copy = world.base / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(sound, copy)
     detail = damage(dice, how, copy / file, other / file)

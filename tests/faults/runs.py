@@ -41,7 +41,7 @@ KEYS = {
     "gradient_accumulation_steps": 2, "max_iters": STEPS, "warmup_iters": 1, "learning_rate": 3e-3,
     "min_lr": 3e-4, "log_interval": 1, "eval_interval": 6, "eval_tokens": 96, "checkpoint_interval": 4,
     "keep_checkpoints": 2, "device": "cpu", "dtype": "float32", "compile": False,
-    "distributed_timeout": 6,
+    "distributed_timeout": 120,
 }  # fmt: skip
 TIMES = {"seconds", "tokens_per_second", "mfu", "resumed"}  # what may differ between two equal runs
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "15"}
