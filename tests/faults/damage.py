@@ -51,6 +51,7 @@ DAMAGES = ("cut", "flip", "zeros", "swapped", "foreign", "gone")
 OUTCOMES = ("same", "told", "log", "refused", "silent", "trace", "mute", "hung")
 COLUMNS = ("number", "of", "file", "reader", "damage", "detail", "outcome", "lines", "message")
 LAST = "ckpt/step_00000012.pt"
+LAST_NAME = re.compile(r"step_0*12\.pt, step")
 # what is damaged, and who reads it
 READERS = {
     ("run", LAST): ("resume", "sample_last"),
@@ -252,7 +253,10 @@ def judge(status: int | None, text: str, made: object, sound: object) -> tuple[s
         return ("refused" if said else "mute"), lines, message
     if made == sound:
         return "same", 0, ""
-    if changes := re.findall(r"^  \S+ was .*, now .*$|^  log\.jsonl .*$", text, re.M):
+    changes = re.findall(r"^  \S+ was .*, now .*$|^  log\.jsonl .*$", text, re.M)
+    if not LAST_NAME.search(text):  # sample.py says which checkpoint it takes
+        changes += re.findall(r"^.*step_\d+\.pt, step \d+$", text, re.M)
+    if changes:
         return "told", 0, " / ".join(line.strip() for line in changes)
     if isinstance(made, tuple) and made[1] == sound[1]:
         return "log", 0, runs.first_difference(made[0], sound[0])

@@ -19,7 +19,8 @@ from tests.faults import damage, fill_disk, kill, terminate
 out = sys.argv[1]
 # each kind of each of these; one data set serves them all
 kill.main([f"--csv={out}/kill.csv", "--count=24", "--seed=27"])
-kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", "--kinds=warm2", "--models=ladders", "--timeout=4"])
+two = ["--kinds=warm2", "--models=ladders", "--timeout=4"]
+kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", *two])
 fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=10", "--seed=3", "--models=dense"])
 terminate.main([f"--csv={out}/terminate.csv", "--count=7", "--seed=4", "--models=ladders"])
 damage.main([f"--csv={out}/damage.csv", "--count=60", "--seed=5", "--damages=cut,swapped,foreign,gone"])
