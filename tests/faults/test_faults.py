@@ -18,12 +18,12 @@ import sys
 from tests.faults import damage, fill_disk, kill, terminate
 out = sys.argv[1]
 # each kind of each of these; one data set serves them all
-kill.main([f"--csv={out}/kill.csv", "--count=24", "--seed=27"])
+kill.main([f"--csv={out}/kill.csv", "--count=16", "--seed=27"])
 two = ["--kinds=warm2", "--models=ladders", "--timeout=4"]
 kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", *two])
-fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=10", "--seed=3", "--models=dense"])
-terminate.main([f"--csv={out}/terminate.csv", "--count=7", "--seed=4", "--models=ladders"])
-damage.main([f"--csv={out}/damage.csv", "--count=60", "--seed=5", "--damages=cut,swapped,foreign,gone"])
+fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=6", "--seed=3", "--models=dense"])
+terminate.main([f"--csv={out}/terminate.csv", "--count=6", "--seed=4", "--models=ladders"])
+damage.main([f"--csv={out}/damage.csv", "--count=36", "--seed=5", "--damages=cut,swapped,foreign,gone"])
 """
 
 
@@ -32,7 +32,7 @@ def found(tmp_path_factory):
     """{script: rows of its CSV}"""
     out = tmp_path_factory.mktemp("faults")
     command = [sys.executable, "-c", SHORT, str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     print(done.stdout, done.stderr)  # shown when a test fails
     return {path.stem: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
@@ -40,7 +40,7 @@ def found(tmp_path_factory):
 
 def test_killed_runs_lose_nothing(found):
     rows = found["kill"] + found["kill2"]
-    assert len(rows) >= 26
+    assert len(rows) >= 18
     assert {row["moment"] for row in rows} == {*kill.MOMENTS}
     assert len({row["phase"] for row in rows}) > 5
     for row in rows:
