@@ -10,6 +10,7 @@ from data import DataError, mixture
 from layers import ATTENTION, FFN
 from training.distributed import world_size
 from training.hardware import missing_gpu
+from training.sharding import mistakes
 
 
 @dataclass
@@ -25,6 +26,10 @@ class TrainConfig(ModelConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
+    sharding: Literal["none", "full", "hybrid"] = (
+        "none"  # share weights and optimizer state among the ranks
+    )
+    sharding_ranks: int | None = None  # hybrid: ranks that share one model; None: those of a machine
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it exits
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
@@ -54,6 +59,7 @@ class TrainConfig(ModelConfig):
     eval_tokens: int = 1_048_576  # validation tokens per evaluation, the same ones each time
     checkpoint_interval: int = 2000  # steps between checkpoints; a new best model is saved as well
     keep_checkpoints: int = 2  # number of newest checkpoints to keep, besides the best one
+    checkpoint_format: Literal["whole", "sharded"] = "whole"  # sharded: all ranks write, in the background
     wandb_log: bool = False  # also log to Weights & Biases
     wandb_project: str = "cofrgenet"  # Weights & Biases: project
     wandb_run_name: str | None = None  # Weights & Biases: run name; None: name of the run folder
@@ -113,6 +119,7 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{key}={getattr(self, key)}, but {without}: {instead}")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
+        wrong += mistakes(self)
         if not self.dry_run:
             wrong += missing_gpu(self.device)
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from model import GPT
-from training import checkpoint, compilation
+from training import checkpoint, compilation, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
@@ -60,7 +60,13 @@ class Trainer:
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
         training_model = compilation.for_training(model, config.compile, device, ranks.say)
         self.compiles = training_model is not model
-        self.training_model = ranks.wrap(training_model)
+        self.sharded = sharding.is_sharded(model)
+        self.training_model = training_model if self.sharded else ranks.wrap(training_model)
+        self.saver = None
+        if config.checkpoint_format == "sharded":
+            from training.sharded_checkpoint import Saver  # brings a part of PyTorch that few need
+
+            self.saver = Saver(self.folder / "ckpt", ranks, config.keep_checkpoints)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -99,6 +105,7 @@ class Trainer:
                 # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                 with self.clock.paused() as progress.seconds:
                     self.save(improved=False)
+                    self.finish_saving()
                 bar.close()
                 self.report.stopped()
                 return False
@@ -108,6 +115,7 @@ class Trainer:
                     if saving or improved:
                         self.save(improved)
         bar.close()
+        self.finish_saving()
         self.report.done()
         return True
 
@@ -143,18 +151,20 @@ class Trainer:
             self.dyadic.drop_gradients(step)
         self.scaler.unscale_(self.optimizer)
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
-        ladders = ladder_gradients(self.model) if followed else {}
-        # what it returns is the norm of all gradients before
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
-        scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
-        self.watch.note(step, loss, norm, scale)
-        self.scaler.step(self.optimizer, skip=self.watch.unsound)
+        with ranks.waiting("the gradients of the other ranks"):
+            ladders = ladder_gradients(self.model) if followed else {}
+            # what it returns is the norm of all gradients before
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
+            scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
+            self.watch.note(step, loss, sharding.whole(norm), scale)
+            self.scaler.step(self.optimizer, skip=self.watch.unsound)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
         progress.samples += self.samples_per_step
         # a missing rank is noticed here, with a message, before the host waits for a GPU
-        return rate, ladders, ranks.any(bool(stop))
+        failed = self.saver is not None and self.saver.failed()
+        return rate, ladders, ranks.any(bool(stop) or failed)
 
     def look(self, rate: float) -> dict:
         """Wait for the device -> values for the log; raises TrainingError if a step was not sound."""
@@ -171,17 +181,27 @@ class Trainer:
         """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them."""
         ranks = self.ranks
         loss = torch.zeros((), device=self.device)
+        what = f"{'weights or ' if self.sharded else ''}gradients of the other ranks"
         for number in range(self.micro_batches):
-            last = number == self.micro_batches - 1
             tokens, targets = next(self.loader)
-            local = not last and ranks.world > 1
-            with self.training_model.no_sync() if local else contextlib.nullcontext():
-                with autocast(self.device, self.config.dtype):
+            with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
+                with autocast(self.device, self.config.dtype, keep=not self.sharded):
                     part = self.training_model(tokens, targets) / self.micro_batches
-                with ranks.waiting("the gradients of the other ranks"):
-                    self.scaler.scale(part).backward()
+                self.scaler.scale(part).backward()
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
+
+    def synchronised(self, last: bool) -> contextlib.AbstractContextManager:
+        """A context for one micro-batch: gradients travel to the other ranks after the last one.
+
+        Among ranks that share a model they travel after each: a rank that kept them would hold those of the
+        whole model. Between groups of such ranks (sharding=hybrid) they travel after the last.
+        """
+        if self.sharded:
+            self.model.set_requires_all_reduce(last)
+        elif not last and self.ranks.world > 1:
+            return self.training_model.no_sync()
+        return contextlib.nullcontext()
 
     def set_learning_rates(self, step: int) -> float:
         config = self.config
@@ -200,6 +220,7 @@ class Trainer:
 
     def explain(self, step: int, loss: float, norm: float, scale: float):
         """Raise TrainingError that says where it began; from that step on nothing was updated or saved."""
+        self.finish_saving()
         later = self.progress.step - 1 - step
         samples = self.progress.samples - (later + 1) * self.samples_per_step
         first = samples + self.ranks.rank * self.config.batch_size
@@ -227,15 +248,16 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
-        result = evaluate(
-            self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
-        )
-        ladders = {}
-        if self.ranks.first:
-            tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+        tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+        with self.ranks.waiting("the weights of the other ranks"):
+            result = evaluate(
+                self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
+            )
             ladders = ladder_statistics(self.model, tokens, config.dtype)
-            for layer, statistics in ladders.items():
-                statistics["grad_norm"] = gradients[layer].item() if gradients else None
+        if self.sharded:
+            self.model.reshard()  # the embedding is kept after a forward pass, for a backward pass
+        for layer, statistics in ladders.items():
+            statistics["grad_norm"] = gradients[layer].item() if gradients else None
         self.report.evaluation(result, list(parts), ladders)
         improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss
         if improved:
@@ -243,25 +265,39 @@ class Trainer:
         return improved
 
     def save(self, improved: bool):
-        """Write a checkpoint. If that fails, all ranks end, and earlier checkpoints stay as they are."""
+        """Write a checkpoint, or begin to. If that fails, or has failed for the one before, all ranks end,
+        and earlier checkpoints stay as they are.
+        """
         reduce_ranges(self.model, self.ranks)
+        content = {
+            "config": dataclasses.asdict(self.config),
+            "ranks": self.ranks.world,
+            "records": len(self.report.log.records) if self.ranks.first else 0,
+            "scaler": self.scaler.state_dict(),
+            "tokenizer": self.tokenizer,
+            "data": fingerprint(self.data),
+            **dataclasses.asdict(self.progress),
+        }
+        if self.saver is not None:
+            self.report.on_first(lambda: self.report.log.sync())
+            self.saver.save(content, self.model, self.optimizer, improved)
+            return
+        with self.ranks.waiting("the weights of the other ranks"):
+            for part in ("model", "optimizer"):
+                state = getattr(self, part).state_dict()
+                content[part] = sharding.gathered(state, self.ranks.first)
 
         def write():
-            content = {
-                "config": dataclasses.asdict(self.config),
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "tokenizer": self.tokenizer,
-                "data": fingerprint(self.data),
-                **dataclasses.asdict(self.progress),
-            }
             self.report.log.sync()
-            content["records"] = len(self.report.log.records)
-            folder, step = self.folder / "ckpt", self.progress.step
-            checkpoint.save(folder, step, content, self.config.keep_checkpoints, improved)
+            folder = self.folder / "ckpt"
+            checkpoint.save(folder, content["step"], content, self.config.keep_checkpoints, improved)
 
         self.report.on_first(write)
+
+    def finish_saving(self):
+        """Wait for a checkpoint that is being written."""
+        if self.saver is not None:
+            self.saver.finish()
 
     def due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.config.max_iters

@@ -46,7 +46,7 @@ WEIGHTS = {
 CHANGES = {"open": 2, "write": 2, "fsync": 3, "rename": 4, "link": 3, "remove": 3, "mkdir": 1}
 MOMENTS = {"clock": 2, "phase": 3, "event": 4, "byte": 2}
 COLUMNS = (
-    *("run", "kind", "model", "kill", "signal", "victim", "moment", "phase", "event", "checkpoint"),
+    *("run", "kind", "model", "keys", "kill", "signal", "victim", "moment", "phase", "event", "checkpoint"),
     *("messages", "tracebacks", "lost", "run_ended", "equal"),
 )
 
@@ -164,7 +164,8 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
         if struck:
             rows.append(
                 {
-                    "run": number, "kind": kind, "model": model, "kill": kill, "signal": plan.signal,
+                    "run": number, "kind": kind, "model": model, "keys": references["keys"],
+                    "kill": kill, "signal": plan.signal,
                     "victim": plan.victim, "moment": plan.moment, "phase": struck[0],
                     "event": struck[1], "checkpoint": ledger.newest(),
                     "messages": " / ".join([*said, *refused])[:300], "tracebacks": tracebacks,
@@ -220,7 +221,7 @@ def arguments_of(given) -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(runs.MODELS))
     parser.add_argument("--timeout", type=float, default=10, help="distributed_timeout of runs to kill")
     parser.add_argument("--keys", default="", help="more keys for train.py, separated by blanks")
-    parser.add_argument("--csv", type=Path, required=True, help="rows are appended")
+    parser.add_argument("--csv", type=Path, required=True, nargs="+", help="rows are appended")
     parser.add_argument("--folder", type=Path, help="for runs; default: a temporary one")
     parser.add_argument("--table", action="store_true", help="print a summary of the CSV, kill nothing")
     return parser.parse_args(given)
@@ -229,10 +230,11 @@ def arguments_of(given) -> argparse.Namespace:
 def main(given: list[str]) -> int:
     """-> 0 if nothing was lost."""
     options = arguments_of(given)
-    rows = list(csv.DictReader(options.csv.open())) if options.csv.exists() else []
+    rows = [row for path in options.csv if path.exists() for row in csv.DictReader(path.open())]
     if options.table:
         print(summary(rows))
         return 0
+    (path,) = options.csv
     kinds, models = options.kinds.split(","), options.models.split(",")
     with contextlib.ExitStack() as stack:
         base = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -241,9 +243,9 @@ def main(given: list[str]) -> int:
         runs.warm_up(base)
         dataset, more = runs.make_dataset(base / "data"), options.keys.split()
         references = {"arguments": lambda model, out: runs.command_line(dataset, model, out, *more)}
-        references["timeout"] = options.timeout
+        references |= {"timeout": options.timeout, "keys": options.keys}
         number = 1 + max((int(row["run"]) for row in rows), default=0)
-        file = stack.enter_context(options.csv.open("a"))
+        file = stack.enter_context(path.open("a"))
         writer = csv.DictWriter(file, COLUMNS)
         if not rows:
             writer.writeheader()
@@ -277,14 +279,11 @@ def summary(rows: list[dict]) -> str:
         shown = []
         groups = collections.defaultdict(list)
         for row in rows:
-            name = (
-                f"{row['kind']}: {row['victim']}, SIG{row['signal'].upper()}"
-                if key == "victim"
-                else row[key]
-            )
-            groups[name].append(row)
+            killed = f"{row['kind']}{row['keys'] and ' ' + row['keys']}: {row['victim']}, "
+            killed += f"SIG{row['signal'].upper()}"
+            groups[killed if key == "victim" else row[key]].append(row)
         for name, group in [*sorted(groups.items()), ("all", rows)]:
-            endings = {(r["kind"], r["run"]): r["equal"] == "yes" for r in group}
+            endings = {(r["kind"], r["keys"], r["run"]): r["equal"] == "yes" for r in group}
             shown.append(
                 {
                     head: name,

@@ -246,7 +246,15 @@ def killed_half_way(arguments: list[str], scratch: Path):
 
 
 def without_times(records: list[dict]) -> list[dict]:
+    """The records without what may differ between equal runs.
+
+    An evaluation that was due when a signal stopped the run is made later, when its step has no gradients.
+    """
     found = [{key: value for key, value in r.items() if key not in TIMES} for r in records]
+    for record in found:
+        if "ladders" in record:
+            layers = record["ladders"].items()
+            record["ladders"] = {name: {**values, "grad_norm": None} for name, values in layers}
     return [r for r in found if r.keys() > {"step", "tokens"}]
 
 
@@ -281,10 +289,24 @@ def digest(value) -> str:
     return found.hexdigest()[:16]
 
 
-def state_of(path: Path) -> str:
+def whole(path: Path) -> dict:
+    """Everything in a checkpoint, with its checksums compared; of a sharded one without the optimizer.
+
+    Raises CheckpointError.
+    """
     content = checkpoint.load(path)
+    if path.is_dir():
+        from training import sharded_checkpoint
+
+        content["model"] = sharded_checkpoint.read_weights(path, content)
+    return content
+
+
+def state_of(path: Path) -> str:
+    """A digest of everything in a checkpoint that a run's future depends on."""
+    content = whole(path)
     keys = ("step", "samples", "best_val_loss", "model", "optimizer", "scaler")
-    return digest({key: content[key] for key in keys})
+    return digest({key: content.get(key) for key in keys})
 
 
 @dataclass
@@ -326,10 +348,10 @@ class Ledger:
     def lost(self, slots: np.ndarray) -> list[str]:
         """What is gone or damaged now; "" is never in it."""
         wrong, folder = [], self.folder / "ckpt"
-        found, best = checkpoint.numbered(folder), folder / "best.pt"
-        for path in [*found, *([best] if best.exists() else [])]:
+        found, saved = checkpoint.numbered(folder), checkpoint.saved(self.folder)
+        for path in saved:
             try:
-                checkpoint.load(path)
+                whole(path)
             except CheckpointError as error:
                 wrong.append(f"{path.name} does not load: {error}")
         self.saved = max(self.saved, int(slots[0]["saved"]))
@@ -338,9 +360,9 @@ class Ledger:
         if len(found) < self.count:
             wrong.append(f"{len(found)} checkpoints, there were {self.count}")
         self.count = min(self.keep, max(self.count, len(found)))
-        if self.best and not best.exists():
-            wrong.append("best.pt is gone")
-        self.best = self.best or best.exists()
+        if self.best and len(saved) == len(found):
+            wrong.append("the best checkpoint is gone")
+        self.best = self.best or len(saved) > len(found)
         return wrong + self._lost_of_the_log(slots)
 
     def _lost_of_the_log(self, slots: np.ndarray) -> list[str]:

@@ -105,7 +105,7 @@ def test_what_counts_as_lost(tmp_path):
     log.write_text(whole)
     newest, best = folder / "ckpt" / "step_00000024.pt", folder / "ckpt" / "best.pt"
     best.unlink()
-    assert lost() == "best.pt is gone"
+    assert lost() == "the best checkpoint is gone"
     content = newest.read_bytes()
     newest.unlink()
     assert "the checkpoint of step 24 was saved and is gone" in lost()

@@ -17,6 +17,7 @@ rank, which outlives a SIGKILL. The fuse is counted on one rank:
 SPEC.json may have a `limit`, the largest size of a file in bytes.
 """
 
+import contextlib
 import errno
 import functools
 import os
@@ -93,9 +94,8 @@ class Watch:
     def event(self, name: str):
         """A file is about to change."""
         self.me["event"] = EVENTS.index(name)
-        saving = PHASES[self.me["phase"]] in ("saving", "renaming")
-        if saving and name in ("rename", "remove"):  # parts of checkpoint.save that are no functions
-            self.enter("renaming" if name == "rename" else "pruning")
+        if PHASES[self.me["phase"]] == "saving" and name == "rename":
+            self.enter("renaming")
         self.me["events"][self.me["event"]] += 1
         wanted = self.fuse and self.fuse["at"] == "event" and self.fuse["event"] == name
         if wanted and self.me["events"][self.me["event"]] == self.fuse["count"]:
@@ -195,8 +195,8 @@ class Counted:
         self.file.close()
 
 
-def install(watch: Watch):
-    """Watch the parts of train.py in this process, from here on."""
+def install(watch: Watch, sharded: bool):
+    """Watch the parts of train.py in this process, from here on. sharded: it writes such checkpoints."""
     import disk
     import train
     from training import checkpoint, log, reporting, trainer
@@ -214,8 +214,9 @@ def install(watch: Watch):
     phase(log.Log, "add", "logging")
     phase(log.Log, "draw", "drawing")
     phase(log.Log, "close", "ending")
-    phase(checkpoint, "_write", "writing a checkpoint")
+    phase(checkpoint, "write_archive", "writing a checkpoint")
     phase(checkpoint, "_copy", "naming best.pt")
+    phase(checkpoint, "prune", "pruning")
     noted(watch, log.Log, "__init__", "opening the log")
     noted(watch, log.Log, "sync", "syncing the log")
     save = checkpoint.save
@@ -226,10 +227,34 @@ def install(watch: Watch):
         return path
 
     checkpoint.save = saved
+    if sharded:
+        install_sharded(watch)
     for module in (checkpoint, log, disk):
         module.open = watch.open
     os.fsync = watch.fsync(os.fsync)
     sys.addaudithook(watch.audit)
+
+
+def install_sharded(watch: Watch):
+    """Sharded checkpoints are written by PyTorch in a thread, whose phase is then that of the process."""
+    from torch.distributed.checkpoint.filesystem import FileSystem
+
+    from training import sharded_checkpoint
+
+    writer, saver = sharded_checkpoint._Writer, sharded_checkpoint.Saver
+    writer.write_data = watch.during("writing a checkpoint", writer.write_data)
+    commit, stream = watch.during("saving", saver._commit), FileSystem.create_stream
+
+    def committed(self, path, content, best):
+        commit(self, path, content, best)
+        watch.me["saved"] = content["step"]
+
+    @contextlib.contextmanager
+    def counted(self, path, mode):
+        with stream(self, path, mode) as file:
+            yield Counted(file, watch) if mode == "wb" else file
+
+    saver._commit, FileSystem.create_stream = committed, counted
 
 
 def noted(watch: Watch, place, name: str, what: str):
@@ -253,7 +278,8 @@ def run(spec: dict):
     (folder,) = (a.partition("=")[2] for a in spec["arguments"] if a.startswith("--out_dir="))
     if limit := spec.get("limit"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    install(Watch(spec["watch"], int(os.environ.get("RANK", 0)), folder, spec["fuse"]))
+    watch = Watch(spec["watch"], int(os.environ.get("RANK", 0)), folder, spec["fuse"])
+    install(watch, "--checkpoint_format=sharded" in spec["arguments"])
     with ends_process():
         train.main(spec["arguments"])
 
