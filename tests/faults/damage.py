@@ -50,16 +50,19 @@ from training.log import read_log
 DAMAGES = ("cut", "flip", "zeros", "swapped", "foreign", "gone")
 OUTCOMES = ("same", "told", "log", "refused", "silent", "trace", "mute", "hung")
 COLUMNS = ("number", "of", "file", "reader", "damage", "detail", "outcome", "lines", "message")
-LAST = "ckpt/step_00000012.pt"
-LAST_NAME = re.compile(r"step_0*12\.pt, step")
+LAST, SHARDED = "ckpt/step_00000012.pt", "ckpt/step_00000012"
+LAST_NAME = re.compile(r"step_0*12(\.pt)?, step")
 # what is damaged, and who reads it
 READERS = {
     ("run", LAST): ("resume", "sample_last"),
     ("run", "ckpt/best.pt"): ("resume", "resume_best", "sample", "export"),
+    ("sharded", f"{SHARDED}/run.pt"): ("resume", "sample_last"),
+    ("sharded", f"{SHARDED}/.metadata"): ("resume", "sample_last"),
+    ("sharded", f"{SHARDED}/__0_0.distcp"): ("resume", "sample_last"),
     ("run", "config.json"): ("resume",),
     ("run", "log.jsonl"): ("resume", "sample"),
     ("data", "meta.json"): ("resume_data", "train"),
-    ("data", "train.bin"): ("resume_data", "train", "train_verified"),
+    ("data", "train.bin"): ("resume_data", "train_verified"),
     ("data", "val.bin"): ("resume_data", "train"),
     ("data", "token_bytes.npy"): ("resume_data", "train"),
     ("data", "tokenizer.json"): ("resume_data", "train"),
@@ -110,6 +113,10 @@ def build(base: Path, keys: list[str]) -> World:
     runs.killed_half_way(
         runs.command_line(sets[0], "ladders", twin, *keys, "--learning_rate=2e-3"), scratch
     )
+    sharded = [base / "sharded", base / "sharded_twin"]
+    for number, folder in enumerate(sharded):
+        more = ["--checkpoint_format=sharded", f"--learning_rate={3e-3 - 1e-3 * number}"]
+        runs.killed_half_way(runs.command_line(sets[0], "ladders", folder, *keys, *more), scratch)
     dense = [base / name for name in ("dense", "dense_twin")]
     for number, folder in enumerate(dense):
         more = ["--norm=layernorm", "--position=learned", f"--seed={number}"]
@@ -121,6 +128,7 @@ def build(base: Path, keys: list[str]) -> World:
             export.main([str(run), str(exported[run])])
     folders = {
         "run": (half, twin),
+        "sharded": tuple(sharded),
         "data": (sets[0], sets[1]),
         "export": (exported[half], exported[twin]),
         "gpt2": (exported[dense[0]], exported[dense[1]]),
@@ -217,10 +225,10 @@ def read(reader: str, folder: Path, world: World, scratch: Path) -> tuple[int | 
 
     go_on = ["--resume=True", f"--out_dir={folder}"]
     if reader in ("resume_data", "train", "train_verified"):
-        more = [f"--verify_data={reader == 'train_verified'}", f"--dataset={folder}"]
+        more = [f"--dataset={folder}", *(["--verify_data=True"] if reader == "train_verified" else [])]
     if reader == "resume_data":
         shutil.copytree(world.folders["run"][0], out)
-        go_on = ["--resume=True", f"--out_dir={out}", *more[1:]]
+        go_on = ["--resume=True", f"--out_dir={out}", *more]
     actions = {
         "sample": sampled, "sample_last": sampled, "export": exported,
         "init_from": lambda: trained(world.short_from(folder, out)),
@@ -255,7 +263,7 @@ def judge(status: int | None, text: str, made: object, sound: object) -> tuple[s
         return "same", 0, ""
     changes = re.findall(r"^  \S+ was .*, now .*$|^  log\.jsonl .*$", text, re.M)
     if not LAST_NAME.search(text):  # sample.py says which checkpoint it takes
-        changes += re.findall(r"^.*step_\d+\.pt, step \d+$", text, re.M)
+        changes += re.findall(r"^.*step_\d+(?:\.pt)?, step \d+$", text, re.M)
     if changes:
         return "told", 0, " / ".join(line.strip() for line in changes)
     if isinstance(made, tuple) and made[1] == sound[1]:
@@ -284,7 +292,7 @@ def damage_one(number: int, seed: int, world: World, cases: list) -> dict:
         print(f"{number}: {of} {file} {reader} {how} {detail}: {outcome} {message}", file=sys.stderr)
     shutil.rmtree(copy)
     return {
-        "number": number, "of": of, "file": "ckpt/step_*.pt" if file == LAST else file, "reader": reader,
+        "number": number, "of": of, "file": file.replace("00000012", "*"), "reader": reader,
         "damage": how, "detail": detail, "outcome": outcome, "lines": lines,
         "message": message.replace(str(copy), "FOLDER").replace(str(world.base), "BASE")[:400],
     }  # fmt: skip

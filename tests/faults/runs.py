@@ -238,8 +238,13 @@ def start(
 
 
 def killed_half_way(arguments: list[str], scratch: Path):
-    """Leave a run with checkpoints of steps 8 and 12, the best one, and a log up to step 15."""
-    fuse = {"rank": 0, "at": "phase", "phase": "logging", "count": 19, "action": "kill", "victim": "self"}
+    """Leave a run with checkpoints of steps 8 and 12, the best one, and a log up to step 16.
+
+    It is killed before it writes its fifth checkpoint. A sharded one is written in two parts.
+    """
+    count = 9 if "--checkpoint_format=sharded" in arguments else 5
+    fuse = {"rank": 0, "at": "phase", "phase": "writing a checkpoint", "count": count, "action": "kill"}
+    fuse["victim"] = "self"
     started = start("warm", 1, arguments, scratch, fuse)
     if not started.finish() or started.status != -signal.SIGKILL:
         raise RuntimeError(f"the run was not killed half way:\n{started.said()}")

@@ -18,12 +18,12 @@ import sys
 from tests.faults import damage, fill_disk, kill, terminate
 out = sys.argv[1]
 # each kind of each of these; one data set serves them all
-kill.main([f"--csv={out}/kill.csv", "--count=16", "--seed=27"])
+kill.main([f"--csv={out}/kill.csv", "--count=12", "--seed=27", "--models=ladders,muon"])
 two = ["--kinds=warm2", "--models=ladders", "--timeout=4"]
 kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", *two])
-fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=6", "--seed=3", "--models=dense"])
-terminate.main([f"--csv={out}/terminate.csv", "--count=6", "--seed=4", "--models=ladders"])
-damage.main([f"--csv={out}/damage.csv", "--count=36", "--seed=5", "--damages=cut,swapped,foreign,gone"])
+fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=5", "--seed=3", "--models=dense"])
+terminate.main([f"--csv={out}/terminate.csv", "--count=5", "--seed=4", "--models=ladders"])
+damage.main([f"--csv={out}/damage.csv", "--count=28", "--seed=5"])
 """
 
 
@@ -40,7 +40,7 @@ def found(tmp_path_factory):
 
 def test_killed_runs_lose_nothing(found):
     rows = found["kill"] + found["kill2"]
-    assert len(rows) >= 18
+    assert len(rows) >= 14
     assert {row["moment"] for row in rows} == {*kill.MOMENTS}
     assert len({row["phase"] for row in rows}) > 5
     for row in rows:
@@ -68,7 +68,6 @@ def test_a_signal_within_an_evaluation_or_a_save_stops_with_a_checkpoint(found):
 
 
 def test_damaged_files_are_harmless_or_refused(found):
-    """All but flipped bits: a checkpoint has no checksum."""
     rows = found["damage"]
     assert {row["of"] for row in rows} == {of for of, _ in damage.READERS}
     assert sum(row["outcome"] == "refused" for row in rows) > len(rows) // 3
