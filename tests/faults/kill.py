@@ -22,6 +22,7 @@ import contextlib
 import csv
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -168,7 +169,7 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
                     "kill": kill, "signal": plan.signal,
                     "victim": plan.victim, "moment": plan.moment, "phase": struck[0],
                     "event": struck[1], "checkpoint": ledger.newest(),
-                    "messages": " / ".join([*said, *refused])[:300], "tracebacks": tracebacks,
+                    "messages": told([*said, *refused], base), "tracebacks": tracebacks,
                     "lost": "; ".join(lost)[:300],
                 }
             )  # fmt: skip
@@ -194,6 +195,12 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
     else:
         print(f"look at {folder}: {wrong or unasked or rows}", file=sys.stderr)
     return rows
+
+
+def told(messages: list[str], base: Path) -> str:
+    """Messages for the CSV, without what is only of this machine."""
+    text = " / ".join(messages).replace(f"{base}/", "")
+    return re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)[:300]
 
 
 def reached(ledger: runs.Ledger) -> bool:

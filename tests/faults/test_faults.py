@@ -17,7 +17,6 @@ SHORT = """
 import sys
 from tests.faults import damage, fill_disk, kill, terminate
 out = sys.argv[1]
-# each kind of each of these; one data set serves them all
 kill.main([f"--csv={out}/kill.csv", "--count=12", "--seed=27", "--models=ladders,muon"])
 two = ["--kinds=warm2", "--models=ladders", "--timeout=4"]
 kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", *two])
