@@ -46,7 +46,8 @@ def why_not_written(error: Exception) -> str:
         return "the disk is full: free some space on it"
     if errno.EDQUOT in numbers:
         return "the quota of disk space is used up: delete files of yours, or have it raised"
-    return getattr(error, "strerror", None) or str(error)
+    of_the_system = [one.strerror for one in seen if isinstance(one, OSError) and one.strerror]
+    return of_the_system[0] if of_the_system else str(error)
 
 
 def write_whole(path: Path, data: str | bytes):

@@ -87,6 +87,7 @@ class Dataset:
         if saved["kind"] == "bpe":
             path = self.folder / "tokenizer.json"
             try:
+                checksums.check_content(path, self.meta.get("files", {}))
                 saved["tokenizer.json"] = path.read_bytes().decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from None

@@ -76,6 +76,9 @@ def test_words_for_errors_of_writing():
     assert "quota" in why_not_written(OSError(errno.EDQUOT, "Disk quota exceeded"))
     assert why_not_written(OSError(errno.EACCES, "Permission denied")) == "Permission denied"
     assert why_not_written(ValueError("odd")) == "odd"
+    of_torch = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 42368 vs 42260")
+    of_torch.__context__ = OSError(errno.EFBIG, "File too large")
+    assert why_not_written(of_torch) == "File too large"
     loop = ValueError("loop")
     loop.__context__ = RuntimeError("back")
     loop.__context__.__context__ = loop

@@ -168,6 +168,17 @@ def test_resuming_a_folder_that_is_none_names_its_neighbour(run, capsys, tmp_pat
     assert saved_config({"resume": True, "out_dir": str(tmp_path / "new"), "n_layer": 2}) is None
 
 
+def test_resuming_without_config_json_asks_for_it(run, arguments, capsys):
+    folder, before = run("a", "--max_iters=5")
+    (folder / "config.json").rename(folder.parent / "kept.json")
+    said = refused(capsys, [], "--resume=True", f"--out_dir={folder}")
+    assert f"{folder} has checkpoints, but its config.json is gone" in said
+    assert "did you mean" not in said
+    run("a", "--max_iters=5", "--resume=True")
+    assert read_log(folder) == before
+    assert (folder / "config.json").is_file()
+
+
 def test_resume_with_another_configuration_is_refused(run, arguments, capsys, tmp_path):
     folder, _ = run("a", "--max_iters=5")
     before = (folder / "config.json").read_bytes(), (folder / "log.jsonl").read_bytes()

@@ -8,6 +8,7 @@ own bookkeeping. There are two kinds:
     step_00000100/     sharded: a folder, see sharded_checkpoint.py, and best_00000100/
 """
 
+import math
 import os
 import pickle
 import platform
@@ -294,12 +295,13 @@ def damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def check_origin(path: Path, content: dict):
-    """Raises CheckpointError where the best checkpoint of a run folder is none of that run.
+    """Raises CheckpointError where a checkpoint in a run folder is not of that run.
 
-    content: what `load` returned. The run's log has an evaluation at its step, with exactly its loss. Only
-    a log that does not begin at step 0 may lack that: an earlier log was moved away.
+    content: what `load` returned. Every checkpoint holds the lowest validation loss so far, which the run's
+    log has too, and the best one that of its own step. Only a log that does not begin at step 0 may lack
+    it: an earlier log was moved away.
     """
-    if path.parent.name != "ckpt" or not re.fullmatch(r"best(\.pt|_\d+(_\d+)?)", path.name):
+    if path.parent.name != "ckpt":
         return
     run = path.parents[1]
     try:
@@ -307,6 +309,15 @@ def check_origin(path: Path, content: dict):
     except RunFolderError:
         return  # then nothing is known
     step, loss = content["step"], content["best_val_loss"]
+    if not path.name.startswith("best"):
+        lowest = {_lowest(losses, step), _lowest(losses, step - 1)}  # with and without a later evaluation
+        if 0 in losses and loss not in lowest:
+            raise CheckpointError(
+                f"{path} is not of this run: the lowest validation loss up to step {step:,} is {loss:.6g}, "
+                f"and {_lowest(losses, step):.6g} in {run / 'log.jsonl'}. Put back the run's own file, or "
+                "move away the one of the two that is not"
+            )
+        return
     if losses.get(step, None if 0 in losses else loss) != loss:
         logged = f"{losses[step]:.6g}" if step in losses else "no evaluation"
         raise CheckpointError(
@@ -314,6 +325,12 @@ def check_origin(path: Path, content: dict):
             f"{run / 'log.jsonl'} has {logged}. Put back the run's own, or move this one away: then "
             "the newest checkpoint of the run is used"
         )
+
+
+def _lowest(losses: dict[int, float], step: int) -> float:
+    """Of the evaluations after step 0, up to `step`; those that are not a number do not count."""
+    found = [loss for at, loss in losses.items() if 0 < at <= step and loss == loss]
+    return min(found, default=math.inf)
 
 
 def load_weights(model, content: dict, path: Path):

@@ -35,7 +35,12 @@ def saved_config(given: dict) -> Path | dict | None:
     if given.get("resume") and checkpoint.saved(folder) and (folder / "config.json").is_file():
         return folder / "config.json"
     if given.get("resume") and given.keys() <= {"resume", "out_dir"}:
-        runs = [str(run.parent) for run in folder.parent.glob("*/ckpt")]
+        if checkpoint.saved(folder):
+            missing = (
+                "has checkpoints, but its config.json is gone, and no config file or key says the same"
+            )
+            raise ConfigError([f"resume: {folder} {missing}: put the file back, or name what it held"])
+        runs = [str(run.parent) for run in folder.parent.glob("*/ckpt") if run.parent != folder]
         near = difflib.get_close_matches(str(folder), runs, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         missing = "has no checkpoint to go on from, and no config file or key says what to train anew"

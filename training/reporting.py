@@ -137,11 +137,11 @@ class Report:
             + "".join(f", {name} {result[f'val_loss_{name}']:.4f}" for name in parts)
         )
 
-    def evaluated(self) -> bool:
-        """Whether the log has an evaluation of this step."""
-        step = self.progress.step
-        seen = self.ranks.first and any(r["step"] == step and "val_loss" in r for r in self.log.records)
-        return self.ranks.any(seen)
+    def evaluated(self) -> float | None:
+        """The validation loss that the log has of this step; None: it has none."""
+        records = self.log.records if self.ranks.first else []
+        seen = [r["val_loss"] for r in records if r["step"] == self.progress.step and "val_loss" in r]
+        return self.ranks.gather(seen[-1] if seen else None)[0]
 
     def mfu(self, tokens_per_second: float) -> dict[str, float]:
         """Model FLOPs utilisation; nothing on a device whose peak is not known."""

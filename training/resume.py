@@ -10,7 +10,7 @@ from data.mixture import Mixture
 from plural import counted
 from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
-from training.log import read_log
+from training.log import RunFolderError, read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
 FREE = {
@@ -103,18 +103,18 @@ def restore(
     found = checkpoint.saved(folder)
     if not found:
         return None
-    read_log(folder)  # before anything is written, because the log goes on behind the checkpoint's step
+    records = read_log(folder)  # before anything is written: the log goes on behind the checkpoint's step
     path = found[-1]
     try:
         content = checkpoint.load(path, mmap, check)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; {_instead_of(path)}") from None
+    changes, wrong = _missing_records(folder, records, path, content), []
     checkpoint.check_origin(path, content)
     try:
         content["config"] = type(config).of_today(content["config"])
     except ValueError as error:
         raise CheckpointError(f"{path} cannot go on: {error}") from None
-    changes, wrong = {}, []
     for field in dataclasses.fields(config):
         key, value = field.name, getattr(config, field.name)
         before = content["config"].get(key, field.default)  # a key that is newer than the run
@@ -140,6 +140,22 @@ def restore(
             "were, or start a new run with another --out_dir"
         )
     return path, content, changes
+
+
+def _missing_records(folder: Path, records: list[dict], path: Path, content: dict) -> dict[str, str]:
+    """What a log lacks that was moved away, for `changes`; raises RunFolderError where it was cut short."""
+    step, before = content["step"], content.get("records", 0)  # older checkpoints do not count them
+    kept = [record for record in records if record["step"] <= step]
+    if len(kept) >= before:
+        return {}
+    log = folder / "log.jsonl"
+    if any(record["step"] < step for record in kept):
+        raise RunFolderError(
+            f"{log} has {counted(len(kept), 'record')} up to step {step:,}, and had {before:,} when "
+            f"{path.name} was written: lines were lost. Put back the whole file, or move this one away: "
+            f"then the log begins at step {step:,}"
+        )
+    return {"log.jsonl": f"{log.name} has no records before step {step:,}: it begins there"}
 
 
 def _instead_of(path: Path) -> str:

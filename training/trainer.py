@@ -77,11 +77,9 @@ class Trainer:
         host notices before it next logs, evaluates or saves anything.
         """
         config, progress = self.config, self.progress
-        # at step 0, and after a signal that came between a step and its evaluation
-        if self.due(config.eval_interval) and not self.report.evaluated():
+        if self.due(config.eval_interval):
             with self.clock.paused() as progress.seconds:
-                if self.evaluate({}):
-                    self.save(improved=True)
+                self.catch_up()
         first = progress.step
         speed = Speed(self.tokens_per_step, first, self.clock.seconds())
         bar = tqdm(
@@ -110,7 +108,7 @@ class Trainer:
                     self.finish_saving()
                 bar.close()
                 self.report.stopped()
-                return progress.step == config.max_iters
+                return False
             if evaluating or saving:
                 with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
                     improved = evaluating and self.evaluate(ladders)
@@ -120,6 +118,20 @@ class Trainer:
         self.finish_saving()
         self.report.done()
         return True
+
+    def catch_up(self):
+        """Evaluate at step 0, and after a signal that came between a step and its evaluation.
+
+        A kill between such an evaluation and its checkpoint leaves the evaluation in the log, and a
+        checkpoint of the same step that does not know of it.
+        """
+        logged = self.report.evaluated()
+        if logged is None:
+            improved = self.evaluate({})
+        elif improved := self.progress.step > 0 and logged < self.progress.best_val_loss:
+            self.progress.best_val_loss = logged
+        if improved:
+            self.save(improved=True)
 
     def step(self, stop: Stop) -> tuple[float, dict, bool]:
         """One update -> (learning rate, gradient norms of ladders by layer, whether to stop).
@@ -260,6 +272,7 @@ class Trainer:
         content = {
             "config": dataclasses.asdict(self.config),
             "ranks": self.ranks.world,
+            "records": len(self.report.log.records) if self.ranks.first else 0,
             "scaler": self.scaler.state_dict(),
             "tokenizer": self.tokenizer,
             "data": fingerprint(self.data),

@@ -52,6 +52,17 @@ def test_every_file_is_recorded(tmp_path):
         assert recorded == checksums.of_file(tmp_path / "set" / name)
 
 
+def test_a_damaged_tokenizer_is_named_with_its_folder(tmp_path):
+    texts = [f"text number {n} " * 5 for n in range(60)]
+    prepare(lambda: iter(texts), {}, "bpe:300", tmp_path / "set", 0.2, workers=1)
+    Dataset(tmp_path / "set", "train", 8).tokenizer()
+    flip_a_bit(tmp_path / "set" / "tokenizer.json")
+    with pytest.raises(
+        DataError, match=r"set/tokenizer\.json is damaged or of another data set: its SHA-256"
+    ):
+        Dataset(tmp_path / "set", "train", 8).tokenizer()
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_sound_split_is_read_to_its_end(folder, monkeypatch, recorded):
     if not recorded:

@@ -45,6 +45,36 @@ def test_a_signal_ends_the_run_with_a_checkpoint(run, monkeypatch, capsys, numbe
     assert losses(parts) == losses(whole)
 
 
+class KilledError(BaseException):
+    """Ends a run as SIGKILL would: nothing catches it."""
+
+
+def test_a_kill_between_a_late_evaluation_and_its_checkpoint_loses_no_best_one(run, monkeypatch, tmp_path):
+    """A signal stops the run at step 10 before its evaluation; the resumed one evaluates, and is killed."""
+    keys = ("--max_iters=10", "--checkpoint_interval=10")
+    whole, records = run("whole", *keys)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 9, signal.SIGTERM)
+        with pytest.raises(SystemExit):
+            run("parts", *keys)
+    folder = tmp_path / "parts"
+    assert not (folder / "ckpt" / "best.pt").exists()
+
+    def kill(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", kill)
+        with pytest.raises(KilledError):
+            run("parts", *keys, "--resume=True")
+    assert losses(read_log(folder)) == losses(records)
+    run("parts", *keys, "--resume=True")
+    assert losses(read_log(folder)) == losses(records)
+    best = checkpoint.load(folder / "ckpt" / "best.pt")
+    assert best["best_val_loss"] == checkpoint.load(whole / "ckpt" / "best.pt")["best_val_loss"]
+    assert checkpoint.load(checkpoint.find(folder))["best_val_loss"] == best["best_val_loss"]
+
+
 def test_signals_of_a_launcher_that_sends_them_twice(run, monkeypatch):
     interrupt(monkeypatch, 3, signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGTERM)
     with pytest.raises(SystemExit) as stop:
