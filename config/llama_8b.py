@@ -1,11 +1,11 @@
-# The architecture of Llama-3.1-8B: RMSNorm, SwiGLU, grouped-query attention, RoPE, an untied head, no biases.
+# The architecture of Llama-3.1-8B: RMSNorm, SwiGLU, grouped-query attention, RoPE, untied head, no biases.
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_8b.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_8b.py --dry_run=True    (what it takes, and on how many GPUs)
 # Steps, peak learning rate and tokens per step (2M steps, 2T tokens) are those of config/llama_3b.py, so
 # that the two sizes can be compared. Llama 3 was trained on 15T tokens. The tokenizer is GPT-2's, because
 # data/ cannot read Llama's tokenizer file. vocab_size is Llama's, so that the parameter count is the
-# published one. The context length is that of Llama 3's first phase of training; no parameter depends on it.
+# published one. The context length is that of Llama 3's first training phase. No parameter depends on it.
 # What to expect: 8,030,261,248 parameters. Published: the same number. Nobody has run it to the end here.
 out_dir = "out/llama_8b"
 dataset = "data/fineweb_edu/gpt2"

@@ -8,7 +8,7 @@ from typing import Literal
 from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
-from training.distributed import world_size
+from training.distributed import max_restarts, world_size
 from training.hardware import missing_gpu
 
 
@@ -61,12 +61,14 @@ class TrainConfig(ModelConfig):
     dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
     dry_run_gpu: str = "H100"  # dry run: name of the GPU
     dry_run_gpus: int = 1  # dry run: number of GPUs
+    dry_run_gpus_per_node: int = 8  # dry run: GPUs of a node, among which sharding=hybrid cuts tensors
     dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
 
     def check(self) -> list[str]:
         wrong = super().check()
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
         positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
+        positive += " dry_run_gpus_per_node"
         optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
         for key in (*positive.split(), *optional):
             if getattr(self, key) is not None and not getattr(self, key) > 0:
@@ -115,6 +117,11 @@ class TrainConfig(ModelConfig):
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
         if not self.dry_run:
             wrong += missing_gpu(self.device)
+            if max_restarts() and not self.resume:
+                wrong.append(
+                    f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on from "
+                    "the last checkpoint: add --resume=True"
+                )
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
         if ranks > 0 and self.gradient_accumulation_steps % ranks:
             steps = self.gradient_accumulation_steps
@@ -122,6 +129,7 @@ class TrainConfig(ModelConfig):
             wrong.append(
                 f"gradient_accumulation_steps={steps} is the micro-batches of all ranks together; "
                 f"{key}={ranks} does not divide it: take {' or '.join(map(str, near))}"
+                + (", or start as many ranks as divide it" if max_restarts() else "")
             )
         return wrong
 

@@ -16,7 +16,7 @@ from training.log import read_log
 FREE = {
     *("out_dir", "resume", "device", "compile", "activation_checkpointing", "dataset", "log_interval"),
     *("eval_interval", "checkpoint_interval", "keep_checkpoints", "distributed_timeout", "dry_run"),
-    *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
+    *("dry_run_gpu", "dry_run_gpus", "dry_run_gpus_per_node", "dry_run_mfu"),
     *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
 }
 # what later steps do otherwise, from the next one on; written into the log

@@ -2,15 +2,18 @@
 
     torchrun --nproc_per_node=2 tests/training/watched_train.py RUNS.json
 
-RUNS.json: a list of {"arguments": [...], "poison": step, "file_limit": bytes}, the last two optional.
-Rank r of a run with --out_dir=X appends to X.rank<r>.jsonl: digests of every batch, and of weights and
-ranges at each evaluation and checkpoint. poison: in that step the last rank's first ffn gives NaN.
-file_limit: no file may grow beyond this size from the first checkpoint on.
+RUNS.json: a list of {"arguments": [...], "poison": step, "kill": step, "file_limit": bytes}, all but the
+first optional. Rank r of a run with --out_dir=X appends to X.rank<r>.jsonl: digests of every batch, and of
+weights and ranges at each evaluation and checkpoint. poison: in that step the last rank's first ffn gives
+NaN. kill: in that step the last rank is killed, unless torchrun has started it again. file_limit: no file
+may grow beyond this size from the first checkpoint on.
 """
 
 import hashlib
 import json
+import os
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +24,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from train import main
-from training import trainer
+from training import distributed, trainer
 from training.distributed import ends_process
 
 
@@ -64,7 +67,10 @@ class Watched(trainer.Trainer):
             return tokens, targets
 
         self.loader.batch = batch
-        if step == self.options.get("poison") and self.ranks.rank == self.ranks.world - 1:
+        last = self.ranks.rank == self.ranks.world - 1
+        if step == self.options.get("kill") and last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == self.options.get("poison") and last:
             self.model.blocks[0].ffn.register_forward_hook(
                 lambda module, inputs, output: output * torch.nan
             )
@@ -89,6 +95,8 @@ if __name__ == "__main__":
     with ends_process():
         for run in json.loads(Path(sys.argv[1]).read_text()):
             Watched.options = run
+            if "kill" in run:
+                distributed.ANSWER_SECONDS = 2  # of waiting for the dead rank
             try:
                 main(run["arguments"])
             except SystemExit as stop:
