@@ -119,8 +119,8 @@ class TrainConfig(ModelConfig):
             wrong += missing_gpu(self.device)
             if max_restarts() and not self.resume:
                 wrong.append(
-                    f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on from "
-                    "the last checkpoint: add --resume=True"
+                    f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on "
+                    "from the last checkpoint: add --resume=True"
                 )
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
         if ranks > 0 and self.gradient_accumulation_steps % ranks:
