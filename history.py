@@ -18,6 +18,8 @@ GONE = {
 }
 # parameters that have another name now, by the end of the old one
 RENAMED = {"attention.F": "attention.columns"}
+# parameters that were numbers and are vectors of one now, by the beginning of their names
+WERE_NUMBERS = "position.learned."
 
 
 def config_of_today(saved: dict, known: set[str] | None = None) -> dict:
@@ -98,11 +100,11 @@ def _refused(what: str) -> ValueError:
 
 
 def weights_of_today(weights: dict) -> dict:
-    """Saved weights under the names of today, in the same order."""
+    """Saved weights under the names and in the shapes of today, in the same order."""
     renamed = {}
     for name, weight in weights.items():
         for old, new in RENAMED.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
-        renamed[name] = weight
+        renamed[name] = weight.reshape(1) if name.startswith(WERE_NUMBERS) else weight
     return renamed

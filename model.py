@@ -5,6 +5,8 @@ A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `at
 counts of any config.
 """
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -91,13 +93,15 @@ class GPT(nn.Module):
         if not config.tie_embeddings:
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
-    def init_weights(self):
-        """Draws all weights, and returns the model.
+    def init_weights(self, holding: Callable = contextlib.nullcontext):
+        """Draws all weights, module by module, and returns the model.
 
         GPT-2's rule: N(0, 0.02), for what writes to the residual stream N(0, 0.02 / sqrt(2 n_layer)), for
         biases 0. The deviation of the embedding is `embedding_std` of the positional encoding. A module of
         `layers.protocol.Drawn` draws what is its own. What nobody draws keeps its constructor's values.
-        Raises ValueError, naming the parameter, where one is still without a value.
+        holding(module): a context in which the module's parameters are there, for models of which no
+        process holds all (training/sharding.py). Raises ValueError, naming the parameter, where one is
+        still without a value.
         """
         mixers = [module for module in self.modules() if isinstance(module, Mixer)]
         residual = {id(output) for mixer in mixers for output in mixer.residual_outputs()}
@@ -108,19 +112,28 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding):
                 scale = (2 * self.config.n_layer) ** -0.5 if id(module) in residual else 1.0
                 std = self.position.embedding_std if module is self.embedding else 0.02
-                nn.init.normal_(module.weight, std=std * scale)
-                if isinstance(module, nn.Linear) and module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                with holding(module):
+                    nn.init.normal_(module.weight, std=std * scale)
+                    if isinstance(module, nn.Linear) and module.bias is not None:
+                        nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                module.reset_parameters()
+                with holding(module):
+                    module.reset_parameters()
         for module in self.modules():
             if isinstance(module, Drawn) and module.draws():
-                module.init_weights()
+                with holding(module):
+                    module.init_weights()
         if self.embedding.weight.is_meta:
             return self
-        for part in filter(lambda module: isinstance(module, Part), self.modules()):
-            keep_constructor_values(part)
-        if missing := [name for name, parameter in self.named_parameters() if parameter.isnan().any()]:
+        missing = []
+        for prefix, part in self.named_modules():
+            if isinstance(part, Part):
+                with holding(part):
+                    keep_constructor_values(part)
+                    named = part.named_parameters(prefix)
+                    missing += [name for name, parameter in named if parameter.isnan().any()]
+        if missing:
+            missing = list(dict.fromkeys(missing))  # a part may hold another one
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise ValueError(
                 f"nothing gives a value to {', '.join(missing[:3])}{more}: set it in the module's __init__ "

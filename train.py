@@ -23,6 +23,7 @@ from data import DataError
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import GPT
+from training import sharding
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
@@ -71,8 +72,10 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.on_first(lambda: claim.enter_context(open_run(config.out_dir, config.resume)), ERRORS)
         restored = None
         if config.resume:
-            shared = device.type == "cuda"  # one copy in memory for all ranks, who copy it to their GPUs
-            restored = ranks.agree(lambda: restore(folder, config, fingerprint(data), shared), ERRORS)
+            # one copy in memory for all ranks, who copy it to their GPUs or read a part of it
+            shared = device.type == "cuda" or (config.sharding != "none" and ranks.world > 1)
+            found = (folder, config, fingerprint(data), shared, ranks.world)
+            restored = ranks.agree(lambda: restore(*found), ERRORS)
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))
@@ -82,7 +85,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             source = ranks.agree(lambda: open_source(config, data), ERRORS)
 
         torch.manual_seed(config.seed)
-        model = ranks.agree(lambda: build_model(config, device), (TrainingError,))
+        model = ranks.agree(lambda: build_model(config, device, ranks), (TrainingError,))
         optimizer = build_optimizer(config, model)
         scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
         dyadic = Dyadic(model, config.dyadic_iters) if config.dyadic else None
@@ -102,6 +105,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
                 ranks.say(line)
 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
+        if config.sharding != "none":
+            ranks.say(sharding.told(config, ranks))
         report = Report(config, ranks, device, folder, progress, changes)
         parts = (model, optimizer, scaler, dyadic, progress, report)
         return Trainer(config, ranks, device, data, validation, *parts).train(stop)
@@ -118,15 +123,21 @@ def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
             ranks.fail(TrainingError(f"{difference}: all ranks must be started alike"))
 
 
-def build_model(config: TrainConfig, device: torch.device) -> GPT:
-    """Built on the meta device, so that weights are drawn once, and where they are to be.
+def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> GPT:
+    """Built on the meta device, so that weights are drawn once, and where they are to be. With sharding no
+    rank ever holds all of them; every rank draws all, in one order, and keeps its part.
 
     Raises TrainingError where a module cannot be built, or, naming it, leaves a parameter without a value.
     """
     try:
         with torch.device("meta"):
             model = GPT(model_config(config))
-        model = model.to_empty(device=device).init_weights()
+        if config.sharding != "none" and ranks.world > 1:
+            with ranks.waiting("the weights of the other ranks"):
+                sharding.shard(model, sharding.mesh(config, ranks, device))
+                model = model.to_empty(device=device).init_weights(sharding.held_whole)
+        else:
+            model = model.to_empty(device=device).init_weights()
     except ValueError as error:
         raise TrainingError(f"the model cannot start: {error}") from None
     model.activation_checkpointing = config.activation_checkpointing

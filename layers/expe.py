@@ -52,7 +52,7 @@ class ExPE(NoPosition):
         self.learned = None
         if config.expe_learned != "no":
             self.random = config.expe_learned == "random"
-            self.learned = nn.ParameterList(torch.empty(()) for _ in self.standard)
+            self.learned = nn.ParameterList(torch.empty(1) for _ in self.standard)
 
     @staticmethod
     def constants(config):

@@ -17,6 +17,7 @@ import torch
 
 from disk import why_not_written
 from history import weights_of_today
+from training import sharding
 from training.log import RunFolderError, read_log
 
 FORMAT = "cofrgenet checkpoint 2"
@@ -181,9 +182,12 @@ def check_origin(path: Path, content: dict):
 
 
 def load_weights(model, content: dict, path: Path):
-    """Put a checkpoint's weights into `model`; raises CheckpointError where the two do not match."""
+    """Put a checkpoint's weights into `model`; of a sharded one each rank reads its part of each tensor.
+
+    Raises CheckpointError where the two do not match.
+    """
     check_weights(model, content["model"], path)
-    model.load_state_dict(content["model"])
+    sharding.load(model, content["model"])
 
 
 def check_weights(model, stored: dict, path: Path):

@@ -17,12 +17,14 @@ import torch
 from torch import nn
 
 from model import GPT, Block, Cache
+from training.sharding import as_forward, is_sharded
 
 
 class CompiledTraining(nn.Module):
     """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar.
 
-    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew.
+    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew. A block
+    of a sharded model gathers its weights before the compiled code runs, and drops them after it.
     Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos) and
     loss(x, targets) of what the last block leaves.
     """
@@ -33,12 +35,22 @@ class CompiledTraining(nn.Module):
         compiled = compiler(model, backend)
         self.embed, self.block = compiled(model.embed), compiled(Block.forward)
         self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
+        self.whole, self.run_block = self.compute, self.block
+        if is_sharded(model):
+            for block in model.blocks:
+                as_forward(block, "compiled", partial(self.block, block))
+            as_forward(model, "compiled", self.compute)
+            self.whole = model.compiled
+            self.run_block = lambda block, *arguments: block.compiled(*arguments)
 
     def forward(self, tokens, targets):
+        return self.whole(tokens, targets)
+
+    def compute(self, tokens, targets):
         model = self.model
         model.check_length(tokens.shape[1])
         pos = torch.arange(tokens.shape[1], device=tokens.device)
-        x = model.run_blocks(self.embed(tokens, pos), pos, run=self.block)
+        x = model.run_blocks(self.embed(tokens, pos), pos, run=self.run_block)
         return self.loss(x, targets)
 
 

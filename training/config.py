@@ -10,6 +10,7 @@ from data import DataError, mixture
 from layers import ATTENTION, FFN
 from training.distributed import max_restarts, world_size
 from training.hardware import missing_gpu
+from training.sharding import mistakes
 
 
 @dataclass
@@ -25,6 +26,10 @@ class TrainConfig(ModelConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
+    sharding: Literal["none", "full", "hybrid"] = (
+        "none"  # share weights and optimizer state among the ranks
+    )
+    sharding_ranks: int | None = None  # hybrid: ranks that share one model; None: those of a machine
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it exits
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
@@ -61,14 +66,12 @@ class TrainConfig(ModelConfig):
     dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
     dry_run_gpu: str = "H100"  # dry run: name of the GPU
     dry_run_gpus: int = 1  # dry run: number of GPUs
-    dry_run_gpus_per_node: int = 8  # dry run: GPUs of a node, among which sharding=hybrid cuts tensors
     dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
 
     def check(self) -> list[str]:
         wrong = super().check()
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
         positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
-        positive += " dry_run_gpus_per_node"
         optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
         for key in (*positive.split(), *optional):
             if getattr(self, key) is not None and not getattr(self, key) > 0:
@@ -115,6 +118,7 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{key}={getattr(self, key)}, but {without}: {instead}")
         if self.dyadic_iters is not None and self.dyadic_iters > self.max_iters > 0:
             wrong.append(f"dyadic_iters={self.dyadic_iters} is beyond max_iters={self.max_iters}")
+        wrong += mistakes(self)
         if not self.dry_run:
             wrong += missing_gpu(self.device)
             if max_restarts() and not self.resume:

@@ -50,6 +50,10 @@ def max_restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
 
 
+def ranks_per_machine() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
     """Around a whole program: if torchrun started it, end the process without Python's shutdown.
@@ -95,6 +99,7 @@ class Ranks:
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.world = world_size()
         self.store = self.cpu_group = None
+        self.limit = None  # of a collective between tensors on the device
         self.answer_seconds = ANSWER_SECONDS
         self.where = "the start"  # for messages
 
@@ -117,6 +122,8 @@ class Ranks:
             yield self
             return
         limit = datetime.timedelta(seconds=seconds)
+        # nccl kills a process whose collective is late without a message, so let gloo notice first
+        self.limit = 2 * limit if device.type == "cuda" else limit
         self.answer_seconds = min(seconds + 3, ANSWER_SECONDS)
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
@@ -127,11 +134,10 @@ class Ranks:
             options = {"store": self.store, "rank": rank, "world_size": world}
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-                # nccl kills a process whose collective is late without a message, so let gloo notice first
-                dist.init_process_group("nccl", device_id=device, timeout=2 * limit, **options)
+                dist.init_process_group("nccl", device_id=device, timeout=self.limit, **options)
                 self.cpu_group = dist.new_group(backend="gloo", timeout=limit)
             else:
-                dist.init_process_group("gloo", timeout=limit, **options)
+                dist.init_process_group("gloo", timeout=self.limit, **options)
                 self.cpu_group = dist.group.WORLD
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
@@ -249,6 +255,8 @@ class Ranks:
         """Raise LostRankError for errors of a collective."""
         try:
             yield
+        except LostRankError:
+            raise
         except RuntimeError as error:
             if self.world == 1 or not OF_A_COLLECTIVE.search(str(error)):
                 raise

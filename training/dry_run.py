@@ -13,6 +13,8 @@ from training.hardware import PEAK_TFLOPS, peak_flops
 from training.memory import CARDS, GIB, USABLE, activations, fewest, held
 from training.schedule import Dyadic
 
+GPUS_OF_A_MACHINE = 8
+
 
 def show(config):
     """Print the plan of a run; its data set need not be prepared. config: a TrainConfig.
@@ -65,12 +67,12 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     kept = {checkpointing: activations(*keys, checkpointing) for checkpointing in (False, True)}
     with torch.device("meta"):
         built = GPT(model)
-    gpus, node = config.dry_run_gpus, config.dry_run_gpus_per_node
+    gpus, group = config.dry_run_gpus, config.sharding_ranks or GPUS_OF_A_MACHINE
     ways = {"none": 1}
     if gpus > 1:
         ways["full"] = gpus
-    if gpus > node and gpus % node == 0:
-        ways["hybrid"] = node
+    if gpus > group and gpus % group == 0:
+        ways["hybrid"] = group
     label = "memory"
     for way, shards in ways.items():
         memory = held(built, config.optimizer, shards)
@@ -83,10 +85,10 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
         f"{'':17}(micro-batch of {config.batch_size} x {config.block_size} tokens in {config.dtype}, "
         "eager; torch.compile needs less for activations)"
     )
-    if gpus > node:
-        cut = f"cuts tensors among the {node} GPUs of a node (dry_run_gpus_per_node)"
-        whole = f", and {gpus} GPUs are not whole nodes" if gpus % node else ""
-        yield f"{'':17}(sharding=hybrid {cut}{whole})"
+    if gpus > group:
+        origin = "sharding_ranks" if config.sharding_ranks else "a machine's; sharding_ranks changes it"
+        whole = f", which do not divide {gpus}" if gpus % group else ""
+        yield f"{'':17}(sharding=hybrid: groups of {group} GPUs, {origin}{whole})"
     steps = config.gradient_accumulation_steps
     numbers = [number for number in range(1, steps + 1) if steps % number == 0]
     label = "fewest GPUs"

@@ -11,6 +11,7 @@ import torch
 from layers.ladder import Fraction
 from training.distributed import Ranks
 from training.hardware import autocast
+from training.sharding import is_sharded, whole
 
 
 @torch.no_grad()
@@ -63,13 +64,20 @@ def unclipped(fractions: Iterable[Fraction]):
 
 
 def _loss(model, windows, batch_size, dtype, ranks) -> float:
-    """Mean loss. Any number of ranks has the same batches, so that only the order of the sum differs."""
+    """Mean loss. Any number of ranks has the same batches, so that only the order of the sum differs.
+
+    Every rank makes the same number of forward passes, because in those of a sharded model ranks wait for
+    each other. A rank without a batch of its own repeats the last one, and does not count it.
+    """
     device = next(model.parameters()).device
     nats = torch.zeros((), dtype=torch.float64)
-    for rows in torch.from_numpy(windows).split(batch_size)[ranks.rank :: ranks.world]:
-        rows = rows.to(device)
-        with autocast(device, dtype):
-            nats += model(rows[:, :-1], rows[:, 1:]).double().cpu() * rows[:, 1:].numel()
+    batches = torch.from_numpy(windows).split(batch_size)
+    for number in range(ranks.rank, ranks.rank + len(batches), ranks.world):
+        rows = batches[min(number, len(batches) - 1)].to(device)
+        with autocast(device, dtype, keep=not is_sharded(model)):
+            mean = model(rows[:, :-1], rows[:, 1:]).double().cpu()
+        if number < len(batches):
+            nats += mean * rows[:, 1:].numel()
     return ranks.sum(nats).item() / windows[:, 1:].size
 
 
@@ -82,7 +90,7 @@ def reduce_ranges(model, ranks: Ranks):
 
 @torch.no_grad()
 def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
-    """How near the ladders of each layer come to their poles on `tokens` [B, T].
+    """How near the ladders of each layer come to their poles on `tokens` [B, T]. Makes a forward pass.
 
     {layer: {clamped: share of |K_d| < cf_eps, whether or not the pole clamps there, min_denominator: least
     |K_d|, z_99: 99th percentile of |z|}}. Empty for a model without ladders.
@@ -106,7 +114,7 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
     hooks = [module.register_forward_hook(read(name)) for name, module in fractions.items()]
     if hooks:
         model.eval()
-        with autocast(tokens.device, dtype), unclipped(fractions.values()):
+        with autocast(tokens.device, dtype, keep=not is_sharded(model)), unclipped(fractions.values()):
             model(tokens)
     for hook in hooks:
         hook.remove()
@@ -123,5 +131,5 @@ def ladder_gradients(model) -> dict[str, torch.Tensor]:
         if not hasattr(module, "depth_parameters"):
             continue
         gradients = [p.grad for depth in module.depth_parameters() for p in depth if p.grad is not None]
-        norms[name] = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        norms[name] = whole(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
     return norms

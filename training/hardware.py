@@ -90,9 +90,13 @@ def choose_dtype(name: str, device: torch.device) -> str:
     return "bfloat16" if native else "float32"
 
 
-def autocast(device: torch.device, dtype: str):
-    """Matrix products run in `dtype`; the weights stay float32."""
-    return torch.autocast(device.type, getattr(torch, dtype), enabled=dtype != "float32")
+def autocast(device: torch.device, dtype: str, keep: bool = True):
+    """Matrix products run in `dtype`; the weights stay float32.
+
+    keep: keep the rounded weights to the end of the context, for weights that are read more than once.
+    """
+    enabled = dtype != "float32"
+    return torch.autocast(device.type, getattr(torch, dtype), enabled=enabled, cache_enabled=keep)
 
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # in glibc's malloc.h

@@ -1,10 +1,12 @@
 """Find out when and where a loss or gradient stopped being finite."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from training.hardware import autocast
+from training.sharding import in_parts, is_sharded
 
 
 class Watch:
@@ -78,7 +80,8 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
 
     model: the plain module, not compiled, not wrapped; its gradients are overwritten. Returns, for each
     micro-batch whose loss or gradients are not finite, its number and a sentence: the first module whose
-    output is not finite or, if all outputs are finite, the parameters whose gradients are not.
+    output is not finite or, if all outputs are finite, the parameters whose gradients are not. All ranks of
+    a sharded model must call this with as many micro-batches; each hears of its own.
     """
     sentences = []
     model.train()
@@ -92,12 +95,15 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
             for name, module in model.named_modules()
             if name
         ]
-        with autocast(tokens.device, dtype):
+        overflowed: set[str] = set()
+        for prefix, module in (("", model), *((f"blocks.{n}", b) for n, b in enumerate(model.blocks))):
+            hooks.append(module.register_forward_pre_hook(_watch_gradients(prefix, overflowed, hooks)))
+        with autocast(tokens.device, dtype, keep=not is_sharded(model)):
             loss = model(tokens, targets)
+        loss.backward()
         for hook in hooks:
             hook.remove()
-        loss.backward()
-        bad = [n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+        bad = [name for name, _ in model.named_parameters() if name in overflowed]
         if not (bad or first or not loss.isfinite()):
             continue
         if first:
@@ -117,3 +123,23 @@ def _watch(name: str, first: list[str]):
             first.append(name)
 
     return hook
+
+
+def _watch_gradients(prefix: str, bad: set[str], hooks: list):
+    """A hook before a module's forward pass: it puts the names of those of the module's parameters whose
+    gradients are not finite into `bad`, and the hooks that it needs into `hooks`.
+
+    Gradients of a sharded model are looked at before they are averaged over the ranks. Its parameters are
+    whole only within the module that gathers them.
+    """
+
+    def before(module, inputs):
+        for name, parameter in module.named_parameters(prefix):
+            if not in_parts(parameter):
+                hooks.append(parameter.register_hook(partial(note, name)))
+
+    def note(name, gradient):
+        if not gradient.isfinite().all():
+            bad.add(name)
+
+    return before

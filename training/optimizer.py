@@ -7,6 +7,7 @@ from torch import nn
 
 from layers.ladder import Ladders
 from layers.protocol import Mixer
+from training.sharding import part_of, whole
 
 MOMENTUM = 0.95
 # of x -> a x + b x^3 + c x^5, which five times over brings singular values from (0, 1] to around 1
@@ -131,7 +132,9 @@ class Optimizer(torch.optim.AdamW):
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].lerp(gradient, 1 - MOMENTUM)
-        update = orthogonalised(gradient.lerp(momentum, MOMENTUM), self.muon_dtype)
+        # gathered once: products of matrices in parts would communicate one by one
+        direction = whole(gradient.lerp(momentum, MOMENTUM))
+        update = part_of(orthogonalised(direction, self.muon_dtype), parameter)
         rate = group["lr"] * 0.2 * math.sqrt(max(parameter.shape))
         weight = parameter * (1 - group["lr"] * group["weight_decay"])
         weight.add_(update, alpha=-rate)

@@ -8,7 +8,7 @@ from pathlib import Path
 from data.loader import Dataset
 from data.mixture import Mixture
 from plural import counted
-from training import checkpoint
+from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
 from training.log import read_log
 
@@ -16,7 +16,7 @@ from training.log import read_log
 FREE = {
     *("out_dir", "resume", "device", "compile", "activation_checkpointing", "dataset", "log_interval"),
     *("eval_interval", "checkpoint_interval", "keep_checkpoints", "distributed_timeout", "dry_run"),
-    *("dry_run_gpu", "dry_run_gpus", "dry_run_gpus_per_node", "dry_run_mfu"),
+    *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
     *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
 }
 # what later steps do otherwise, from the next one on; written into the log
@@ -38,6 +38,8 @@ CHANGEABLE = {
     "grad_clip": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
+    "sharding": "the same model and losses, up to rounding",
+    "sharding_ranks": "the same model and losses, up to rounding",
     "expe_inference_scale": "evaluations from here on",
 }
 REASONS = {
@@ -87,12 +89,14 @@ def _difference(before: dict, now: dict, config_before: dict, config) -> str:
     return f"{config.dataset} holds other data than the run was trained on"
 
 
-def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, dict[str, str]] | None:
+def restore(
+    folder: Path, config, data: dict, mmap: bool, world: int = 1
+) -> tuple[Path, dict, dict[str, str]] | None:
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
-    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. changes: {key: what changed and what
-    that means}. Raises CheckpointError that names every key, and why, where the run cannot go on like this,
-    and RunFolderError where its log is damaged. Writes nothing.
+    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. world: the number of ranks. changes:
+    {key: what changed and what that means}. Raises CheckpointError that names every key, and why, where the
+    run cannot go on like this, and RunFolderError where its log is damaged. Writes nothing.
     """
     # best.pt alone: the first checkpoint was cut off between its two names
     found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
@@ -123,6 +127,9 @@ def restore(folder: Path, config, data: dict, mmap: bool) -> tuple[Path, dict, d
             changes[key] = f"{told}: {CHANGEABLE[key]}"
         else:
             wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
+    before = content.get("ranks", world)  # a checkpoint may be older than this entry
+    if before != world:
+        changes["ranks"] = f"ranks were {before}, now {world}: the same samples and losses, up to rounding"
     if "max_iters" in changes and config.max_iters < content["step"]:
         wrong.append(
             f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"
@@ -145,7 +152,7 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     checkpoint.load_weights(model, content, path)
     own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
-        optimizer.load_state_dict(content["optimizer"])
+        sharding.load_optimizer(optimizer, content["optimizer"])
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state in {path} is of another model: {error}") from None
     # these are the configuration's, which may have changed

@@ -9,7 +9,7 @@ import dataclasses
 from architecture import REGISTRIES, ModelConfig
 from configurator import ConfigError
 from model import GPT
-from training import checkpoint
+from training import checkpoint, sharding
 from training.pretrained import Source, read_checked
 
 TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
@@ -89,7 +89,7 @@ def initialise(model: GPT, source: Source) -> list[str]:
     }
     own = model.state_dict()
     checkpoint.check_weights(model, {**own, **kept}, source.path)
-    model.load_state_dict({**own, **kept})
+    sharding.load(model, kept)
     lines = [f"starting from {source.path}: {_count(kept.values()):,} weights kept"]
     for part in REGISTRIES:
         before, name = getattr(old, part), getattr(new, part)

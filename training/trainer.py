@@ -13,7 +13,7 @@ from tqdm import tqdm
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from model import GPT
-from training import checkpoint, compilation
+from training import checkpoint, compilation, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
@@ -60,7 +60,8 @@ class Trainer:
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
         training_model = compilation.for_training(model, config.compile, device, ranks.say)
         self.compiles = training_model is not model
-        self.training_model = ranks.wrap(training_model)
+        self.sharded = sharding.is_sharded(model)
+        self.training_model = training_model if self.sharded else ranks.wrap(training_model)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -131,12 +132,13 @@ class Trainer:
             self.dyadic.drop_gradients(step)
         self.scaler.unscale_(self.optimizer)
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
-        ladders = ladder_gradients(self.model) if followed else {}
-        # what it returns is the norm of all gradients before
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
-        scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
-        self.watch.note(step, loss, norm, scale)
-        self.scaler.step(self.optimizer, skip=self.watch.unsound)
+        with ranks.waiting("the gradients of the other ranks"):
+            ladders = ladder_gradients(self.model) if followed else {}
+            # what it returns is the norm of all gradients before
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
+            scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
+            self.watch.note(step, loss, sharding.whole(norm), scale)
+            self.scaler.step(self.optimizer, skip=self.watch.unsound)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
@@ -159,17 +161,27 @@ class Trainer:
         """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them."""
         ranks = self.ranks
         loss = torch.zeros((), device=self.device)
+        what = f"{'weights or ' if self.sharded else ''}gradients of the other ranks"
         for number in range(self.micro_batches):
-            last = number == self.micro_batches - 1
             tokens, targets = next(self.loader)
-            local = not last and ranks.world > 1
-            with self.training_model.no_sync() if local else contextlib.nullcontext():
-                with autocast(self.device, self.config.dtype):
+            with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
+                with autocast(self.device, self.config.dtype, keep=not self.sharded):
                     part = self.training_model(tokens, targets) / self.micro_batches
-                with ranks.waiting("the gradients of the other ranks"):
-                    self.scaler.scale(part).backward()
+                self.scaler.scale(part).backward()
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
+
+    def synchronised(self, last: bool) -> contextlib.AbstractContextManager:
+        """A context for one micro-batch: gradients travel to the other ranks after the last one.
+
+        Among ranks that share a model they travel after each: a rank that kept them would hold those of the
+        whole model. Between groups of such ranks (sharding=hybrid) they travel after the last.
+        """
+        if self.sharded:
+            self.model.set_requires_all_reduce(last)
+        elif not last and self.ranks.world > 1:
+            return self.training_model.no_sync()
+        return contextlib.nullcontext()
 
     def set_learning_rates(self, step: int) -> float:
         config = self.config
@@ -215,15 +227,16 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
-        result = evaluate(
-            self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
-        )
-        ladders = {}
-        if self.ranks.first:
-            tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+        tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+        with self.ranks.waiting("the weights of the other ranks"):
+            result = evaluate(
+                self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
+            )
             ladders = ladder_statistics(self.model, tokens, config.dtype)
-            for layer, statistics in ladders.items():
-                statistics["grad_norm"] = gradients[layer].item() if gradients else None
+        if self.sharded:
+            self.model.reshard()  # the embedding is kept after a forward pass, for a backward pass
+        for layer, statistics in ladders.items():
+            statistics["grad_norm"] = gradients[layer].item() if gradients else None
         self.report.evaluation(result, list(parts), ladders)
         improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss
         if improved:
@@ -233,12 +246,18 @@ class Trainer:
     def save(self, improved: bool):
         """Write a checkpoint. If that fails, all ranks end, and earlier checkpoints stay as they are."""
         reduce_ranges(self.model, self.ranks)
+        with self.ranks.waiting("the weights of the other ranks"):
+            model, optimizer = (
+                sharding.gathered(part.state_dict(), self.ranks.first)
+                for part in (self.model, self.optimizer)
+            )
 
         def write():
             content = {
                 "config": dataclasses.asdict(self.config),
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                "ranks": self.ranks.world,
+                "model": model,
+                "optimizer": optimizer,
                 "scaler": self.scaler.state_dict(),
                 "tokenizer": self.tokenizer,
                 "data": fingerprint(self.data),

@@ -2,14 +2,20 @@
 
     torchrun --nproc_per_node=2 tests/training/watched_train.py RUNS.json
 
-RUNS.json: a list of {"arguments": [...], "poison": step, "kill": step, "file_limit": bytes}, all but the
-first optional. Rank r of a run with --out_dir=X appends to X.rank<r>.jsonl: digests of every batch, and of
-weights and ranges at each evaluation and checkpoint. poison: in that step the last rank's first ffn gives
-NaN. kill: in that step the last rank is killed, unless torchrun has started it again. file_limit: no file
-may grow beyond this size from the first checkpoint on.
+RUNS.json: a list of {"arguments": [...]} with options. Rank r of a run with --out_dir=X appends to
+X.rank<r>.jsonl: digests of every batch, and of weights and ranges at each evaluation and checkpoint.
+Options:
+
+    poison: in that step the last rank's first ffn gives NaN
+    file_limit: no file may grow beyond this size from the first checkpoint on
+    stop: a signal ends the run after so many steps, with a checkpoint
+    die: in that step the last rank is killed, unless torchrun has started it again
+    answer_seconds: how long ranks wait for the answer of one that is missing
+    count: write down the most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
 
 import hashlib
+import itertools
 import json
 import os
 import resource
@@ -23,9 +29,11 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from train import main
-from training import distributed, trainer
-from training.distributed import ends_process
+import train
+from tests.training.held_bytes import HeldBytes
+from training import distributed, sharding, trainer
+from training.distributed import Ranks, ends_process
+from training.resume import load_state
 
 
 def digest(tensors) -> str:
@@ -37,6 +45,7 @@ def digest(tensors) -> str:
 
 class Watched(trainer.Trainer):
     options: ClassVar[dict] = {}
+    loading: ClassVar[int | None] = None  # bytes
 
     def note(self, **values):
         path = f"{self.folder}.rank{self.ranks.rank}.jsonl"
@@ -45,15 +54,29 @@ class Watched(trainer.Trainer):
 
     def held(self) -> dict:
         ranges = [buffer for name, buffer in self.model.named_buffers() if ".z_m" in name]
-        return {"weights": digest(self.model.parameters()), "ranges": digest(ranges)}
+        weights = (sharding.whole(parameter.detach()) for parameter in self.model.parameters())
+        return {"weights": digest(weights), "ranges": digest(ranges)}
 
     def evaluate(self, gradients):
         improved = super().evaluate(gradients)
         self.note(at="evaluation", **self.held())
         return improved
 
+    def step(self, stop):
+        if self.progress.step + 1 == self.options.get("stop") and self.ranks.first:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(stop)
+
     def save(self, improved):
-        super().save(improved)
+        if self.options.get("count"):
+            with HeldBytes() as counted:
+                states = (state.values() for state in self.optimizer.state.values())
+                for tensor in itertools.chain(self.model.parameters(), *states):
+                    tensor.detach()  # an operation, so that it counts
+                super().save(improved)
+            self.note(at="saving", saving=counted.peak, loading=self.loading)
+        else:
+            super().save(improved)
         self.note(at="checkpoint", **self.held())
         if limit := self.options.get("file_limit"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -67,15 +90,15 @@ class Watched(trainer.Trainer):
             return tokens, targets
 
         self.loader.batch = batch
-        last = self.ranks.rank == self.ranks.world - 1
-        if step == self.options.get("kill") and last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if step == self.options.get("die") and self.ranks.rank == self.ranks.world - 1 and not restarted:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == self.options.get("poison") and last:
+        if step == self.options.get("poison") and self.ranks.rank == self.ranks.world - 1:
             self.model.blocks[0].ffn.register_forward_hook(
                 lambda module, inputs, output: output * torch.nan
             )
         local = []
-        if wrapped := self.ranks.world > 1:
+        if wrapped := self.ranks.world > 1 and not self.sharded:
             no_sync = self.training_model.no_sync
             self.training_model.no_sync = lambda: (local.append(1), no_sync())[1]
         seed = torch.initial_seed()
@@ -87,19 +110,31 @@ class Watched(trainer.Trainer):
         return loss
 
 
-if __name__ == "__main__":
-    import train
+def counted_load_state(path, content, *parts):
+    with HeldBytes(apart=content) as counted:
+        progress = load_state(path, content, *parts)
+    Watched.loading = counted.peak
+    return progress
 
+
+def play(runs: list[dict]):
+    """Train all of them, one after the other, in this process."""
     torch.set_num_threads(1)
-    train.Trainer = Watched
+    train.Trainer, train.load_state = Watched, counted_load_state
+    for run in runs:
+        Watched.options, Watched.loading = run, None
+        distributed.ANSWER_SECONDS = run.get("answer_seconds", distributed.ANSWER_SECONDS)
+        try:
+            train.main(run["arguments"])
+        except SystemExit as stop:
+            print(f"exit: {stop.code}", file=sys.stderr, flush=True)
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    train.Trainer, train.load_state = trainer.Trainer, load_state
+
+
+if __name__ == "__main__":
+    # no rank's exit ends the others here
+    Ranks.let_another_speak = lambda self, first=False: None
     with ends_process():
-        for run in json.loads(Path(sys.argv[1]).read_text()):
-            Watched.options = run
-            if "kill" in run:
-                distributed.ANSWER_SECONDS = 2  # of waiting for the dead rank
-            try:
-                main(run["arguments"])
-            except SystemExit as stop:
-                print(f"exit: {stop.code}", file=sys.stderr, flush=True)
-                if dist.is_initialized():
-                    dist.destroy_process_group()
+        play(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,47 @@
+"""The bytes of tensors that a process holds, counted after every operation."""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class HeldBytes(TorchDispatchMode):
+    """`peak`: the most bytes that the storages had which operations in this context have read or written.
+
+    A storage counts once and for as long as it lives. apart: tensors whose storages do not count, such as
+    pages of a mapped file.
+    """
+
+    def __init__(self, apart=()):
+        super().__init__()
+        self.peak, self.storages = 0, {}
+        self.apart = [tensor.untyped_storage() for tensor in tree_leaves(apart) if is_tensor(tensor)]
+        self.outside = {storage._cdata for storage in self.apart}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves((args, kwargs, result)):
+            if is_tensor(tensor):
+                self.note(tensor)
+        self.peak = max(self.peak, self.held())
+        return result
+
+    def note(self, tensor):
+        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        if storage.device.type != "meta" and storage._cdata not in self.outside:
+            self.storages.setdefault(storage._cdata, StorageWeakRef(storage))
+
+    def held(self) -> int:
+        self.storages = {key: found for key, found in self.storages.items() if not found.expired()}
+        return sum(map(size, self.storages.values()))
+
+
+def is_tensor(value) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def size(found: StorageWeakRef) -> int:
+    """As long as it is now: sharding frees storages by making them empty."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(found.cdata)
+    return 0 if storage is None else storage.nbytes()

@@ -1,0 +1,102 @@
+"""Every model of the registries, sharded and whole, in the processes of one torchrun.
+
+    torchrun --nproc_per_node=2 tests/training/sharded_models.py
+
+Fails where a sharded model is drawn or trains otherwise, or where a rank holds more than its part and
+one group while the model is built.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from layers import ATTENTION, FFN
+from tests.training.held_bytes import HeldBytes
+from train import build_model, build_optimizer
+from training import sharding
+from training.config import TrainConfig
+from training.distributed import Ranks, ends_process
+
+SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100, "dtype": "float32"}
+SIZES |= {"cf_ladders": 3, "cf_depth": 3, "bigbird_block": 2, "bigbird_random": 1, "learning_rate": 1e-2}
+SIZES |= {"device": "cpu", "gradient_accumulation_steps": 2}
+MODELS = [
+    *({"attention": name, "ffn": "swiglu"} for name in ATTENTION),
+    *({"attention": "cattn_m", "ffn": name, "optimizer": "muon"} for name in FFN),
+    {"attention": "cattn_u", "ffn": "cffn_added", "cf_control": "constant"},
+    {"position": "expe", "expe_learned": "random", "n_kv_head": 1, "bias": True},
+    {"position": "exqpe", "expe_learned": "standard", "activation_checkpointing": True},
+    {"position": "rope", "norm": "rmsnorm", "tie_embeddings": False, "optimizer": "muon"},
+    {"position": "sinusoidal", "ffn": "cffn_gated", "cf_eval_clip": True, "activation_checkpointing": True},
+    {"attention": "cattn_relative", "cattn_content": True, "token_shift": True, "position": "none"},
+]
+
+
+def held(model, config, ranks) -> tuple[int, int]:
+    """(bytes of this rank's part of the parameters, rows padded; bytes of the largest group), float32"""
+    sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    rows = {name: -(-shape[0] // ranks.world) for name, shape in sizes.items()}
+    part = sum(4 * rows[name] * shape[1:].numel() for name, shape in sizes.items())
+    groups = {}
+    for name, shape in sizes.items():
+        group = name.split(".")[1] if name.startswith("blocks.") else "root"
+        groups[group] = groups.get(group, 0) + 4 * shape.numel()
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    return part + buffers, max(groups.values())
+
+
+def one_step(model, optimizer, batches) -> torch.Tensor:
+    """The mean loss; leaves gradients and updates the weights."""
+    loss = sum(model(*batch) for batch in batches) / len(batches)
+    loss.backward()
+    norm = sharding.whole(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+    optimizer.step(skip=torch.zeros(()))
+    return torch.stack([loss.detach(), norm])
+
+
+def built(config, ranks):
+    torch.manual_seed(1)
+    model = build_model(config, torch.device("cpu"), ranks)
+    return model, build_optimizer(config, model)
+
+
+def check(keys, ranks):
+    alone = Ranks()
+    alone.world = 1
+    plain, plain_optimizer = built(TrainConfig(**SIZES, **keys), alone)
+    config = TrainConfig(**SIZES, **keys, sharding="full")
+    with HeldBytes() as counted:
+        model, optimizer = built(config, ranks)
+    part, group = held(plain, config, ranks)
+    assert counted.peak <= part + group, (counted.peak, part, group)
+    assert counted.held() == part, (counted.held(), part)
+    for (name, parameter), drawn in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(sharding.whole(parameter.detach()), drawn), name
+    for (name, buffer), drawn in zip(model.named_buffers(), plain.buffers(), strict=True):
+        assert torch.equal(buffer, drawn), name
+    batches = torch.randint(100, (2, 2, 3, 17), generator=torch.Generator().manual_seed(2))
+    for _ in range(3):
+        expected = one_step(plain, plain_optimizer, batches)
+        found = one_step(model, optimizer, batches[ranks.rank : ranks.rank + 1])
+        found[0] = ranks.sum(found[0].clone()) / ranks.world
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=0)
+        for optimizer_ in (optimizer, plain_optimizer):
+            optimizer_.zero_grad()
+    for (name, parameter), stepped in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(
+            sharding.whole(parameter.detach()), stepped.detach(), rtol=1e-3, atol=1e-4, msg=name
+        )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ranks = Ranks()
+    with ends_process(), ranks.joined(torch.device("cpu"), 60):
+        for keys in MODELS:
+            try:
+                check(keys, ranks)
+            except Exception as error:
+                raise AssertionError(f"rank {ranks.rank}, {keys}: {error}") from error

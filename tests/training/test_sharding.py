@@ -1,0 +1,283 @@
+"""Sharded runs: losses of one process; resumed to the bit, and by other ranks; no rank holds the whole."""
+
+import json
+import os
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from architecture import ModelConfig
+from model import GPT
+from tests.counting_compiler import Counter
+from tests.training.test_distributed import PLAIN, command, environment, records
+from tests.training.watched_train import play
+from training import checkpoint, sharding
+from training.compilation import CompiledTraining
+from training.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {
+    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "max_iters": 12,
+    "warmup_iters": 1, "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "eval_interval": 5,
+    "eval_tokens": 672, "checkpoint_interval": 100, "device": "cpu", "dtype": "float32", "compile": False,
+}  # fmt: skip
+FULL, STOP = "--sharding=full", {"stop": 6}
+HYBRID = ["--sharding=hybrid", "--sharding_ranks=2"]
+COMPILED = ["--n_layer=1", "--max_iters=3", "--activation_checkpointing=True", "--attention=softmax"]
+COMPILED += ["--position=expe", "--expe_learned=standard"]
+TUNED = ["--max_iters=3", "--ffn=mlp", "--cf_eval_clip=False"]
+
+
+def trained(ranks, folder, dataset, runs):
+    """runs: [(name, arguments, options)] in the processes of one torchrun -> (exit status, stderr)."""
+    keys = [*(f"--{key}={value}" for key, value in KEYS.items()), f"--dataset={dataset}", *PLAIN]
+    runs = [{"arguments": [*keys, *a, f"--out_dir={folder / name}"], **o} for name, a, o in runs]
+    if ranks == 1:
+        play(runs)
+        return 0, ""
+    path = folder / f"runs{ranks}.json"
+    path.write_text(json.dumps(runs))
+    done = subprocess.run(
+        command(ranks, ROOT / "tests" / "training" / "watched_train.py", path),
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    muon, resume = "--optimizer=muon", "--resume=True"
+    tuned = [*TUNED, f"--init_from={folder / 'one'}"]
+    trained(1, folder, dataset, [
+        ("one", [], {}),
+        ("muon_one", [muon], {}),
+        ("compiled_one", COMPILED, {}),
+        ("tuned_one", tuned, {}),
+        ("one_to_four", [FULL], STOP),
+    ])  # fmt: skip
+    status, printed = trained(2, folder, dataset, [
+        ("two", [FULL], {}),
+        ("muon_two", [FULL, muon], {}),
+        ("compiled_two", [FULL, *COMPILED, "--compile=True"], {}),
+        ("tuned_two", [FULL, *tuned], {}),
+        ("halted", [FULL], STOP),
+        ("halted", [FULL, resume], {"count": True}),
+        ("two_to_one", [FULL], STOP),
+        ("full_to_none", [FULL], STOP),
+        ("full_to_none", ["--sharding=none", resume], {}),
+        ("poisoned", [FULL], {"poison": 6}),
+        ("killed", [FULL, "--checkpoint_interval=5"], {"die": 6}),
+    ])  # fmt: skip
+    assert "SIGKILL" in printed, printed
+    trained(1, folder, dataset, [("two_to_one", [resume], {})])
+    status, more = trained(4, folder, dataset, [
+        ("four", [FULL], {}),
+        ("hybrid", HYBRID, {}),
+        ("one_to_four", [FULL, resume], {}),
+    ])  # fmt: skip
+    assert status == 0, more
+    return folder, printed
+
+
+def log(runs, name):
+    return records(runs[0] / name / "log.jsonl")
+
+
+def saved(runs, name):
+    return checkpoint.load(checkpoint.find(runs[0] / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("two", "one"),
+        ("four", "one"),
+        ("hybrid", "one"),
+        ("muon_two", "muon_one"),
+        ("compiled_two", "compiled_one"),
+        ("tuned_two", "tuned_one"),
+    ],
+)
+def test_losses_are_those_of_one_process(runs, name, whole):
+    """Also of evaluations, of which the last batch is smaller and has no partner on the other ranks."""
+    ours, theirs = log(runs, name), log(runs, whole)
+    assert len(ours) == len(theirs) > 3
+    compared = set()
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a["step"], a["tokens"]) == (b["step"], b["tokens"])
+        for key in {"loss", "grad_norm", "val_loss", "val_loss_unclipped"} & b.keys():
+            assert a[key] == pytest.approx(b[key], rel=2e-5), (a["step"], key)
+            compared.add(key)
+        for layer, statistics in b.get("ladders", {}).items():
+            assert a["ladders"][layer] == pytest.approx(statistics, rel=1e-2, abs=1e-3), (a["step"], layer)
+    assert {"loss", "grad_norm", "val_loss"} <= compared
+    assert ours[0]["val_loss"] == pytest.approx(theirs[0]["val_loss"], rel=1e-14)  # drawn to the bit
+
+
+@pytest.mark.parametrize(("name", "whole"), [("two", "one"), ("hybrid", "one"), ("muon_two", "muon_one")])
+def test_a_checkpoint_is_a_file_of_whole_tensors(runs, name, whole):
+    """Depths that have slept to the end have no optimizer state in it."""
+    ours, theirs = saved(runs, name), saved(runs, whole)
+    assert ours["model"].keys() == theirs["model"].keys()
+    assert ours["optimizer"]["state"].keys() == theirs["optimizer"]["state"].keys()
+    for key, tensor in theirs["model"].items():
+        assert type(ours["model"][key]) is torch.Tensor
+        torch.testing.assert_close(ours["model"][key], tensor, rtol=1e-3, atol=2e-4)
+    for number, state in theirs["optimizer"]["state"].items():
+        shapes = {key: value.shape for key, value in state.items()}
+        assert {key: value.shape for key, value in ours["optimizer"]["state"][number].items()} == shapes
+    path = checkpoint.find(runs[0] / name)
+    assert path.stat().st_size <= checkpoint.find(runs[0] / whole).stat().st_size + 2000
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(runs):
+    def values(name):
+        keys = ("step", "loss", "grad_norm", "val_loss", "val_loss_unclipped")
+        return [[r.get(key) for key in keys] for r in log(runs, name)]
+
+    assert values("halted") == values("two")
+    ours, theirs = saved(runs, "halted"), saved(runs, "two")
+    for key, tensor in theirs["model"].items():
+        assert torch.equal(ours["model"][key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "said"),
+    [
+        ("two_to_one", "two", {"ranks": "ranks were 2, now 1"}),
+        ("one_to_four", "one", {"ranks": "ranks were 1, now 4"}),
+        ("full_to_none", "two", {"sharding": "sharding was 'full', now 'none'"}),
+    ],
+)
+def test_other_ranks_and_another_sharding_go_on(runs, name, whole, said):
+    lines = log(runs, name)
+    (change,) = [line["resumed"] for line in lines if "resumed" in line]
+    assert change.keys() == said.keys()
+    assert all(change[key].startswith(text) for key, text in said.items())
+    losses, expected = (
+        [r["loss"] for r in one if "loss" in r] for one in (lines, log(runs, whole))
+    )  # fmt: skip
+    assert losses == pytest.approx(expected, rel=1e-6)
+
+
+def parts(content, ranks):
+    """(bytes of a rank's part of weights, moments and buffers; bytes of the largest group of weights)"""
+    model, states = content["model"], content["optimizer"]["state"]
+    buffers = {key for key in model if ".z_m" in key}
+    spread = [tensor for key, tensor in model.items() if key not in buffers]
+    spread += [tensor for state in states.values() for key, tensor in state.items() if key != "step"]
+    part = sum(4 * -(-len(tensor) // ranks) * tensor.shape[1:].numel() for tensor in spread)
+    part += sum(model[key].nbytes for key in buffers) + 4 * len(states)
+    groups = defaultdict(int)
+    for key, tensor in model.items():
+        groups[key.split(".")[1] if key.startswith("blocks.") else "root"] += tensor.nbytes
+    return part, max(groups.values()), sum(tensor.nbytes for tensor in spread)
+
+
+def test_no_rank_holds_the_whole_while_it_loads_or_saves(runs):
+    part, group, whole = parts(saved(runs, "halted"), 2)
+    assert part + group < 0.8 * whole
+    for rank in (0, 1):
+        (held,) = [r for r in records(runs[0] / f"halted.rank{rank}.jsonl") if r["at"] == "saving"]
+        assert part / 2 < held["loading"] <= part + group
+        # rank 0 collects the file in the machine's memory, which on a CPU is the device's too
+        assert part < held["saving"] <= part + group + (whole if rank == 0 else 0)
+
+
+def test_not_finite_on_one_rank_is_told_of_that_rank(runs):
+    message = re.search(r"train.py: loss nan and .*? at step 6.*?Try a lower", runs[1], re.DOTALL).group()
+    assert "rank 1, samples 50 to 51: loss nan, first not finite in the output of blocks.0.ffn" in message
+    assert "rank 0" not in message
+
+
+def test_a_killed_rank_is_named(runs):
+    said = r"did not arrive at step 6 \(.*\); rank 1 is dead or hanging \(process \d+ on \S+\)"
+    assert len(re.findall(said, runs[1])) == 1, runs[1]
+    assert "goes on from step_00000005.pt" in runs[1]
+
+
+def test_every_model_of_the_registries(tmp_path):
+    """Drawn to the bit, in parts, and trained as the whole model is."""
+    done = subprocess.run(
+        command(2, ROOT / "tests" / "training" / "sharded_models.py"),
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def alone():
+    """A mesh of one rank: everything is gathered and dropped, from one to one."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_one_graph_for_all_sharded_blocks(alone, checkpointing):
+    """Compiled blocks gather and drop their weights around one compiled function."""
+    torch._dynamo.reset()
+    config = ModelConfig(vocab_size=60, n_layer=12, n_head=2, n_embd=32, block_size=12, position="expe")
+    config.expe_learned, config.attention = "standard", "softmax"
+    tokens, models = torch.randint(0, 60, (2, 12)), []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        model = GPT(config).init_weights()
+        models.append(sharding.shard(model, alone) if sharded else model)
+    plain, model = models
+    model.activation_checkpointing = checkpointing
+    counter = Counter()
+    compiled = CompiledTraining(model, counter)
+    for _ in range(2):
+        loss = compiled(tokens, tokens)
+        assert sharding.in_parts(model.blocks[0].ffn.up.weight)
+        loss.backward()
+    assert counter.graphs == 3  # embedding, block, head
+    expected = plain(tokens, tokens)
+    (2 * expected).backward()
+    torch.testing.assert_close(loss, expected)
+    for (name, parameter), whole in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad.full_tensor(), whole.grad, msg=name)
+
+
+def test_a_parameter_without_a_dimension_is_refused(build):
+    model = build()
+    model.blocks[1].ffn.scale = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match=r"blocks\.1\.ffn\.scale has no dimension.*torch\.empty\(1\)"):
+        sharding.shard(model, None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "on_machine", "keys", "said"),
+    [
+        (2, 2, {"sharding": "full", "dtype": "float16"}, "each rank sees a part of the gradients only"),
+        (2, 2, {"sharding_ranks": 2}, "sharding_ranks acts with sharding=hybrid only, not with none"),
+        (4, 4, {"sharding": "hybrid", "sharding_ranks": 1}, "sharding_ranks must be at least 2, not 1"),
+        (4, 4, {"sharding": "hybrid", "sharding_ranks": 3}, "groups of 3 (sharding_ranks)"),
+        (4, 1, {"sharding": "hybrid"}, "groups of 1 (LOCAL_WORLD_SIZE)"),
+        (6, 4, {"sharding": "hybrid"}, "take --sharding_ranks=2 or 3 or 6"),
+        (4, 2, {"sharding": "hybrid"}, None),
+        (4, 4, {"sharding": "hybrid", "sharding_ranks": 2}, None),
+        (1, 1, {"sharding": "hybrid", "sharding_ranks": 2}, None),
+        (4, 4, {"sharding": "full", "dtype": "bfloat16"}, None),
+    ],
+)
+def test_mistakes_in_the_keys(monkeypatch, ranks, on_machine, keys, said):
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(on_machine))
+    wrong = sharding.mistakes(TrainConfig(**keys))
+    assert [said in one for one in wrong] == [True] * (said is not None)
+
+
+def test_one_rank_holds_everything_and_says_so(run, capsys):
+    assert "WORLD_SIZE" not in os.environ
+    run("alone", "--sharding=full", "--max_iters=1")
+    assert "sharding=full, but there is one rank, which holds everything" in capsys.readouterr().out
