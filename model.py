@@ -19,7 +19,7 @@ from kernels.embedding import embedding
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, Part, built, keep_constructor_values
+from layers.protocol import Drawn, Mixer, Part, built, has_nan, keep_constructor_values
 
 
 def _norm(config):
@@ -131,7 +131,7 @@ class GPT(nn.Module):
                 with holding(part):
                     keep_constructor_values(part)
                     named = part.named_parameters(prefix)
-                    missing += [name for name, parameter in named if parameter.isnan().any()]
+                    missing += [name for name, parameter in named if has_nan(parameter)]
         if missing:
             missing = list(dict.fromkeys(missing))  # a part may hold another one
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

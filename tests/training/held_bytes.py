@@ -28,7 +28,9 @@ class HeldBytes(TorchDispatchMode):
         return result
 
     def note(self, tensor):
-        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        # what wraps another tensor (DTensor, AsyncCollectiveTensor) has no memory of its own
+        inside = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))
+        storage = inside.untyped_storage()
         if storage.device.type != "meta" and storage._cdata not in self.outside:
             self.storages.setdefault(storage._cdata, StorageWeakRef(storage))
 
