@@ -63,10 +63,12 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
 
 def _memory(config, model: ModelConfig) -> Iterator[str]:
     """Memory with each kind of sharding on dry_run_gpus, and the fewest GPUs of known cards."""
-    keys = (model, config.batch_size, config.dtype)
-    kept = {checkpointing: activations(*keys, checkpointing) for checkpointing in (False, True)}
     with torch.device("meta"):
         built = GPT(model)
+    keys = (model, config.batch_size, config.dtype)
+    # without checkpointing, the backward pass needs all rounded weights, whether autocast keeps them or not
+    kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
+    kept |= {(False, True): kept[False, False], (True, True): activations(*keys, True, keep=False)}
     gpus, group = config.dry_run_gpus, config.sharding_ranks or GPUS_OF_A_MACHINE
     ways = {"none": 1}
     if gpus > 1:
@@ -76,7 +78,7 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     label = "memory"
     for way, shards in ways.items():
         memory = held(built, config.optimizer, shards)
-        memory["activations"] = kept[config.activation_checkpointing]
+        memory["activations"] = kept[config.activation_checkpointing, way != "none"]
         kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
         total = f"{sum(memory.values()) / GIB:,.2f} GiB on each GPU"
         yield f"{label:17}{total} with sharding={way}: {kinds}"
@@ -86,19 +88,20 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
         "eager; torch.compile needs less for activations)"
     )
     if gpus > group:
-        origin = "sharding_ranks" if config.sharding_ranks else "a machine's; sharding_ranks changes it"
         whole = f", which do not divide {gpus}" if gpus % group else ""
-        yield f"{'':17}(sharding=hybrid: groups of {group} GPUs, {origin}{whole})"
+        change = "" if config.sharding_ranks else "; sharding_ranks sets another number"
+        yield f"{'':17}(sharding=hybrid: groups of {group} GPUs{whole}{change})"
     steps = config.gradient_accumulation_steps
     numbers = [number for number in range(1, steps + 1) if steps % number == 0]
     label = "fewest GPUs"
     for card, size in CARDS.items():
-        for checkpointing, count in kept.items():
-            rest = (built, config.optimizer, count)
-            none = fewest(*rest, [1], USABLE * size * GIB) or "does not fit"
-            full = fewest(*rest, numbers, USABLE * size * GIB) or f"more than {steps}"
+        usable = USABLE * size * GIB
+        for checkpointing in (False, True):
+            none = fewest(built, config.optimizer, kept[checkpointing, False], [1], usable)
+            full = none or fewest(built, config.optimizer, kept[checkpointing, True], numbers[1:], usable)
             means = " with activation_checkpointing" if checkpointing else ""
-            yield f"{label:17}{card}{means}: sharding=none {none}, full {full}"
+            found = f"sharding=none {none or 'does not fit'}, full {full or 'does not fit'}"
+            yield f"{label:17}{card}{means}: {found}"
             label = ""
     yield (
         f"{'':17}(numbers that divide gradient_accumulation_steps={steps}; tensors may take {USABLE:.0%} "

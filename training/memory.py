@@ -58,9 +58,12 @@ def fewest(model: GPT, optimizer: str, activations: int, numbers: list[int], usa
     return None
 
 
-def activations(config: ModelConfig, batch_size: int, dtype: str, checkpointing: bool) -> int:
+def activations(
+    config: ModelConfig, batch_size: int, dtype: str, checkpointing: bool, keep: bool = True
+) -> int:
     """Everything but weights, gradients and moments that is alive at the fullest moment of a forward and
-    backward pass over batch_size sequences, in eager PyTorch; torch.compile needs less.
+    backward pass over batch_size sequences, in eager PyTorch; torch.compile needs less. keep: as in
+    `autocast`, which keeps rounded weights without sharding.
 
     Counted with all layers, or with FEW and FEW + 1 if that gives the same number: see `_peaks`.
     """
@@ -68,9 +71,9 @@ def activations(config: ModelConfig, batch_size: int, dtype: str, checkpointing:
         model = GPT(config)
     buffers = sum(buffer.nbytes for buffer in model.buffers())
     if config.n_layer <= FEW + 1 or not _equal(model.blocks):
-        return buffers + _peaks(config, batch_size, dtype, checkpointing)[-1]
+        return buffers + _peaks(config, batch_size, dtype, checkpointing, keep)[-1]
     fewer, more = (
-        _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing)
+        _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing, keep)
         for n_layer in (FEW, FEW + 1)
     )
     added = config.n_layer - FEW - 1
@@ -79,7 +82,7 @@ def activations(config: ModelConfig, batch_size: int, dtype: str, checkpointing:
     )
 
 
-def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
+def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, int, int]:
     """Bytes of activations, without the model's buffers, at the fullest moment up to the end of the forward
     pass, up to the backward pass of the second block, and of all.
 
@@ -116,7 +119,7 @@ def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
         for block in model.blocks:
             block.register_full_backward_hook(tick)
         with bar, tracker:
-            with autocast(tokens.device, dtype):
+            with autocast(tokens.device, dtype, keep=keep):
                 loss = model(tokens, tokens)
             peaks.append(peak())
             loss.backward()

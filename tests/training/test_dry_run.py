@@ -8,9 +8,22 @@ import pytest
 from architecture import ModelConfig
 from model import flops_per_token
 from train import main
+from training import dry_run
+
+GIB = 2**30
 
 
-def test_the_plan_knows_the_optimizer(arguments, capsys, tmp_path):
+@pytest.fixture
+def uncounted(monkeypatch):
+    """Activations are not counted: 8 GiB, with checkpointing 2, and 1 if rounded weights are not kept."""
+
+    def activations(config, batch_size, dtype, checkpointing, keep=True):
+        return (8 - 6 * checkpointing - (not keep)) * GIB
+
+    monkeypatch.setattr(dry_run, "activations", activations)
+
+
+def test_the_plan_knows_the_optimizer(arguments, capsys, uncounted):
     said = []
     for optimizer in ("adamw", "muon"):
         main([*arguments, "--dry_run=True", f"--optimizer={optimizer}", "--n_embd=512", "--n_layer=8"])
@@ -36,9 +49,49 @@ def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
     assert "491,520 per step, 294,912,000,000 in 600,000 steps" in said
     hours = 3 * flops_per_token(config) * 294_912_000_000 / (8 * 0.5 * 312e12) / 3600
     assert f"{hours:,.1f} h on 8 x A100 at 50 % MFU of 312 TFLOP/s each" in said
-    kinds = dict(re.findall(r"(weights|gradients|optimizer|activations) ([\d.]+)", said))
-    assert float(kinds["weights"]) == pytest.approx(327_912_000 * 4 / 2**30, abs=0.01)
+    none, full = re.findall(r"weights ([\d.]+), gradients ([\d.]+), optimizer ([\d.]+),", said)
+    for line, ranks in ((none, 1), (full, 8)):
+        weights = 327_912_000 * 4 / GIB / ranks
+        assert [float(size) for size in line] == pytest.approx([weights, weights, 2 * weights], abs=0.01)
     assert not (tmp_path / "out").exists()
+
+
+def test_memory_with_each_sharding_and_the_fewest_gpus(arguments, capsys, uncounted):
+    keys = ["--dry_run=True", "--gradient_accumulation_steps=48", "--n_embd=4096", "--n_layer=20"]
+
+    def plan(*more):
+        main([*arguments, *keys, *more])
+        said = capsys.readouterr().out
+        found = re.findall(r"([\d.]+) GiB on each GPU with sharding=(\w+): .*activations ([\d.]+)", said)
+        return said, {way: (float(size), float(count)) for size, way, count in found}
+
+    said, memory = plan("--dry_run_gpus=16")
+    assert memory["full"] < memory["hybrid"] < memory["none"]
+    assert [count for _, count in memory.values()] == [8, 8, 8]
+    assert "groups of 8 GPUs; sharding_ranks sets another number)" in said
+    weights = 4 * int(re.search(r"parameters +([\d,]+)", said)[1].replace(",", ""))
+    assert memory["none"][0] == pytest.approx(4 * weights / GIB + 8, abs=0.01)
+    assert "H100 80 GB: sharding=none 1, full 1\n" in said
+    assert "A100 40 GB: sharding=none does not fit, full 3\n" in said
+    assert "A100 40 GB with activation_checkpointing: sharding=none does not fit, full 2\n" in said
+    assert "numbers that divide gradient_accumulation_steps=48; tensors may take 90% of a card" in said
+
+    memory = plan("--dry_run_gpus=8", "--activation_checkpointing=True")[1]
+    assert {way: count for way, (_, count) in memory.items()} == {"none": 2, "full": 1}
+    assert set(plan()[1]) == {"none"}
+    said, memory = plan("--dry_run_gpus=12")
+    assert set(memory) == {"none", "full"}
+    assert "groups of 8 GPUs, which do not divide 12; sharding_ranks" in said
+    memory = plan("--dry_run_gpus=12", "--sharding=hybrid", "--sharding_ranks=6")[1]
+    assert set(memory) == {"none", "full", "hybrid"}
+
+
+def test_what_fits_on_no_card_is_said(arguments, capsys, monkeypatch, uncounted):
+    monkeypatch.setattr(dry_run, "CARDS", {"Abacus": 1.0})
+    main([*arguments, "--dry_run=True"])
+    assert (
+        "fewest GPUs      Abacus: sharding=none does not fit, full does not fit" in capsys.readouterr().out
+    )
 
 
 def test_an_unknown_gpu_gives_no_hours(capsys, arguments, tmp_path):

@@ -4,11 +4,18 @@ import dataclasses
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from architecture import model_config
+from configurator import resolve
 from layers import FFN
 from model import GPT
-from training import memory
-from training.optimizer import muon
+from training import memory, sharding
+from training.config import TrainConfig
+from training.optimizer import adamw, muon
 
 VARIANTS = [
     {"attention": "softmax", "ffn": "mlp"},
@@ -105,3 +112,81 @@ def test_recomputing_blocks_takes_less_and_longer_batches_more(tiny):
     plain, recomputed = (memory.activations(config, 4, "bfloat16", c) for c in (False, True))
     assert recomputed < 0.7 * plain
     assert memory.activations(config, 8, "bfloat16", False) > 1.8 * plain
+
+
+@pytest.fixture
+def mesh(request):
+    """Of one rank without the others: what they send is not defined, but memory is what it would be."""
+    shape = request.param
+    world = torch.Size(shape).numel()
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    yield init_device_mesh("cpu", shape, mesh_dim_names=("groups", "ranks")[-len(shape) :])
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("mesh", [(7,), (2, 4)], indirect=True)
+@pytest.mark.parametrize(
+    ("keys", "optimizer"),
+    [
+        ({}, "adamw"),
+        ({"tie_embeddings": False, "position": "expe", "expe_learned": "random", "bias": True}, "adamw"),
+        ({"attention": "cattn_m", "ffn": "cffn_added"}, "muon"),
+    ],
+)
+def test_a_rank_holds_what_is_planned(tiny, mesh, keys, optimizer):
+    """Weights, gradients and moments of fully_shard to the byte. The fullest moment holds a bit less than
+    is planned: the plan has a gradient twice, among what is gathered and among activations.
+    """
+    config = tiny(n_layer=4, n_embd=96, block_size=8, **keys)
+    shards = mesh.size(mesh.ndim - 1)
+    model = GPT(config).init_weights()
+    planned = memory.held(model, optimizer, shards)
+    sharding.shard(model, mesh)
+    trained = {"adamw": adamw, "muon": muon}[optimizer](model, 1e-3, 0.1, (0.9, 0.95))
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    model(tokens, tokens).backward()
+    trained.step()
+    tracker = FSDPMemTracker(model, trained)
+    with tracker:
+        model(tokens, tokens).backward()
+    moments = (tensor for state in trained.state.values() for tensor in state.values() if tensor.dim())
+    local = {
+        "weights": [parameter.to_local() for parameter in model.parameters()],
+        "gradients": [parameter.grad.to_local() for parameter in model.parameters()],
+        "optimizer": [moment.to_local() for moment in moments],
+    }
+    for kind, tensors in local.items():
+        assert sum(tensor.nbytes for tensor in tensors) == planned[kind], kind
+    (peak,) = (snapshot["Total"] for snapshot in tracker.get_tracker_snapshot("peak").values())
+    whole = sum(planned.values()) + memory.activations(config, 1, "float32", False)
+    assert 0.7 * whole < peak < whole
+
+
+def test_the_plan_of_a_large_model():
+    """Llama 8B on 16 GPUs: a sixteenth of everything; blocks and the rest of the model are gathered."""
+    config = model_config(resolve(TrainConfig, ["config/llama_8b.py", "--dry_run=True"]))
+    with torch.device("meta"):
+        model = GPT(config)
+    weights = 4 * 8_030_261_248
+    assert memory.held(model, "adamw") == {
+        "weights": weights,
+        "gradients": weights,
+        "optimizer": 2 * weights,
+    }
+    rest, block = 4 * (2 * 128_256 + 1) * 4096, 4 * 218_112_000
+    assert rest + 32 * block == weights
+    assert memory.held(model, "adamw", 16) == {
+        "weights": weights // 16,
+        "gradients": weights // 16,
+        "optimizer": weights // 8,
+        "gathered": 2 * rest + 4 * block,
+    }
+
+
+def test_the_fewest_gpus(tiny):
+    model, numbers = GPT(tiny(n_layer=4)), [1, 2, 4, 8]
+    taken = [sum(memory.held(model, "adamw", number).values()) + 1000 for number in numbers]
+    found = [memory.fewest(model, "adamw", 1000, numbers, usable) for usable in (taken[2], taken[2] - 1)]
+    assert found == [4, 8]
+    assert memory.fewest(model, "adamw", 1000, [1], taken[0]) == 1
+    assert memory.fewest(model, "adamw", 1000, [1], taken[0] - 1) is None
