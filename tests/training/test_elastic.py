@@ -31,18 +31,16 @@ def torchrun(ranks, restarts, *program):
 def test_a_killed_rank_starts_the_group_again_from_the_last_checkpoint(arguments, tmp_path):
     """In step 7; the losses of all steps are those of a run that nobody killed, to the bit."""
     keys = ["--max_iters=12", "--checkpoint_interval=4", "--eval_interval=5", "--resume=True"]
-    keys += ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--distributed_timeout=5"]
-    runs = [
-        {"arguments": [*arguments, *keys, f"--out_dir={tmp_path / name}"]} for name in ("whole", "killed")
-    ]
-    runs[1]["kill"] = 7
+    keys += ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True"]
+    whole, killed = ([*arguments, *keys, f"--out_dir={tmp_path / name}"] for name in ("whole", "killed"))
+    runs = [{"arguments": whole}, {"arguments": killed, "die": 7, "answer_seconds": 2}]
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     watched = ROOT / "tests" / "training" / "watched_train.py"
     status, printed = torchrun(2, 1, watched, tmp_path / "runs.json")
     assert status == 0, printed
     assert re.search(r"did not arrive at step 7 \(.*\); rank 1 is dead or hanging", printed)
     assert "torchrun started the run again, restart 1 of at most 1, with 2 ranks" in printed
-    assert f"resuming from {tmp_path}/killed/ckpt/step_00000004.pt, step 4 of 12" in printed
+    assert f"resuming from {tmp_path}/killed/ckpt/step_00000005.pt, step 5 of 12" in printed
     whole, killed = (
         [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         for name in ("whole", "killed")
