@@ -11,7 +11,8 @@ Options:
     stop: a signal ends the run after so many steps, with a checkpoint
     die: in that step the last rank is killed, unless torchrun has started it again
     answer_seconds: how long ranks wait for the answer of one that is missing
-    count: write down the most bytes that a rank holds while it loads a checkpoint, and while it saves one
+    count: [a rank's share of bytes, what the first rank may hold besides when it saves]. Write down the
+        most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
 
 import hashlib
@@ -68,8 +69,9 @@ class Watched(trainer.Trainer):
         return super().step(stop)
 
     def save(self, improved):
-        if self.options.get("count"):
-            with HeldBytes() as counted:
+        if "count" in self.options:
+            share, besides = self.options["count"]
+            with HeldBytes(share + besides * self.ranks.first) as counted:
                 states = (state.values() for state in self.optimizer.state.values())
                 for tensor in itertools.chain(self.model.parameters(), *states):
                     tensor.detach()  # an operation, so that it counts
@@ -111,7 +113,9 @@ class Watched(trainer.Trainer):
 
 
 def counted_load_state(path, content, *parts):
-    with HeldBytes(apart=content) as counted:
+    if "count" not in Watched.options:
+        return load_state(path, content, *parts)
+    with HeldBytes(Watched.options["count"][0], apart=content) as counted:
         progress = load_state(path, content, *parts)
     Watched.loading = counted.peak
     return progress
@@ -133,8 +137,16 @@ def play(runs: list[dict]):
     train.Trainer, train.load_state = trainer.Trainer, load_state
 
 
-if __name__ == "__main__":
-    # no rank's exit ends the others here
+def ranks_end_at_once():
+    """Ranks that end without a message need not wait: no rank's end is that of a process here."""
     Ranks.let_another_speak = lambda self, first=False: None
+
+
+def read_and_play(path: str):
+    play(json.loads(Path(path).read_text()))
+
+
+if __name__ == "__main__":
+    ranks_end_at_once()
     with ends_process():
-        play(json.loads(Path(sys.argv[1]).read_text()))
+        read_and_play(sys.argv[1])
