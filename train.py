@@ -74,7 +74,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         if config.resume:
             # one copy in memory for all ranks, who copy it to their GPUs or read a part of it
             shared = device.type == "cuda" or (config.sharding != "none" and ranks.world > 1)
-            found = (folder, config, fingerprint(data), shared, ranks.world)
+            # one rank of each machine compares the checksums
+            found = (folder, config, fingerprint(data), shared, ranks.local_rank == 0, ranks.world)
             restored = ranks.agree(lambda: restore(*found), ERRORS)
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"

@@ -131,7 +131,7 @@ def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
     except RunFolderError:
         return False
     saved = checkpoint.numbered(folder / "ckpt")
-    return not checkpoint_too or (bool(saved) and saved[-1].name == f"step_{last:08d}.pt")
+    return not checkpoint_too or (bool(saved) and checkpoint.step_of(saved[-1]) == last)
 
 
 @contextmanager

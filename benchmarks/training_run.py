@@ -18,7 +18,7 @@ from tqdm import tqdm
 from benchmarks.session import Session
 from benchmarks.worker import BenchError, Unanswered, Worker
 from data.binary import prepare
-from training.checkpoint import numbered
+from training.checkpoint import numbered, step_of
 from training.log import read_log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +61,7 @@ class TrainingTask:
         if not self._train(session, item, killed, until=past_half):
             raise BenchError(f"{item}: the run was over before it could be killed: it needs more steps")
         seen = read_log(killed)[-1]["step"]
-        start = int(numbered(killed / "ckpt")[-1].stem.partition("_")[2])
+        start = step_of(numbered(killed / "ckpt")[-1])
         self._train(session, item, killed)
         first, second = (losses(run) for run in (whole, killed))
         differ = [step for step in first if first[step] != second.get(step)]

@@ -19,6 +19,7 @@ from training.schedule import wake_step
 # keys that do not change the results of a run: where it is stored and how it is watched
 INCIDENTAL = {
     *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
+    "checkpoint_format",
     *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout", "verify_data"),
 }
 

@@ -118,8 +118,8 @@ def load(
 ) -> Loaded:
     """Loads a model.
 
-    path: a run folder or .pt file of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama), or
-    one of `pretrained.HUB`. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
+    path: a run folder or checkpoint of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama),
+    or one of `pretrained.HUB`. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
     float16. which: the checkpoint of a run folder, best or last. tokenizer: a name as in prepare.py, for a
     model without a tokenizer of its own. expe_inference_scale: replaces the model's. Raises
     CheckpointError, DataError, DeviceError or EvaluationError.
@@ -158,12 +158,13 @@ def _tokenizer(source: pretrained.Source, name: str | None) -> Tokenizer:
 
 def _name(path: Path) -> str:
     """The name of the run's or model's folder; for a checkpoint, of the run and the step."""
-    if path.suffix == ".pt":
+    if checkpoint.is_checkpoint(path):
         return f"{path.absolute().parents[1].name}/{path.stem}"
     return path.name or path.absolute().name
 
 
 def _tokens_seen(source: pretrained.Source) -> int | None:
-    if source.path.suffix != ".pt":
+    if not checkpoint.is_checkpoint(source.path):
         return None
-    return checkpoint.load(source.path, mmap=True)["samples"] * source.config.block_size
+    content = checkpoint.load(source.path, mmap=True, check=False)
+    return content["samples"] * source.config.block_size

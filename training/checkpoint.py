@@ -1,8 +1,11 @@
-"""Checkpoints: written beside, synced, renamed; read as data, never as code.
+"""Checkpoints: written beside, synced, renamed; read as data, never as code, and compared with checksums.
 
 A checkpoint is a dict of tensors and plain values with everything that a model needs to be rebuilt
 and a run needs to go on: format, step, config, model, optimizer, tokenizer, versions and the run's
-own bookkeeping.
+own bookkeeping. There are two kinds:
+
+    step_00000100.pt   whole: one file, and best.pt
+    step_00000100/     sharded: a folder, see sharded_checkpoint.py, and best_00000100/
 """
 
 import os
@@ -17,10 +20,12 @@ import torch
 
 from disk import why_not_written
 from history import weights_of_today
-from training import sharding
+from training import archive, sharding
 from training.log import RunFolderError, read_log
 
 FORMAT = "cofrgenet checkpoint 2"
+SHARDED_FORMAT = "cofrgenet sharded checkpoint 1"
+REST = "run.pt"  # of a sharded checkpoint: everything but weights and the optimizer's state
 REQUIRED = {
     "step",
     "config",
@@ -34,6 +39,7 @@ REQUIRED = {
     "seconds",
     "wandb_id",
 }
+TENSORS = ("model", "optimizer")
 
 
 class CheckpointError(ValueError):
@@ -54,7 +60,7 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     path = folder / f"step_{step:08d}.pt"
     temporary = path.with_suffix(".pt.tmp")
     try:
-        _write(temporary, {"format": FORMAT, "versions": versions(), **content})
+        write_archive(temporary, {"format": FORMAT, "versions": versions(), **content})
         if best:
             # first, so that no numbered checkpoint knows of a best loss whose weights are not kept
             _copy(temporary, folder / "best.pt")
@@ -64,19 +70,54 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
         raise OSError(
             f"{path} could not be written ({why_not_written(error)}); earlier checkpoints are untouched"
         ) from error
+    sync(folder)
+    prune(folder, path, keep, folder / "best.pt" if best else None)
+    return path
+
+
+def sync(folder: Path):
+    """The names in a folder, on disk."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
-    for old in numbered(folder)[:-keep]:
-        old.unlink()
-    for left_over in folder.glob("*.tmp"):
-        left_over.unlink()
-    return path
 
 
-def _write(path: Path, content: dict):
+def prune(folder: Path, newest: Path, keep: int, best: Path | None):
+    """Remove what the checkpoint `newest` takes the place of, and what is left of unfinished ones.
+
+    best: the new best checkpoint, if it is one.
+    """
+    same_step = [path for path in numbered(folder) if step_of(path) == step_of(newest) and path != newest]
+    for path in same_step:
+        _remove(path)
+    for path in numbered(folder)[:-keep]:
+        _remove(path)
+    for path in _bests(folder) if best else ():
+        if path != best:
+            _remove(path)
+    remove_left_overs(folder)
+
+
+def remove_left_overs(folder: Path):
+    for path in folder.glob("*.tmp"):
+        _remove(path)
+
+
+def _remove(path: Path):
+    """A folder that is removed halfway must not look like a checkpoint. One that another process reads may
+    stay a while on a network's disk.
+    """
+    if not path.is_dir():
+        path.unlink()
+        return
+    if path.suffix != ".tmp":
+        path = path.rename(path.with_name(f"{path.name}.tmp"))
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def write_archive(path: Path, content: dict):
     with open(path, "wb") as file:
         torch.save(content, file)
         file.flush()
@@ -84,43 +125,104 @@ def _write(path: Path, content: dict):
 
 
 def _copy(source: Path, target: Path):
-    """Put a whole file in the place of another; it takes no space where hard links are to be had."""
+    """Put a whole file in the place of another."""
     beside = target.with_suffix(".pt.tmp")
     beside.unlink(missing_ok=True)
+    link(source, beside)
+    os.replace(beside, target)
+
+
+def link(source: Path, target: Path):
+    """Another name for a file; it takes no space where hard links are to be had."""
     try:
-        os.link(source, beside)
+        os.link(source, target)
     except OSError:  # a file system without hard links
-        with open(source, "rb") as read, open(beside, "wb") as write:
+        with open(source, "rb") as read, open(target, "wb") as write:
             shutil.copyfileobj(read, write)
             write.flush()
             os.fsync(write.fileno())
-    os.replace(beside, target)
 
 
 def numbered(folder: Path) -> list[Path]:
     """The complete checkpoints of a folder, oldest first."""
-    return sorted(p for p in folder.glob("step_*.pt") if re.fullmatch(r"step_\d{8,}\.pt", p.name))
+    return _named(folder, "step")
+
+
+def step_of(path: Path) -> int:
+    """The step of a numbered checkpoint."""
+    return int(path.stem.split("_")[1])
+
+
+def _bests(folder: Path) -> list[Path]:
+    """The best checkpoint, last; before it those that a killed run did not come to remove."""
+    found = _named(folder, "best")
+    if not (file := folder / "best.pt").is_file():
+        return found
+    if found:
+        try:
+            newer = load(file, mmap=True, check=False)["step"] > step_of(found[-1])
+        except CheckpointError:
+            newer = False
+        return [*found, file] if newer else [file, *found]
+    return [file]
+
+
+def _named(folder: Path, what: str) -> list[Path]:
+    """Files step_00000100.pt and folders step_00000100, or step_00000100_2 if that step was saved again."""
+    found = []
+    for path in folder.glob(f"{what}_*"):
+        name = re.fullmatch(rf"{what}_(\d{{8,}})(\.pt|(?:_(\d+))?)", path.name)
+        if name and (name[2] == ".pt" or path.is_dir()):
+            found.append((int(name[1]), name[2] != ".pt", int(name[3] or 1), path))
+    return [path for *_, path in sorted(found)]
+
+
+def saved(run: Path) -> list[Path]:
+    """The checkpoints of a run folder. The last one is the newest."""
+    return [*_bests(run / "ckpt"), *numbered(run / "ckpt")]
+
+
+def is_sharded(path: Path) -> bool:
+    return path.suffix != ".tmp" and (path / REST).is_file()
+
+
+def is_checkpoint(path: Path) -> bool:
+    return path.suffix == ".pt" or is_sharded(path)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two checkpoints are two names of the same files."""
+    files = [path / REST if path.is_dir() else path for path in (one, other)]
+    try:
+        return files[0].samefile(files[1])
+    except OSError:  # a folder that lacks the file
+        return one == other
 
 
 def find(run: Path, which: str = "last") -> Path:
-    """The checkpoint that `run` means: a .pt file itself, or the last or best one of a run folder."""
-    if run.is_file():
+    """The checkpoint that `run` means: a checkpoint itself, or the last or best one of a run folder."""
+    if run.is_file() or is_sharded(run):
         return run
+    if run.suffix == ".tmp" and run.is_dir():
+        raise CheckpointError(
+            f"{run} is what is left of a checkpoint that was not written to its end; give the run folder, "
+            "or another checkpoint"
+        )
     folder = run / "ckpt"
     if not folder.is_dir():
         if (beside := run.parent).joinpath("config.json").is_file() and run.name == "ckpt":
             raise CheckpointError(
-                f"{run} is a part of a run folder: give {beside}, or one of its .pt files"
+                f"{run} is a part of a run folder: give {beside}, or one of its checkpoints"
             )
         reason = (
             "holds neither ckpt/ of a run nor a model's config.json" if run.is_dir() else "does not exist"
         )
         raise CheckpointError(
-            f"{run} {reason}; give the out_dir of a train.py run, a .pt file, or a model's folder"
+            f"{run} {reason}; give the out_dir of a train.py run, a checkpoint, or a model's folder"
         )
+    if which == "best" and (best := _bests(folder)):
+        return best[-1]
     found = numbered(folder)
-    if which == "best" and (folder / "best.pt").is_file():
-        return folder / "best.pt"
     if not found:
         raise CheckpointError(
             f"{folder} holds no checkpoint yet; one is written every checkpoint_interval steps"
@@ -128,14 +230,37 @@ def find(run: Path, which: str = "last") -> Path:
     return found[-1]
 
 
-def load(path: Path, mmap: bool = False) -> dict:
-    """Read and check a checkpoint; its tensors are on the CPU.
+def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
+    """Read and check a checkpoint; its tensors are on the CPU. Of a sharded one, everything but tensors.
 
     mmap: they are pages of the file, which the processes of a machine share, and which must stay there.
+    check: compare the checksums of the tensors too; without it, do so with `check_tensors` before use.
     Raises CheckpointError; never runs code from the file.
     """
+    sharded = path.is_dir()
+    content, checksums = _read(path / REST if sharded else path, mmap)
+    form, required = (SHARDED_FORMAT, REQUIRED - {*TENSORS}) if sharded else (FORMAT, REQUIRED)
+    found = content.get("format") if isinstance(content, dict) else None
+    whole = isinstance(content, dict) and content.keys() >= required
+    whole = whole and (sharded or isinstance(content["model"], dict))
+    if found == SHARDED_FORMAT and not sharded:
+        raise CheckpointError(f"{path} is a part of a sharded checkpoint: give its folder, {path.parent}")
+    if found != form or not whole:
+        what = f"its format is {found!r}, not {form!r}" if found != form else "it lacks parts"
+        raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
+    if not sharded:
+        content["model"] = weights_of_today(content["model"])
+        content["checksums"] = checksums
+        if check:
+            check_tensors(path, content, *TENSORS)
+    return content
+
+
+def _read(path: Path, mmap: bool) -> tuple[object, dict | None]:
+    """(what torch.save wrote, `archive.checksums`; None where the file is not an archive)"""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        checksums = archive.checksums(path) if zipfile.is_zipfile(path) else None
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap), checksums
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except pickle.UnpicklingError:
@@ -149,22 +274,32 @@ def load(path: Path, mmap: bool = False) -> dict:
     except (EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged or not a checkpoint ({reason})") from None
-    found = content.get("format") if isinstance(content, dict) else None
-    whole = isinstance(content, dict) and content.keys() >= REQUIRED and isinstance(content["model"], dict)
-    if found != FORMAT or not whole:
-        what = f"its format is {found!r}, not {FORMAT!r}" if found != FORMAT else "it lacks parts"
-        raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
-    content["model"] = weights_of_today(content["model"])
-    return content
+
+
+def check_tensors(path: Path, content: dict, *parts: str):
+    """Raises CheckpointError where a tensor in these parts of a whole checkpoint is damaged."""
+    if content["checksums"] is None:
+        return
+    try:
+        archive.check_tensors({part: content[part] for part in parts}, content["checksums"])
+    except archive.DamagedError as error:
+        raise damaged(path, str(error)) from None
+
+
+def damaged(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged: {reason}. It was changed after it was written, by a failing disk or an "
+        "unfinished copy: take another checkpoint, or copy this one again"
+    )
 
 
 def check_origin(path: Path, content: dict):
-    """Raises CheckpointError where the best.pt of a run folder is no checkpoint of that run.
+    """Raises CheckpointError where the best checkpoint of a run folder is none of that run.
 
-    content: what `load` returned. The run's log has an evaluation at the step of best.pt, with exactly its
-    loss. Only a log that does not begin at step 0 may lack that: an earlier log was moved away.
+    content: what `load` returned. The run's log has an evaluation at its step, with exactly its loss. Only
+    a log that does not begin at step 0 may lack that: an earlier log was moved away.
     """
-    if (path.parent.name, path.name) != ("ckpt", "best.pt"):
+    if path.parent.name != "ckpt" or not re.fullmatch(r"best(\.pt|_\d+(_\d+)?)", path.name):
         return
     run = path.parents[1]
     try:
@@ -176,7 +311,7 @@ def check_origin(path: Path, content: dict):
         logged = f"{losses[step]:.6g}" if step in losses else "no evaluation"
         raise CheckpointError(
             f"{path} is not of this run: its validation loss is {loss:.6g} at step {step:,}, where "
-            f"{run / 'log.jsonl'} has {logged}. Put back the run's own file, or move this one away: then "
+            f"{run / 'log.jsonl'} has {logged}. Put back the run's own, or move this one away: then "
             "the newest checkpoint of the run is used"
         )
 

@@ -59,6 +59,7 @@ class TrainConfig(ModelConfig):
     eval_tokens: int = 1_048_576  # validation tokens per evaluation, the same ones each time
     checkpoint_interval: int = 2000  # steps between checkpoints; a new best model is saved as well
     keep_checkpoints: int = 2  # number of newest checkpoints to keep, besides the best one
+    checkpoint_format: Literal["whole", "sharded"] = "whole"  # sharded: all ranks write, in the background
     wandb_log: bool = False  # also log to Weights & Biases
     wandb_project: str = "cofrgenet"  # Weights & Biases: project
     wandb_run_name: str | None = None  # Weights & Biases: run name; None: name of the run folder

@@ -16,7 +16,7 @@ from configurator import ConfigError
 from data import DataError, VocabularyError, commands, mixture
 from data.loader import Dataset
 from data.mixture import Mixture
-from training import pretrained, surgery
+from training import checkpoint, pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks
@@ -32,7 +32,7 @@ def saved_config(given: dict) -> Path | dict | None:
     ConfigError where such a run would start anew and nothing but its folder is named.
     """
     folder = Path(given.get("out_dir", TrainConfig.out_dir))
-    if given.get("resume") and any(folder.glob("ckpt/*.pt")) and (folder / "config.json").is_file():
+    if given.get("resume") and checkpoint.saved(folder) and (folder / "config.json").is_file():
         return folder / "config.json"
     if given.get("resume") and given.keys() <= {"resume", "out_dir"}:
         runs = [str(run.parent) for run in folder.parent.glob("*/ckpt")]

@@ -78,7 +78,7 @@ def open_source(name: str, which: str = "best") -> Source:
     if content is None:
         if not path.exists():
             raise CheckpointError(
-                f"{path} does not exist: give a run folder or .pt file of train.py, a folder of "
+                f"{path} does not exist: give a run folder or checkpoint of train.py, a folder of "
                 f"config.json and model.safetensors, or one of {', '.join(HUB)}"
             )
         return _run(checkpoint.find(path, which))
@@ -86,8 +86,8 @@ def open_source(name: str, which: str = "best") -> Source:
         return _ours(path, content)
     if "model_type" not in content and {"dataset", "n_layer", "n_embd"} <= content.keys():
         raise CheckpointError(
-            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with best.pt or "
-            "step_*.pt is missing; put that folder back, or give another run"
+            f"{path} holds the config.json of a run but no weights: {path / 'ckpt'} with "
+            "its checkpoints is missing; put that folder back, or give another run"
         )
     config = _foreign_config(content, path / "config.json")
     model_folder.check_weights_exist(path)
@@ -206,7 +206,7 @@ def export(source: Source, folder: Path) -> Exported:
 
 
 def _run(path: Path) -> Source:
-    content = checkpoint.load(path, mmap=True)
+    content = checkpoint.load(path, mmap=True, check=False)
     checkpoint.check_origin(path, content)
     try:
         config = model_config(TrainConfig.of_today(content["config"]))
@@ -215,7 +215,21 @@ def _run(path: Path) -> Source:
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
     dataset = content["config"].get("dataset")
-    return Source(path, config, lambda: content["model"], content["tokenizer"], content["step"], dataset)
+
+    def read():
+        return weights_of_run(path, content)
+
+    return Source(path, config, read, content["tokenizer"], content["step"], dataset)
+
+
+def weights_of_run(path: Path, content: dict) -> dict[str, torch.Tensor]:
+    """The weights in a checkpoint of train.py of which `checkpoint.load` returned the content."""
+    if path.is_dir():
+        from training import sharded_checkpoint  # brings a part of PyTorch that few need
+
+        return sharded_checkpoint.read_weights(path, content)
+    checkpoint.check_tensors(path, content, "model")
+    return content["model"]
 
 
 def _ours(path: Path, content: dict) -> Source:

@@ -41,6 +41,7 @@ CHANGEABLE = {
     "sharding": "the same model and losses, up to rounding",
     "sharding_ranks": "the same model and losses, up to rounding",
     "expe_inference_scale": "evaluations from here on",
+    "checkpoint_format": "from the next checkpoint on",
 }
 REASONS = {
     "seed": "it decides the order of the data, of which a part has been read",
@@ -90,27 +91,24 @@ def _difference(before: dict, now: dict, config_before: dict, config) -> str:
 
 
 def restore(
-    folder: Path, config, data: dict, mmap: bool, world: int = 1
+    folder: Path, config, data: dict, mmap: bool, check: bool, world: int
 ) -> tuple[Path, dict, dict[str, str]] | None:
     """(path, content, changes) of a run folder's last checkpoint, or None where there is none.
 
-    data: `fingerprint` of the data set. mmap: see `checkpoint.load`. world: the number of ranks. changes:
-    {key: what changed and what that means}. Raises CheckpointError that names every key, and why, where the
-    run cannot go on like this, and RunFolderError where its log is damaged. Writes nothing.
+    data: `fingerprint` of the data set. mmap, check: see `checkpoint.load`. world: the number of ranks.
+    changes: {key: what changed and what that means}. Raises CheckpointError that names every key, and why,
+    where the run cannot go on like this, and RunFolderError where its log is damaged. Writes nothing.
     """
-    # best.pt alone: the first checkpoint was cut off between its two names
-    found = [*folder.glob("ckpt/best.pt"), *checkpoint.numbered(folder / "ckpt")]
+    # the best one alone: the first checkpoint was cut off between its two names
+    found = checkpoint.saved(folder)
     if not found:
         return None
     read_log(folder)  # before anything is written, because the log goes on behind the checkpoint's step
     path = found[-1]
     try:
-        content = checkpoint.load(path, mmap)
+        content = checkpoint.load(path, mmap, check)
     except CheckpointError as error:
-        rest = [file for file in found if not file.samefile(path)]  # best.pt may be another name of it
-        away = "it" if len(rest) == len(found) - 1 else "it and best.pt, the same file,"
-        before = f"goes on from {rest[-1].name}" if rest else "starts from scratch"
-        raise CheckpointError(f"{error}; move {away} away, and the run {before}") from None
+        raise CheckpointError(f"{error}; {_instead_of(path)}") from None
     checkpoint.check_origin(path, content)
     try:
         content["config"] = type(config).of_today(content["config"])
@@ -144,11 +142,39 @@ def restore(
     return path, content, changes
 
 
+def _instead_of(path: Path) -> str:
+    """How a run goes on without its last checkpoint, which is damaged."""
+    found = checkpoint.saved(path.parents[1])
+    twins = [other for other in found if other != path and checkpoint.same(other, path)]
+    rest = [other for other in found if other != path and other not in twins]
+    files = "file" if path.suffix else "files"
+    away = f"it and {twins[0].name}, the same {files}," if twins else "it"
+    before = f"goes on from {rest[-1].name}" if rest else "starts from scratch"
+    return f"move {away} away, and the run {before}"
+
+
 def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     """Put a checkpoint's state into model, optimizer and scaler, and empty `content`.
 
     Raises CheckpointError where it does not fit.
     """
+    if path.is_dir():
+        from training import sharded_checkpoint  # brings a part of PyTorch that few need
+
+        try:
+            sharded_checkpoint.read_state(path, content, model, optimizer)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {_instead_of(path)}") from None
+    else:
+        _load_whole(path, content, model, optimizer)
+    if scaler.is_enabled() and content["scaler"]:
+        scaler.load_state_dict(content["scaler"])
+    progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
+    content.clear()  # gigabytes, of which whoever called would hold on to
+    return progress
+
+
+def _load_whole(path: Path, content: dict, model, optimizer):
     checkpoint.load_weights(model, content, path)
     own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
@@ -158,8 +184,3 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     # these are the configuration's, which may have changed
     for group, keys in zip(optimizer.param_groups, own, strict=True):
         group.update(keys)
-    if scaler.is_enabled() and content["scaler"]:
-        scaler.load_state_dict(content["scaler"])
-    progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
-    content.clear()  # gigabytes, of which whoever called would hold on to
-    return progress

@@ -62,6 +62,11 @@ class Trainer:
         self.compiles = training_model is not model
         self.sharded = sharding.is_sharded(model)
         self.training_model = training_model if self.sharded else ranks.wrap(training_model)
+        self.saver = None
+        if config.checkpoint_format == "sharded":
+            from training.sharded_checkpoint import Saver  # brings a part of PyTorch that few need
+
+            self.saver = Saver(self.folder / "ckpt", ranks, config.keep_checkpoints)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -102,6 +107,7 @@ class Trainer:
                 # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                 with self.clock.paused() as progress.seconds:
                     self.save(improved=False)
+                    self.finish_saving()
                 bar.close()
                 self.report.stopped()
                 return progress.step == config.max_iters
@@ -111,6 +117,7 @@ class Trainer:
                     if saving or improved:
                         self.save(improved)
         bar.close()
+        self.finish_saving()
         self.report.done()
         return True
 
@@ -144,7 +151,8 @@ class Trainer:
         progress.step += 1
         progress.samples += self.samples_per_step
         # a missing rank is noticed here, with a message, before the host waits for a GPU
-        return rate, ladders, ranks.any(bool(stop))
+        failed = self.saver is not None and self.saver.failed()
+        return rate, ladders, ranks.any(bool(stop) or failed)
 
     def look(self, rate: float) -> dict:
         """Wait for the device -> values for the log; raises TrainingError if a step was not sound."""
@@ -200,6 +208,7 @@ class Trainer:
 
     def explain(self, step: int, loss: float, norm: float, scale: float):
         """Raise TrainingError that says where it began; from that step on nothing was updated or saved."""
+        self.finish_saving()
         later = self.progress.step - 1 - step
         samples = self.progress.samples - (later + 1) * self.samples_per_step
         first = samples + self.ranks.rank * self.config.batch_size
@@ -244,30 +253,38 @@ class Trainer:
         return improved
 
     def save(self, improved: bool):
-        """Write a checkpoint. If that fails, all ranks end, and earlier checkpoints stay as they are."""
+        """Write a checkpoint, or begin to. If that fails, or has failed for the one before, all ranks end,
+        and earlier checkpoints stay as they are.
+        """
         reduce_ranges(self.model, self.ranks)
+        content = {
+            "config": dataclasses.asdict(self.config),
+            "ranks": self.ranks.world,
+            "scaler": self.scaler.state_dict(),
+            "tokenizer": self.tokenizer,
+            "data": fingerprint(self.data),
+            **dataclasses.asdict(self.progress),
+        }
+        if self.saver is not None:
+            self.report.on_first(lambda: self.report.log.sync())
+            self.saver.save(content, self.model, self.optimizer, improved)
+            return
         with self.ranks.waiting("the weights of the other ranks"):
-            model, optimizer = (
-                sharding.gathered(part.state_dict(), self.ranks.first)
-                for part in (self.model, self.optimizer)
-            )
+            for part in ("model", "optimizer"):
+                state = getattr(self, part).state_dict()
+                content[part] = sharding.gathered(state, self.ranks.first)
 
         def write():
-            content = {
-                "config": dataclasses.asdict(self.config),
-                "ranks": self.ranks.world,
-                "model": model,
-                "optimizer": optimizer,
-                "scaler": self.scaler.state_dict(),
-                "tokenizer": self.tokenizer,
-                "data": fingerprint(self.data),
-                **dataclasses.asdict(self.progress),
-            }
             self.report.log.sync()
-            folder, step = self.folder / "ckpt", self.progress.step
-            checkpoint.save(folder, step, content, self.config.keep_checkpoints, improved)
+            folder = self.folder / "ckpt"
+            checkpoint.save(folder, content["step"], content, self.config.keep_checkpoints, improved)
 
         self.report.on_first(write)
+
+    def finish_saving(self):
+        """Wait for a checkpoint that is being written."""
+        if self.saver is not None:
+            self.saver.finish()
 
     def due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.config.max_iters

@@ -176,7 +176,7 @@ def test_a_config_json_without_weights(run, tmp_path):
     pretrained.export(pretrained.open_source(str(folder)), tmp_path / "exported")
     config = tmp_path / "alone" / "config.json"
     config.parent.mkdir()
-    missing = {folder: "ckpt with best.pt or step_", tmp_path / "exported": "model.safetensors"}
+    missing = {folder: "ckpt with its checkpoints is missing", tmp_path / "exported": "model.safetensors"}
     for made, file in missing.items():
         config.write_bytes((made / "config.json").read_bytes())
         with pytest.raises(CheckpointError, match="but no weights: ") as error:
