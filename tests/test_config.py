@@ -60,6 +60,18 @@ def test_llama():
     assert counts["_cofrgenet"] < counts["_cofrgenet_f"] < counts["_cofrgenet_a"] < counts[""]
 
 
+def test_llama_8b():
+    """The published number of parameters; the F differs in the feed-forward layers alone."""
+    dense, other = (model(f"config/llama_8b{name}.py") for name in ("", "_cofrgenet_f"))
+    one, two = parameter_counts(dense), parameter_counts(other)
+    assert sum(one.values()) == 8_030_261_248
+    assert {part for part in one if one[part] != two[part]} == {"ffn"}
+    assert (dense.ffn_hidden, dense.rope_factor, dense.tie_embeddings) == (14_336, 8.0, False)
+    recipes = [resolve(TrainConfig, [f"config/llama_{size}.py"]) for size in ("8b", "8b_cofrgenet_f", "3b")]
+    tokens = {c.batch_size * c.gradient_accumulation_steps * c.block_size * c.max_iters for c in recipes}
+    assert len(tokens) == 1
+
+
 @pytest.mark.parametrize("size", ["", *SIZES])
 def test_ours_have_the_claims_shares_of_the_dense_parameters(size):
     """Without embeddings and positions: a unit with ladders 0.67, ladder attention 0.8, both 0.55."""
@@ -88,6 +100,8 @@ DEFINED = {
     "llama_3b_cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "rope"}, 1, None),
     "llama_3b_cofrgenet_a": ({"attention": "cattn_m", "ffn": "swiglu", "position": "none"}, 1, None),
     "llama_3b_cofrgenet": ({"attention": "cattn_m", "ffn": "cffn_gated", "position": "none"}, 1, None),
+    "llama_8b": ({"ffn": "swiglu", "norm": "rmsnorm", "tie_embeddings": False}, 1, 3.5),
+    "llama_8b_cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "tie_embeddings": False}, 1, None),
     "ours/llama_3b_glu_ladders": ({"cffn_gate": "glu_collapsed", "position": "rope"}, 1, 1.25),
     "ours/llama_3b_ladder_attention": ({"cattn_content": True, "ffn": "swiglu"}, 1, None),
     "ours/llama_3b_ladder_full": ({"cattn_content": True, "ffn": "cffn_added"}, 1.2, None),
@@ -194,7 +208,8 @@ def test_figures_in_its_head_are_true(name):
     for claimed in re.findall(r"([\d,]+) without the embedding", head):
         counts = parameter_counts(config)
         assert int(claimed.replace(",", "")) == sum(counts.values()) - counts["embedding"]
-    dense = model("config/llama_3b.py" if "llama" in name else "config/gpt2_xl.py")
+    sizes = {"llama_8b": "llama_8b", "llama": "llama_3b"}
+    dense = model(f"config/{next((d for part, d in sizes.items() if part in name), 'gpt2_xl')}.py")
     for claimed in re.findall(r"([\d.]+) of the dense FLOPs", head):
         assert float(claimed) == pytest.approx(flops_per_token(config) / flops_per_token(dense), abs=5e-3)
 

@@ -55,8 +55,9 @@ UNCHECKED = {
 }
 # files that a reader makes
 THEIRS = ("config/study/mine.py", "layers/mine.py")
+OF_TORCHRUN = ["nnodes", "nproc_per_node", "max_restarts", "rdzv_backend", "rdzv_id", "rdzv_endpoint"]
 LAUNCHERS = {
-    "torchrun": r"(?:--(?:nnodes|nproc_per_node|rdzv_backend|rdzv_id|rdzv_endpoint)=\S+ )+(train\.py .*)",
+    "torchrun": rf"(?:--(?:{'|'.join(OF_TORCHRUN)})=\S+ )+(train\.py .*)",
     "sbatch": r"(?:--(?:nodes|gpus-per-node)=\S+ )+launch/slurm\.sh (.*)",
 }
 
@@ -164,6 +165,8 @@ def resolve_command(command: str, monkeypatch):
         for size in sizes:
             ranks *= int(size)
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        restarts = re.findall(r"--max_restarts=(\d+)", command)
+        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", (restarts or ["0"])[0])
         arguments = shlex.split(match[1])
         program, arguments = "python", arguments if program == "torchrun" else ["train.py", *arguments]
     if any(command.startswith(known) for known in UNCHECKED):
@@ -223,6 +226,7 @@ def test_commands(page, command, elsewhere, monkeypatch):
         "python ablate.py config/demo_dense.py --vary=no_such_key=1,2",
         "python data/sotu/prepare.py --no_such_key=1",
         "torchrun --nproc_per_node=7 train.py config/cofrgenet_f.py",
+        "torchrun --nproc_per_node=8 --max_restarts=3 train.py config/cofrgenet_f.py",
         "sbatch --nodes=2 --gpus-per-node=8 launch/slurm.sh config/nothing.py",
         "python launch/measure_gpu.py --stages=nothing",
         "make nothing",
@@ -266,7 +270,7 @@ def test_keys_that_are_named(page, monkeypatch):
     parts = {"attention": layers.ATTENTION, "ffn": layers.FFN, "position": layers.POSITION}
     known = all_keys(monkeypatch) | {name for registry in parts.values() for name in registry}
     named = re.findall(rf"`(?:--)?((?:{families})_\w+)(?:=[^`]*)?`", text)
-    named += [key for key in re.findall(r"`--(\w+)", text) if key not in ("key", "help")]
+    named += [key for key in re.findall(r"`--(\w+)", text) if key not in ("key", "help", *OF_TORCHRUN)]
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
     for key, value in re.findall(r"`(?:--)?(attention|ffn|position)=(\w+)`", text):
         assert value in parts[key], f"{key}={value}"

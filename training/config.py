@@ -8,7 +8,7 @@ from typing import Literal
 from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
-from training.distributed import world_size
+from training.distributed import max_restarts, world_size
 from training.hardware import missing_gpu
 from training.sharding import mistakes
 
@@ -122,6 +122,11 @@ class TrainConfig(ModelConfig):
         wrong += mistakes(self)
         if not self.dry_run:
             wrong += missing_gpu(self.device)
+            if max_restarts() and not self.resume:
+                wrong.append(
+                    f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on "
+                    "from the last checkpoint: add --resume=True"
+                )
         ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
         if ranks > 0 and self.gradient_accumulation_steps % ranks:
             steps = self.gradient_accumulation_steps
@@ -129,6 +134,7 @@ class TrainConfig(ModelConfig):
             wrong.append(
                 f"gradient_accumulation_steps={steps} is the micro-batches of all ranks together; "
                 f"{key}={ranks} does not divide it: take {' or '.join(map(str, near))}"
+                + (", or start as many ranks as divide it" if max_restarts() else "")
             )
         return wrong
 

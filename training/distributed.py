@@ -9,15 +9,19 @@ import datetime
 import inspect
 import os
 import re
+import signal
 import socket
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from plural import counted
 
 # How long a rank waits for the answers of the others once its own collective has failed. torchrun kills all
 # ranks that are left 30 s after one has failed.
@@ -41,34 +45,46 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
+def max_restarts() -> int:
+    """How often torchrun may start the ranks of this machine again when one has failed."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+
+
 def ranks_per_machine() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Around a whole program: if it is one of several ranks, end the process without Python's shutdown.
+    """Around a whole program: if torchrun started it, end the process without Python's shutdown.
 
     A thread of gloo may hold the last tensor of a collective until then, and PyTorch aborts a process that
     frees such a tensor during shutdown (pytorch/pytorch#190489, seen with 2.13).
+
+    A program that says why it ends (SystemExit) would say the same after a restart. It ends torchrun too,
+    which would otherwise start it again.
     """
-    status = 0
+    status, final = 0, False
+    one_of_several, launcher = world_size() > 1 or max_restarts() > 0, os.getppid()
     try:
         yield
     except SystemExit as end:
-        if world_size() == 1:
+        if not one_of_several:
             raise
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        final = status != 0 and max_restarts() > 0
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except Exception:
-        if world_size() == 1:
+        if not one_of_several:
             raise
         traceback.print_exc()
         status = 1
-    if world_size() > 1:
+    if one_of_several:
         sys.stdout.flush()
         sys.stderr.flush()
+        if final and os.getppid() == launcher > 1:  # if torchrun is dead, the parent is another process
+            os.kill(launcher, signal.SIGTERM)
         os._exit(status)
 
 
@@ -77,8 +93,6 @@ class Ranks:
 
     Without torchrun there is one rank, and every collective returns at once.
     """
-
-    meetings = 0
 
     def __init__(self):
         self.rank = int(os.environ.get("RANK", 0))
@@ -101,6 +115,9 @@ class Ranks:
     @contextlib.contextmanager
     def joined(self, device: torch.device, seconds: float) -> Iterator["Ranks"]:
         """Meet the other ranks; a collective that takes longer than `seconds` raises LostRankError."""
+        if restarts := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
+            times = f"restart {restarts} of at most {max_restarts()}"
+            self.say(f"torchrun started the run again, {times}, with {counted(self.world, 'rank')}")
         if self.world == 1:
             yield self
             return
@@ -111,9 +128,7 @@ class Ranks:
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
             store.set_timeout(limit)
-            # a prefix of its own, so that nothing is read that an earlier meeting left in the store
-            Ranks.meetings += 1
-            self.store = dist.PrefixStore(f"meeting {Ranks.meetings}", store)
+            self.store = dist.PrefixStore(self._meeting(store, seconds), store)
             place = f"process {os.getpid()} on {socket.gethostname()}"
             self.store.set(f"place of rank {self.rank}", place)
             options = {"store": self.store, "rank": rank, "world_size": world}
@@ -132,6 +147,31 @@ class Ranks:
         yield self
         # not after an error: if a rank is missing, this could wait for ever
         dist.destroy_process_group()
+
+    def _meeting(self, store, seconds: float) -> str:
+        """A name that rank 0 draws for this meeting: the prefix of what its ranks put into the store.
+
+        When torchrun starts ranks again, its store still holds what the ranks before put there, such as the
+        addresses of dead processes (seen with PyTorch 2.13). So each rank asks by a name of its own, and
+        only a rank 0 that is alive can answer to it.
+        """
+        own = uuid.uuid4().hex
+        if not self.first:
+            store.set(f"rank {self.rank} asks", own)
+            name = store.get(f"answer to {own}").decode()
+            store.set(f"{name} is known to rank {self.rank}", "")
+            return name
+        end, missing = time.monotonic() + seconds, set(range(1, self.world))
+        while missing:
+            for rank in sorted(missing):
+                if store.check([f"{own} is known to rank {rank}"]):
+                    missing.remove(rank)
+                elif store.check([f"rank {rank} asks"]):
+                    store.set(f"answer to {store.get(f'rank {rank} asks').decode()}", own)
+            if missing and time.monotonic() > end:
+                raise RuntimeError(f"rank {min(missing)} did not come")
+            time.sleep(0.01)
+        return own
 
     def wrap(self, model):
         """The model in DistributedDataParallel; with one rank, the model itself.

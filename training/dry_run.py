@@ -1,123 +1,19 @@
 """What a run would need: parameters, FLOPs, memory and hours, without allocating anything."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools.mem_tracker import MemTracker
-from tqdm import tqdm
 
 from architecture import ModelConfig, model_config
 from data import mixture
-from kernels.linear_cross_entropy import CHUNK_BYTES
 from model import GPT, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
-from training.hardware import PEAK_TFLOPS, autocast, peak_flops
-from training.optimizer import hidden_matrices
+from training.hardware import PEAK_TFLOPS, peak_flops
+from training.memory import CARDS, GIB, USABLE, activations, fewest, held
 from training.schedule import Dyadic
 
-GIB = 2**30
-FEW = 3  # the last, an inner and the first block
-
-
-def memory_estimate(
-    config: ModelConfig, batch_size: int, dtype: str, checkpointing: bool, optimizer: str = "adamw"
-) -> dict[str, int]:
-    """Bytes on one device at the fullest moment of a step, by kind.
-
-    weights, gradients, AdamW's two moments and Muon's one are float32. activations: everything else that is
-    alive at the fullest moment of a forward and backward pass over batch_size sequences. It is counted by
-    running the model, or one of a few of its equal blocks, on tensors without storage, in eager PyTorch;
-    torch.compile needs less.
-    """
-    weights = 4 * sum(parameter_counts(config).values())
-    moments = 2 * weights
-    if optimizer == "muon":
-        with torch.device("meta"):
-            moments -= 4 * sum(matrix.numel() for matrix in hidden_matrices(GPT(config)))
-    activations = _activations(config, batch_size, dtype, checkpointing)
-    return {"weights": weights, "gradients": weights, "optimizer": moments, "activations": activations}
-
-
-def _activations(config, batch_size, dtype, checkpointing) -> int:
-    """Counted with all layers, or with FEW and FEW + 1 if that gives the same number: see `_peaks`."""
-    with torch.device("meta"):
-        model = GPT(config)
-    buffers = sum(buffer.nbytes for buffer in model.buffers())
-    if config.n_layer <= FEW + 1 or not _equal(model.blocks):
-        return buffers + _peaks(config, batch_size, dtype, checkpointing)[-1]
-    fewer, more = (
-        _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing)
-        for n_layer in (FEW, FEW + 1)
-    )
-    added = config.n_layer - FEW - 1
-    return buffers + max(
-        more[-1], *(m + added * (m - f) for f, m in zip(fewer[:-1], more[:-1], strict=True))
-    )
-
-
-def _peaks(config, batch_size, dtype, checkpointing) -> tuple[int, int, int]:
-    """Bytes of activations, without the model's buffers, at the fullest moment up to the end of the forward
-    pass, up to the backward pass of the second block, and of all.
-
-    With equal blocks, of which the last, an inner and the first are there, each of the first two grows by
-    the same amount with every further block: the fullest moment of the forward pass has all blocks behind
-    it, and the one of the backward pass all blocks, or all but one, before it. (The second is the first
-    where the forward pass is fuller. It remains so with more blocks, because what the backward pass needs
-    is there at the end of the forward pass.) What follows does not depend on the number of blocks.
-    """
-    with FakeTensorMode():
-        model = GPT(config)
-        model.activation_checkpointing = checkpointing
-        model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here
-        held = sum(buffer.nbytes for buffer in model.buffers())
-        for parameter in model.parameters():
-            # as in the later micro-batches of a step
-            parameter.grad = torch.zeros_like(parameter)
-            held += 8 * parameter.numel()
-        tokens = torch.zeros(batch_size, config.block_size, dtype=torch.int64)
-        tracker = MemTracker()
-        tracker.track_external(model, *(p.grad for p in model.parameters()))
-        keys = {"unit": "block", "leave": False, "mininterval": 0.5, "delay": 2}
-        bar = tqdm(desc="counting memory", total=config.n_layer, **keys)
-
-        def peak():
-            return int(tracker.get_tracker_snapshot("peak")[tokens.device]["Total"]) - held
-
-        def tick(block, *unused):
-            bar.update()
-            if block.layer == 1:
-                peaks.append(peak())
-
-        peaks = []
-        for block in model.blocks:
-            block.register_full_backward_hook(tick)
-        with bar, tracker:
-            with autocast(tokens.device, dtype):
-                loss = model(tokens, tokens)
-            peaks.append(peak())
-            loss.backward()
-        peaks.append(peak())
-    return peaks[0], peaks[1], peaks[-1]
-
-
-def _equal(blocks) -> bool:
-    """Whether all blocks consist of the same modules with tensors of the same shapes."""
-    return all(_structure(block) == _structure(blocks[0]) for block in blocks)
-
-
-def _structure(block) -> list:
-    """Names, classes, numbers and texts of a block's modules, but for its place in the model."""
-    found = []
-    for name, module in block.named_modules():
-        values = {key: value for key, value in vars(module).items() if isinstance(value, int | float | str)}
-        if module is block:
-            del values["layer"]
-        found.append((name, type(module), values))
-    tensors = (*block.named_parameters(), *block.named_buffers())
-    return [*found, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors)]
+GPUS_OF_A_MACHINE = 8
 
 
 def show(config):
@@ -162,14 +58,54 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     if config.dyadic:
         with torch.device("meta"):
             yield Dyadic(GPT(model), config.dyadic_iters or config.max_iters).table()
-    memory = memory_estimate(
-        model, config.batch_size, config.dtype, config.activation_checkpointing, config.optimizer
-    )
-    kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
-    yield f"memory           {sum(memory.values()) / GIB:,.2f} GiB on each device: {kinds}"
+    yield from _memory(config, model)
+
+
+def _memory(config, model: ModelConfig) -> Iterator[str]:
+    """Memory with each kind of sharding on dry_run_gpus, and the fewest GPUs of known cards."""
+    with torch.device("meta"):
+        built = GPT(model)
+    keys = (model, config.batch_size, config.dtype)
+    # without checkpointing, the backward pass needs all rounded weights, whether autocast keeps them or not
+    kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
+    kept |= {(False, True): kept[False, False], (True, True): activations(*keys, True, keep=False)}
+    gpus, group = config.dry_run_gpus, config.sharding_ranks or GPUS_OF_A_MACHINE
+    ways = {"none": 1}
+    if gpus > 1:
+        ways["full"] = gpus
+    if gpus > group and gpus % group == 0:
+        ways["hybrid"] = group
+    label = "memory"
+    for way, shards in ways.items():
+        memory = held(built, config.optimizer, shards)
+        memory["activations"] = kept[config.activation_checkpointing, way != "none"]
+        kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
+        total = f"{sum(memory.values()) / GIB:,.2f} GiB on each GPU"
+        yield f"{label:17}{total} with sharding={way}: {kinds}"
+        label = ""
     yield (
-        f"                 (micro-batch of {config.batch_size} x {config.block_size} tokens in "
-        f"{config.dtype}, eager; torch.compile needs less for activations)"
+        f"{'':17}(micro-batch of {config.batch_size} x {config.block_size} tokens in {config.dtype}, "
+        "eager; torch.compile needs less for activations)"
+    )
+    if gpus > group:
+        whole = f", which do not divide {gpus}" if gpus % group else ""
+        change = "" if config.sharding_ranks else "; sharding_ranks sets another number"
+        yield f"{'':17}(sharding=hybrid: groups of {group} GPUs{whole}{change})"
+    steps = config.gradient_accumulation_steps
+    numbers = [number for number in range(1, steps + 1) if steps % number == 0]
+    label = "fewest GPUs"
+    for card, size in CARDS.items():
+        usable = USABLE * size * GIB
+        for checkpointing in (False, True):
+            none = fewest(built, config.optimizer, kept[checkpointing, False], [1], usable)
+            full = none or fewest(built, config.optimizer, kept[checkpointing, True], numbers[1:], usable)
+            means = " with activation_checkpointing" if checkpointing else ""
+            found = f"sharding=none {none or 'does not fit'}, full {full or 'does not fit'}"
+            yield f"{label:17}{card}{means}: {found}"
+            label = ""
+    yield (
+        f"{'':17}(numbers that divide gradient_accumulation_steps={steps}; tensors may take {USABLE:.0%} "
+        "of a card's memory)"
     )
 
 

@@ -338,7 +338,10 @@ def test_the_slurm_script(arguments, tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
     launcher = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
-    stand_ins = {"srun": '#!/bin/bash\nexec "$@"\n', "scontrol": "#!/bin/bash\necho localhost\n"}
+    stand_ins = {
+        "srun": '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+        "scontrol": "#!/bin/bash\necho localhost\n",
+    }
     stand_ins["torchrun"] = launcher
     for name, text in stand_ins.items():
         (programs / name).write_text(text)

@@ -9,7 +9,8 @@ Options:
     poison: in that step the last rank's first ffn gives NaN
     file_limit: no file may grow beyond this size from the first checkpoint on
     stop: a signal ends the run after so many steps, with a checkpoint
-    die: in that step the last rank is killed
+    die: in that step the last rank is killed, unless torchrun has started it again
+    answer_seconds: how long ranks wait for the answer of one that is missing
     count: [a rank's share of bytes, what the first rank may hold besides when it saves]. Write down the
         most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
@@ -31,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
 from tests.training.held_bytes import HeldBytes
-from training import sharding, trainer
+from training import distributed, sharding, trainer
 from training.distributed import Ranks, ends_process
 from training.resume import load_state
 
@@ -91,7 +92,8 @@ class Watched(trainer.Trainer):
             return tokens, targets
 
         self.loader.batch = batch
-        if step == self.options.get("die") and self.ranks.rank == self.ranks.world - 1:
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if step == self.options.get("die") and self.ranks.rank == self.ranks.world - 1 and not restarted:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.options.get("poison") and self.ranks.rank == self.ranks.world - 1:
             self.model.blocks[0].ffn.register_forward_hook(
@@ -125,6 +127,7 @@ def play(runs: list[dict]):
     train.Trainer, train.load_state = Watched, counted_load_state
     for run in runs:
         Watched.options, Watched.loading = run, None
+        distributed.ANSWER_SECONDS = run.get("answer_seconds", distributed.ANSWER_SECONDS)
         try:
             train.main(run["arguments"])
         except SystemExit as stop:
