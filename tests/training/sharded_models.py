@@ -21,6 +21,7 @@ from train import build_model, build_optimizer
 from training import sharding
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
+from training.health import diagnose
 
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100, "dtype": "float32"}
 SIZES |= {"cf_ladders": 3, "cf_depth": 3, "bigbird_block": 2, "bigbird_random": 1, "learning_rate": 1e-2}
@@ -94,6 +95,30 @@ def check(keys, ranks):
         )
 
 
+class Overflow(torch.autograd.Function):
+    """The identity, whose gradient is not finite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.inf
+
+
+def check_gradients(ranks):
+    """A gradient that is not finite on the last rank is told of there alone, and before it is averaged."""
+    model, _ = built(TrainConfig(**SIZES, sharding="full"), ranks)
+    batches = [tuple(torch.zeros(2, 2, 17, dtype=torch.int64))]
+    assert diagnose(model, batches, "float32", 0) == []
+    if last := ranks.rank == ranks.world - 1:
+        model.blocks[1].register_forward_hook(lambda module, inputs, output: Overflow.apply(output))
+    found = diagnose(model, batches, "float32", 0)
+    said = "every output finite, gradients not finite of blocks.1.ffn.down.weight"
+    assert [said in text for _, text in found] == [True] * last, found
+
+
 def check_all():
     torch.set_num_threads(1)
     ranks = Ranks()
@@ -103,6 +128,7 @@ def check_all():
                 check(keys, ranks)
             except Exception as error:
                 raise AssertionError(f"rank {ranks.rank}, {keys}: {error}") from error
+        check_gradients(ranks)
     ranks.say("all models")
 
 
