@@ -39,7 +39,7 @@ from training.log import RunFolderError, write_whole
 class FinetuneConfig:
     """Fine-tune models on GLUE's tasks. Defaults are the paper's; (ours) marks what it leaves open."""
 
-    models: list[str]  # run folders or .pt files of train.py, model folders, or gpt2 from the hub
+    models: list[str]  # run folders or checkpoints of train.py, model folders, or gpt2 from the hub
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     tasks: list[str] | None = None  # some of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
     data_dir: str | None = None  # folder with GLUE's TSV files (MNLI/train.tsv and so on); None: the hub

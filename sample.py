@@ -31,7 +31,7 @@ from training.hardware import choose_device, missing_gpu
 class SampleConfig:
     """Write text with a trained model; prints as it generates, and keeps a copy in samples.txt."""
 
-    out_dir: str  # run folder of train.py, one checkpoint file, or a model folder of export.py
+    out_dir: str  # run folder of train.py, one checkpoint of it, or a model folder of export.py
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     start: str = ""  # prompt; FILE:path reads it from a file; empty: start a new document
     interactive: bool = False  # read prompts from the terminal or a pipe, line by line, and continue each

@@ -133,3 +133,25 @@ def test_a_key_that_has_left_loads_at_its_default_alone(keys, message):
     assert TrainConfig.of_today(saved) == vars(TrainConfig())
     with pytest.raises(ValueError, match=message):
         TrainConfig.of_today(saved | keys)
+
+
+def test_learned_constants_that_were_numbers_go_on(run):
+    """S and theta of ExPE, and their moments, once had no dimension."""
+    keys = ("--attention=softmax", "--position=expe", "--expe_learned=standard", "--n_layer=1")
+    keys += ("--max_iters=4", "--checkpoint_interval=2", "--keep_checkpoints=9")
+    folder, whole = run("old", *keys)
+    for path in (folder / "ckpt").glob("*.pt"):
+        if path.name != "step_00000002.pt":
+            path.unlink()
+    path = folder / "ckpt" / "step_00000002.pt"
+    content = torch.load(path)
+    for name in ("position.learned.0", "position.learned.1"):
+        content["model"][name] = content["model"][name].reshape(())
+    states = [state for state in content["optimizer"]["state"].values() if len(state["exp_avg"]) == 1]
+    assert len(states) == 2
+    for state in states:
+        state |= {key: state[key].reshape(()) for key in ("exp_avg", "exp_avg_sq")}
+    torch.save(content, path)
+    _, again = run("old", "--resume=True", *keys)
+    losses = [[r["loss"] for r in records if "loss" in r] for records in (whole, again)]
+    assert losses[0] == losses[1]

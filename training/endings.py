@@ -40,8 +40,9 @@ def endings(ranks: Ranks, out_dir: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         sys.exit(
             f"train.py: rank {ranks.rank} is out of memory ({str(error).splitlines()[0]}). Take a smaller "
-            "batch_size and as many more gradient_accumulation_steps, or activation_checkpointing=True; "
-            f"--dry_run=True estimates what a step needs. {how_to_go_on(out_dir)}"
+            "batch_size and as many more gradient_accumulation_steps, activation_checkpointing=True or, on "
+            "several GPUs, sharding=full; --dry_run=True estimates what a step needs. "
+            f"{how_to_go_on(out_dir)}"
         )
     except ERRORS as error:
         sys.exit(f"train.py: {error}")

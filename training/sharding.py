@@ -9,6 +9,9 @@ positions, last norm and head are gathered for a whole forward and backward pass
 and autocast rounds them: bfloat16 would round the weights of ladders and ExPE's columns. Buffers, such as
 the ranges of ladders, are whole on every rank.
 
+Under autocast to bfloat16, autograd keeps the rounded weights of all blocks from the forward to the
+backward pass: 2 bytes a parameter on every rank. With activation_checkpointing=True, of one block.
+
 A tensor in parts is a DTensor. It is told from others by its method `full_tensor`, because runs without
 sharding need not wait for the import of its class.
 """
@@ -27,7 +30,7 @@ def mistakes(config) -> list[str]:
     """What is wrong with the keys of sharding, one sentence each. config: a TrainConfig."""
     kind, size, world = config.sharding, config.sharding_ranks, world_size()
     if size is not None and kind != "hybrid":
-        return [f"sharding_ranks acts with sharding=hybrid only, not with {kind}"]
+        return [f"sharding_ranks acts with sharding=hybrid only, not with {kind}: leave it out, or None"]
     wrong = []
     if kind != "none" and config.dtype == "float16":
         wrong.append(

@@ -1,6 +1,6 @@
 """Sharded checkpoints on two ranks, and kills within a save, in processes forked from this one.
 
-    python tests/training/sharded_ranks.py FOLDER
+    python tests/training/sharded_ranks.py FOLDER DATASET
 
 Prints {scenario: "" or what went wrong} as JSON. Each scenario is a function of a folder; a cold start of
 PyTorch for each process would take longer than all of them.
@@ -9,6 +9,7 @@ PyTorch for each process would take longer than all of them.
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +25,8 @@ import torch._dynamo  # which the first optimizer of each child would import
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+import train as train_script
+from tests.training.held_bytes import HeldBytes
 from training import checkpoint, pretrained, sharded_checkpoint
 from training.distributed import LostRankError, OtherRankError, Ranks
 from training.optimizer import Optimizer
@@ -78,14 +81,25 @@ def save(saver, step, model, optimizer, best=True):
 
 
 def load(folder, sharded: bool):
+    """The newest checkpoint; a rank holds its part and, of one tensor at a time, a whole one."""
     model, optimizer = built(sharded)
     path = checkpoint.numbered(folder)[-1]
-    read_state(path, checkpoint.load(path), model, optimizer)
+    content = checkpoint.load(path)
+    with HeldBytes() as counted:
+        read_state(path, content, model, optimizer)
+    assert counted.peak <= held(model, optimizer) + 4 * 7 * 5, (counted.peak, held(model, optimizer))
     return model, optimizer
 
 
-def forked(folder, ranks: int, work) -> list[int]:
-    """Run work(ranks) in that many processes -> how each of them ended."""
+def held(model, optimizer) -> int:
+    """Bytes of this rank's weights and optimizer state."""
+    tensors = [*model.parameters(), *(t for slots in optimizer.state.values() for t in slots.values())]
+    parts = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    return sum(part.untyped_storage().nbytes() for part in parts)
+
+
+def forked(folder, ranks: int, work, joined: bool = True) -> list[int]:
+    """Run work(ranks) in that many processes -> how each of them ended. Not joined: work() meets itself."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []
@@ -96,6 +110,9 @@ def forked(folder, ranks: int, work) -> list[int]:
             names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ |= {name: str(value) for name, value in names.items()}
             try:
+                if not joined:
+                    work()
+                    os._exit(0)
                 with Ranks().joined(torch.device("cpu"), 60) as group:
                     group.answer_seconds = 3
                     work(group)
@@ -121,7 +138,11 @@ def two_ranks_and_one(folder):
         expected = state(model, optimizer)
         assert len(expected) == 6 + 5 * 3
         saver = Saver(folder, ranks, keep=2)
-        save(saver, 3, model, optimizer)
+        own = held(model, optimizer)
+        assert own < 0.7 * sum(tensor.nbytes for tensor in expected.values())
+        with HeldBytes() as counted:
+            save(saver, 3, model, optimizer)
+        assert own < counted.peak <= 2 * own + 100, (own, counted.peak)  # numbers of the mesh
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(7.0)
@@ -157,6 +178,50 @@ def two_ranks_and_one(folder):
 
     for ranks, work in ((2, write), (1, read), (2, read_again)):
         expect_success(folder, ranks, work)
+
+
+def runs(folder):
+    """train.py with sharded weights, from the middle on: to the bit by two ranks, up to rounding by one."""
+    keys = {
+        "dataset": sys.argv[2], "n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "cf_ladders": 3,
+        "max_iters": 8, "warmup_iters": 1, "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1,
+        "eval_interval": 4, "eval_tokens": 160, "checkpoint_interval": 4, "device": "cpu", "compile": False,
+        "dtype": "float32", "batch_size": 2, "gradient_accumulation_steps": 2, "attention": "cattn_m",
+        "ffn": "cffn_added", "dyadic": True, "optimizer": "muon", "cf_eval_clip": True,
+    }  # fmt: skip
+    keys |= {"sharding": "full", "checkpoint_format": "sharded"}
+    start = [f"--{key}={value}" for key, value in keys.items()]
+
+    def trained(ranks, name, *arguments) -> list[dict]:
+        def work():
+            train_script.main([*arguments, f"--out_dir={folder / name}"])
+
+        found = forked(folder, ranks, work, joined=False)
+        assert found == [0] * ranks, found
+        lines = [json.loads(line) for line in (folder / name / "log.jsonl").read_text().splitlines()]
+        return [(r["step"], r.get("loss", r.get("val_loss"))) for r in lines if "resumed" not in r]
+
+    def to_the_middle(name, format):
+        shutil.copytree(folder / format, folder / name)
+        for path in checkpoint.saved(folder / name):
+            if checkpoint.load(path)["step"] > 4:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert checkpoint.step_of(checkpoint.find(folder / name)) == 4
+
+    expected = trained(2, "sharded", *start)
+    assert trained(2, "whole", *start, "--checkpoint_format=whole") == expected
+    for name, ranks, format, change in (
+        ("to two", 2, "sharded", ()),
+        ("to whole", 2, "sharded", ("--checkpoint_format=whole",)),
+        ("from whole", 2, "whole", ("--checkpoint_format=sharded",)),
+        ("to one", 1, "sharded", ("--sharding=none",)),
+    ):
+        to_the_middle(name, format)
+        found = trained(ranks, name, "--resume=True", *change)
+        tolerance = 0.0 if change != ("--sharding=none",) else 1e-6
+        for (step, loss), (other, value) in zip(found, expected, strict=True):
+            assert step == other
+            assert abs(loss - value) <= tolerance * value, (name, step, loss, value)
 
 
 def replicated(folder):
@@ -292,7 +357,7 @@ def killed(folder):
         expect_success(own, 1, go_on)
 
 
-SCENARIOS = [two_ranks_and_one, replicated, full_disk_of_one_rank, killed_rank, killed]
+SCENARIOS = [two_ranks_and_one, runs, replicated, full_disk_of_one_rank, killed_rank, killed]
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(dataset, tmp_path_factory):
     program = ROOT / "tests" / "training" / "sharded_ranks.py"
     done = subprocess.run(
-        [sys.executable, program, tmp_path_factory.mktemp("ranks")],
+        [sys.executable, program, tmp_path_factory.mktemp("ranks"), dataset],
         cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

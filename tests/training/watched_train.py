@@ -10,8 +10,8 @@ Options:
     file_limit: no file may grow beyond this size from the first checkpoint on
     stop: a signal ends the run after so many steps, with a checkpoint
     die: in that step the last rank is killed
-    backend: of torch.compile; aot_eager divides forward from backward as inductor does, and is quick
-    count: write down the most bytes that a rank holds while it loads a checkpoint, and while it saves one
+    count: [a rank's share of bytes, what the first rank may hold besides when it saves]. Write down the
+        most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
 
 import hashlib
@@ -21,7 +21,6 @@ import os
 import resource
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,8 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
 from tests.training.held_bytes import HeldBytes
-from training import compilation, sharding, trainer
-from training.compilation import CompiledTraining
+from training import sharding, trainer
 from training.distributed import Ranks, ends_process
 from training.resume import load_state
 
@@ -70,8 +68,9 @@ class Watched(trainer.Trainer):
         return super().step(stop)
 
     def save(self, improved):
-        if self.options.get("count"):
-            with HeldBytes() as counted:
+        if "count" in self.options:
+            share, besides = self.options["count"]
+            with HeldBytes(share + besides * self.ranks.first) as counted:
                 states = (state.values() for state in self.optimizer.state.values())
                 for tensor in itertools.chain(self.model.parameters(), *states):
                     tensor.detach()  # an operation, so that it counts
@@ -112,7 +111,9 @@ class Watched(trainer.Trainer):
 
 
 def counted_load_state(path, content, *parts):
-    with HeldBytes(apart=content) as counted:
+    if "count" not in Watched.options:
+        return load_state(path, content, *parts)
+    with HeldBytes(Watched.options["count"][0], apart=content) as counted:
         progress = load_state(path, content, *parts)
     Watched.loading = counted.peak
     return progress
@@ -124,7 +125,6 @@ def play(runs: list[dict]):
     train.Trainer, train.load_state = Watched, counted_load_state
     for run in runs:
         Watched.options, Watched.loading = run, None
-        compilation.CompiledTraining = partial(CompiledTraining, backend=run.get("backend", "inductor"))
         try:
             train.main(run["arguments"])
         except SystemExit as stop:
@@ -132,11 +132,18 @@ def play(runs: list[dict]):
             if dist.is_initialized():
                 dist.destroy_process_group()
     train.Trainer, train.load_state = trainer.Trainer, load_state
-    compilation.CompiledTraining = CompiledTraining
+
+
+def ranks_end_at_once():
+    """Ranks that end without a message need not wait: no rank's end is that of a process here."""
+    Ranks.let_another_speak = lambda self, first=False: None
+
+
+def read_and_play(path: str):
+    play(json.loads(Path(path).read_text()))
 
 
 if __name__ == "__main__":
-    # no rank's exit ends the others here
-    Ranks.let_another_speak = lambda self, first=False: None
+    ranks_end_at_once()
     with ends_process():
-        play(json.loads(Path(sys.argv[1]).read_text()))
+        read_and_play(sys.argv[1])
