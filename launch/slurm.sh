@@ -5,7 +5,7 @@
 # the same arguments, or requeued, it goes on.
 # When a node, a GPU or a process dies, torchrun starts the ranks of the nodes that are left again, and the run
 # goes on from its last checkpoint. Their number must divide gradient_accumulation_steps. The first node holds
-# the ranks together: without it, submit the job again.
+# the ranks together: if it dies, cancel the job and submit it again.
 #SBATCH --job-name=cofrgenet
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=64
