@@ -15,6 +15,7 @@ costs nothing but a slightly other place on the curve.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from model import parameter_counts, without_embeddings
 TOLERANCE = 0.05  # of the target, for the number of parameters
 STEPS = (64, 32, 16, 8, 4, 2)  # widths are multiples of one of these; an even head width suits rotations
 BENT = 1.5  # factor between a shape's aspect ratio or head width and the config's, for a width of a step
-MOST_LAYERS = 512
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 
 
@@ -49,7 +49,7 @@ def parse(text: str) -> Size:
     if not found:
         raise ValueError(f"{text!r} is no size: write 250K, 0.25M or 1.5B, or 1M:2 for two of the seeds")
     target = round(float(found[1]) * UNITS.get(found[2].upper(), 1))
-    if target < 1 or found[3] == "0":
+    if target < 1 or int(found[3] or 1) < 1:
         raise ValueError(f"{text!r}: sizes and numbers of seeds must be above 0")
     return Size(target, found[3] and int(found[3]))
 
@@ -83,10 +83,7 @@ def _shapes(base: ModelConfig, target: int) -> list[tuple[tuple, ModelConfig]]:
     """(rank, model) of all shapes that are near enough; the lowest rank is best."""
     aspect, head = base.n_embd / base.n_layer, base.n_embd / base.n_head
     ranked = []
-    for layers in range(1, MOST_LAYERS + 1):
-        smallest = resized(base, layers, 2, 1)
-        if body(smallest) > (1 + TOLERANCE) * target:
-            break  # and so are all deeper ones
+    for layers in _depths(base, target, aspect):
         for order, step in enumerate(STEPS):
             model = _near(base, layers, target, step)
             if _off(model, target) > TOLERANCE:
@@ -98,6 +95,21 @@ def _shapes(base: ModelConfig, target: int) -> list[tuple[tuple, ModelConfig]]:
             bent = max(bends) > math.log(BENT)
             ranked.append(((bent, 0 if bent else order, sum(bends), layers), model))
     return ranked
+
+
+def _depths(base: ModelConfig, target: int, aspect: float) -> range:
+    """The depths around the one whose aspect ratio is the config's."""
+    low, high = 1, 2
+
+    def wide(layers):
+        return _near(base, layers, target, 2).n_embd / layers > aspect
+
+    while wide(high):
+        low, high = high, 2 * high
+    while high - low > 1:  # the width falls with the depth
+        middle = (low + high) // 2
+        low, high = (middle, high) if wide(middle) else (low, middle)
+    return range(max(1, int(low / BENT)), int(high * BENT) + 1)
 
 
 def _off(model: ModelConfig, target: int) -> float:
@@ -120,6 +132,7 @@ def _near(base: ModelConfig, layers: int, target: int, step: int) -> ModelConfig
     return min((at(low), at(high)), key=lambda model: _off(model, target))
 
 
+@functools.cache
 def _heads(width: int, head: float) -> int:
     """The number of heads that divides the width into even parts closest to `head` columns."""
     counts = [count for count in range(1, width // 2 + 1) if width % (2 * count) == 0]

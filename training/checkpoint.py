@@ -56,7 +56,7 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
         _write(temporary, {"format": FORMAT, "versions": versions(), **content})
         if best:
             # first, so that no numbered checkpoint knows of a best loss whose weights are not kept
-            _copy(temporary, folder / "best.pt")
+            copy(temporary, folder / "best.pt")
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         temporary.unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def _write(path: Path, content: dict):
         os.fsync(file.fileno())
 
 
-def _copy(source: Path, target: Path):
+def copy(source: Path, target: Path):
     """Put a whole file in the place of another; it takes no space where hard links are to be had."""
     beside = target.with_suffix(".pt.tmp")
     beside.unlink(missing_ok=True)

@@ -15,7 +15,10 @@ STUDY = "config/study/dense.py"
 MODELS = [
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("config/*.py")) if p.name not in ("glue.py",)),
     *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("config/ours/*.py"))),
-    *(f"{STUDY}+config/study/{name}.py" for name in ("rope", "full", "gqa", "mqa", "cattn_u", "dense_deep")),
+    *(
+        f"{STUDY}+config/study/{name}.py"
+        for name in ("rope", "full", "gqa", "mqa", "cattn_u", "dense_deep")
+    ),
     f"{STUDY}+config/study/full_relative_content_nopos.py+config/study/constant.py",
 ]
 
@@ -53,7 +56,15 @@ def test_every_config_has_every_size(stack):
         assert abs(body(model) / target - 1) <= 0.05
         assert model.check() == []
         assert model.n_embd % model.n_head == 0
-        sized = {"n_layer", "n_embd", "n_head", "n_kv_head", "cattn_heads", "cattn_value_heads", "ffn_hidden"}
+        sized = {
+            "n_layer",
+            "n_embd",
+            "n_head",
+            "n_kv_head",
+            "cattn_heads",
+            "cattn_value_heads",
+            "ffn_hidden",
+        }
         differing = {k for k, v in vars(model).items() if v != getattr(base, k)}
         assert differing <= sized
 
