@@ -68,15 +68,14 @@ def determined(rows: list[Row], shared: bool) -> str:
     places: dict[str, set] = {}
     for row in rows:
         places.setdefault(row.family, set()).add(row.amounts)
-    least = min(map(len, places.values()))
-    for amount in range(len(rows[0].amounts)):
-        if any(len({place[amount] for place in found}) < 2 for found in places.values()):
-            return "a family has fewer than two values of an amount"
-    if least <= 2 * len(rows[0].amounts) - 1 and not shared:
-        return f"a family has {least} places, and its curve {parameters_of(rows, True)} constants"
+    kinds = len(rows[0].amounts)
+    if any(len({place[kind] for place in found}) < 2 for found in places.values() for kind in range(kinds)):
+        return "each family needs two values of each amount or more"
     count, constants = sum(map(len, places.values())), parameters_of(rows, shared)
+    if not shared:
+        count, constants = min(map(len, places.values())), 2 * kinds + 1
     if count <= constants:
-        return f"{constants} constants need more than {constants} places, and there are {count}"
+        return f"{constants} constants need more than {constants} places on the curves, not {count}"
     return ""
 
 

@@ -18,6 +18,7 @@ The rules are the same for every family and size:
 """
 
 import dataclasses
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ def chained(runs: list[Scaled]) -> list[Scaled]:
     Not with another schedule, where a shorter run has other rates from the first step on, nor with the
     dyadic schedule, where its depths wake at other steps: each length is then a run of its own.
     """
-    for before, run in zip(runs, runs[1:], strict=False):
+    for before, run in itertools.pairwise(runs):
         if run.config["lr_schedule"] == "wsd" and not run.config["dyadic"]:
             run.after, run.shared = before.name, before.tokens // FIFTHS * (FIFTHS - 1)
     return runs

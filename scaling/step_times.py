@@ -25,9 +25,9 @@ AT_LEAST = 0.2  # seconds of a repetition
 def measure(models: dict[tuple[str, str], tuple[TrainConfig, ModelConfig]], parallel: int) -> dict:
     """{(family, size): seconds of a token}; models: their configs, by family and size.
 
-    The median of three repetitions, after one step that allocates memory and compiles. With `parallel` runs
-    on a CPU, each has its share of the threads, but the others are not there to slow it down. AdamW, whatever
-    the optimizer. Micro-batches are measured once and multiplied.
+    The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
+    runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
+    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied.
     """
     found = {}
     with threads(parallel), tqdm(models.items(), desc="measuring steps", unit="model", delay=2) as bar:

@@ -124,7 +124,7 @@ class Study:
         return [self.run(family, size, ratio, rate, seed) for rate in rates]
 
     def check_runs(self, family: Family, rate: float | None = None) -> list[Scaled]:
-        """Half and twice the rule's rate at the size where it is checked. rate: a stand-in for the rule's."""
+        """Half and twice the rule's rate where it is checked. rate: a stand-in for the rule's."""
         return [
             self.run(
                 family, size, self.lengths[-1],
@@ -155,7 +155,7 @@ class Study:
             rates = sorted([*rates, float(f"{(rates[-1] if edge > 1 else rates[0]) * edge:.3g}")])
         if failed:
             self.hopeless.add(family.name)
-            self.remark(f"{family.name}: training failed at every learning rate from {text(rates[0])} on")
+            self.remark(f"{family.name}: training failed at all learning rates from {text(rates[0])} on")
             return runs
         if edge is not None:
             self.remark(

@@ -70,7 +70,7 @@ def test_every_config_has_every_size(stack):
 
 
 def test_shapes_stay_alike():
-    """From a hundredth of the size on, aspect ratio and head width stay within a quarter of the config's."""
+    """Aspect ratio and head width stay within a quarter of the config's."""
     base = model_of("config/gpt2.py")
     for target in (3_000_000, 20_000_000, 85_000_000, 1_000_000_000):
         model = shape(base, target)
@@ -94,5 +94,5 @@ def test_columns_of_positions_count():
 
 def test_a_size_that_no_shape_has():
     base = model_of(f"{STUDY}+config/study/cattn_u.py")
-    with pytest.raises(ValueError, match="no model is within 5% of 300 parameters.*the nearest has"):
+    with pytest.raises(ValueError, match=r"no model is within 5% of 300 parameters.*the nearest has"):
         shape(base, 300)
