@@ -23,9 +23,12 @@ draws them, and points.csv holds one row for each run, from which all of this ca
 
 import openmp  # noqa: F401 (before torch)
 
+import os
 import shlex
 import sys
 from pathlib import Path
+
+import torch
 
 import configurator
 import picture
@@ -88,8 +91,11 @@ def main(argv: list[str]):
 
 
 def prepared(config: ScaleConfig, families, plan: Plan) -> Study:
-    """The study of a command. Raises PlanError or ConfigError."""
+    """The study of a command, whose open keys are set. Raises PlanError or ConfigError."""
     first = families[0].config
+    if config.parallel is None:
+        on_gpus = first.device != "cpu" and torch.cuda.is_available()
+        config.parallel = torch.cuda.device_count() if on_gpus else os.cpu_count() or 1
     try:
         vocabulary = listing.vocabulary(first)
     except (DataError, OSError) as error:

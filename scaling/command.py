@@ -44,7 +44,7 @@ class ScaleConfig:
     check_size: str | None = None  # size at which the rate is checked; None: the middle one of --sizes
     check_rate: bool = True  # train half and twice the rate at check_size, with the first seed
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
-    parallel: int = 1  # runs at the same time, one on each GPU; without GPUs they share the cores
+    parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
     losses: list[float] | None = None  # losses at which multipliers are given; None: four of the baseline's
     shared_e: bool = True  # the families share the irreducible loss E in every fit
@@ -75,7 +75,7 @@ class ScaleConfig:
                 wrong.append(f"{key} must be above 0, not {wrong_ones[0]}")
         wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
         for key in ("parallel", "resamples"):
-            if getattr(self, key) < 1:
+            if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if self.rate_exponent < 0:
             wrong.append(f"rate_exponent must not be below 0, not {self.rate_exponent}")

@@ -47,8 +47,8 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     there = training_tokens(recipe)
     if longest > there:
         found.append(
-            f"the longest runs read the {there:,} training tokens {longest / there:.1f} times: scaling laws "
-            "are about text that is new"
+            f"the longest runs read the {there:,} training tokens {longest / there:.1f} times: scaling "
+            "laws are about text that is new"
         )
     if len(study.lengths) > 1 and recipe.lr_schedule != "wsd":
         found.append(
@@ -58,8 +58,8 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     for family in study.families:
         if len(study.lengths) > 1 and recipe.lr_schedule == "wsd" and family.config.dyadic:
             found.append(
-                f"{names[family.name]}: the dyadic schedule depends on the length, so that each length is a "
-                "run of its own"
+                f"{names[family.name]}: the dyadic schedule depends on the length, so that each length is "
+                "a run of its own"
             )
     return found
 

@@ -25,9 +25,9 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         f"    {command}\n",
         f"![loss and multipliers]({picture})\n",
         f"Baseline: {names[a.baseline]}. Curves over one amount are of runs with {a.ratio:g} tokens per "
-        "parameter. Intervals are 95 %, from resampled seeds; they leave out what the form of the curve gets "
-        "wrong, for which see the held-out size. *not measured*: the loss is outside of what both families "
-        "reached.\n",
+        "parameter. Intervals are 95 %, from resampled seeds. They leave out what the form of the curve "
+        "gets wrong, for which see the held-out size. *not measured*: not both families reached the loss "
+        "within the sizes that were trained.\n",
         *(f"- {line}\n" for line in lines),
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
@@ -35,11 +35,11 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         multipliers(a, names),
         "\n".join(["", *(f"- {line}" for line in crossings(a, names)), ""]),
         "## Fits\n",
-        "L = E + A x^-α for one amount x; L(N, D) = E + A N^-α + B D^-β for parameters and tokens together. "
-        "Huber loss on log L as in Hoffmann et al. (2022).\n",
+        "L = E + A x^-α for one amount x. L(N, D) = E + A N^-α + B D^-β for parameters and tokens together. "
+        "Fitted with the Huber loss on log L, as in Hoffmann et al. (2022).\n",
         fits(a, names) + "\n",
         "The largest size, as the fit of all smaller ones predicts it:\n" if a.held_out else "",
-        held_out(a, names) + "\n" if a.held_out else "No size could be held out: the smaller ones have no fit.\n",
+        held_out(a, names) + "\n" if a.held_out else "No size is held out: the others have no fit.\n",
         "## What was trained\n",
         trained(a.points, names) + "\n",
     ]  # fmt: skip
