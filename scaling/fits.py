@@ -71,12 +71,20 @@ def determined(rows: list[Row], shared: bool) -> str:
     kinds = len(rows[0].amounts)
     if any(len({place[kind] for place in found}) < 2 for found in places.values() for kind in range(kinds)):
         return "each family needs two values of each amount or more"
+    if kinds == 2 and any(_on_a_line(found) for found in places.values()):
+        return "each family needs runs with several numbers of tokens per parameter"
     count, constants = sum(map(len, places.values())), parameters_of(rows, shared)
     if not shared:
         count, constants = min(map(len, places.values())), 2 * kinds + 1
     if count <= constants:
         return f"{constants} constants need more than {constants} places on the curves, not {count}"
     return ""
+
+
+def _on_a_line(places: set[tuple[float, float]]) -> bool:
+    """Whether D grows with N, but for rounding: then nothing tells their effects apart."""
+    correlation = np.corrcoef(np.log(np.array(sorted(places))).T)[0, 1]
+    return correlation**2 > 0.98
 
 
 def fit(rows: list[Row], shared: bool = True, start: dict[str, Law] | None = None) -> dict[str, Law]:

@@ -35,8 +35,8 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         multipliers(a, names),
         "\n".join(["", *(f"- {line}" for line in crossings(a, names)), ""]),
         "## Fits\n",
-        "L = E + A x^-α for one amount x. L(N, D) = E + A N^-α + B D^-β for parameters and tokens together. "
-        "Fitted with the Huber loss on log L, as in Hoffmann et al. (2022).\n",
+        "L = E + A x^-α for one amount x. L(N, D) = E + A N^-α + B D^-β for parameters and tokens "
+        "together. Fitted with the Huber loss on log L, as in Hoffmann et al. (2022).\n",
         fits(a, names) + "\n",
         "The largest size, as the fit of all smaller ones predicts it:\n" if a.held_out else "",
         held_out(a, names) + "\n" if a.held_out else "No size is held out: the others have no fit.\n",
@@ -95,8 +95,8 @@ def crossings(a: Answers, names: dict[str, str]) -> list[str]:
                     )
             if leader := a.leads.get((amount, family)):
                 lines.append(
-                    f"{names[family]} does not cross the baseline in the measured {what}: {names[leader]} is "
-                    "better throughout"
+                    f"{names[family]} does not cross the baseline in the measured {what}: {names[leader]} "
+                    "is better throughout"
                 )
     return lines
 
