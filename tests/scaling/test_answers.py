@@ -22,9 +22,8 @@ def test_multipliers_near_the_truth_and_within_their_intervals():
             low, high = 1e4, 1e8
             while high / low > 1.0001:
                 middle = math.sqrt(low * high)
-                low, high = (
-                    (middle, high) if loss_of(family, middle, middle / 1.01 * 20) > loss else (low, middle)
-                )
+                above = loss_of(family, middle, middle / 1.01 * 20) > loss
+                low, high = (middle, high) if above else (low, middle)
             return low
 
         truth = needed("dense") / needed("ours")
@@ -37,10 +36,8 @@ def test_multipliers_near_the_truth_and_within_their_intervals():
 def test_outside_of_what_was_measured_there_is_no_number():
     laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (500.0,), (0.5,))}
     of = {"a": (1e4, 1e6), "b": (1e4, 1e5)}
-    some = [p for f in of for p in points(families=("dense",), sizes=("1M",), seeds=(1,))]
-    some = [
-        replace(p, family=f, parameters=round(n)) for f, ends in of.items() for n in ends for p in some[:1]
-    ]
+    (one,) = points(families=("dense",), sizes=("1M",), seeds=(1,))
+    some = [replace(one, family=f, parameters=round(n)) for f, ends in of.items() for n in ends]
     curves = Curves(("parameters",), some, "", laws, [])
     inside = laws["b"].loss(5e4)
     assert multiplier(curves, "a", "b", inside).value == pytest.approx(4.0)
@@ -124,7 +121,7 @@ def test_resamples_move_families_together():
 
 def test_the_spread_of_resamples_is_that_of_means():
     """The deviation of a mean of three, which the plain bootstrap would make too small by a fifth."""
-    some = [p for p in points(families=("dense",), sizes=("1M",))]
+    some = points(families=("dense",), sizes=("1M",))
     losses = [2.0, 2.1, 2.3]
     some = [replace(p, loss=loss) for p, loss in zip(some, losses, strict=True)]
     means = [sum(v for _, v in sample) / 3 for sample in intervals.resampled(some, 4000)]

@@ -61,9 +61,8 @@ def test_rates_at_which_training_fails(study, monkeypatch):
     assert made.rate(made.families[0], made.sizes[0]) == 8e-3  # one rate: no sweep
     made = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
     started, _ = simulated(made, monkeypatch, 1.0, failing=(16e-3, 8e-3, 4e-3))
-    assert sorted(run.rate for run in started) == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3][1:]
+    assert sorted(run.rate for run in started) == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
     assert made.state["families"][made.families[0].name]["rate"] == 2e-3
-    assert "edge" in "".join(made.remarks) or made.remarks == []
 
 
 def test_a_family_that_never_trains(study, monkeypatch):
@@ -140,5 +139,5 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
 
 def test_sizes_that_cannot_be_had(command, tmp_path):
     config, families, _ = read(command("--sizes=100,20K", models=(DENSE, LADDERS)))
-    with pytest.raises(PlanError, match="at 100: no model is within 5%"):
+    with pytest.raises(PlanError, match="some sizes cannot be had:\n.* at 100: "):
         Study(config, families, Plan(tmp_path / "new"), 256)
