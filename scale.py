@@ -73,12 +73,13 @@ def main(argv: list[str]):
             names = called(list(study.state["families"]), look)
             known = study.known()
             check(plan, known, config.parallel)
+            if not config.dry_run:
+                study.note(known)
             measure(study, config)
             for line in listing.lines(study, names):
                 print(line, flush=True)
             if config.dry_run:
                 return
-            study.note(known)
             carry_out(plan, known, config.parallel, "The same command goes on", study.more)
             study.note(study.known())
             found = points.of_study(study)
@@ -87,7 +88,7 @@ def main(argv: list[str]):
                 found, names, folder, config, look, command, True, [*study.remarks, *failed]
             )
             print("\n".join(wrote))
-            sys.exit(1 if failed else 0)
+            sys.exit(1 if failed or study.hopeless else 0)
 
 
 def prepared(config: ScaleConfig, families, plan: Plan) -> Study:
@@ -119,8 +120,9 @@ def measure(study: Study, config: ScaleConfig):
 
 
 def called(families: list[str], look: picture.Look) -> dict[str, str]:
-    """{family: what to call it}; raises PlanError where --plot_labels has another number of labels."""
-    if wrong := picture.wrong_labels(look.labels, families):
+    """{family: what to call it}; raises PlanError where the picture cannot be as it was asked for."""
+    wrong = picture.wrong_size(look, 2, len(points.AMOUNTS))
+    if wrong := wrong + picture.wrong_labels(look.labels, families):
         raise PlanError("; ".join(wrong))
     return dict(zip(families, look.labels or shortened(families), strict=True))
 

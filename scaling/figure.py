@@ -45,7 +45,7 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
     grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
     _number_ticks(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points])
     _number_ticks(grid[1][0], [m.value for m in answers.multipliers if m.value] or [1.0])
-    picture.legend_below(figure, handles, names)
+    picture.legend_below(figure, handles, look.names(names))
     return figure
 
 

@@ -57,13 +57,13 @@ def write(
     for name, text in texts.items():
         write_whole(folder / name, text)
     points.write(folder / "points.csv", found)
-    drawn = figure.draw(made, [names[family] for family in made.families])
+    called = [names[family] for family in made.families]
+    drawn = figure.draw(made, called, picture.Look(labels=look.labels))
     picture.write(drawn, folder / "scaling.png", own)
     written = [f"page: {folder / 'scaling.md'}", f"picture: {folder / 'scaling.png'}"]
     written += [f"numbers: {folder / name}" for name in ("points.csv", "fits.csv", "multipliers.csv")]
     if config.plot:
-        shown = figure.draw(made, [names[family] for family in made.families], look)
-        picture.write(shown, Path(config.plot))
+        picture.write(figure.draw(made, called, look), Path(config.plot))
         written.append(f"picture: {config.plot}")
     screen = [page.trained(found, names), "", page.multipliers(made, names), *page.crossings(made, names)]
     return [*screen, *told, *written]

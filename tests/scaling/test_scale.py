@@ -9,7 +9,7 @@ import picture
 import scale
 from scaling import step_times
 from scaling.points import write
-from tests.scaling.conftest import DENSE, LADDERS, command  # noqa: F401
+from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 
 TINY = ("--sizes=4K,8K,16K:1", "--tokens_per_parameter=0.5,1", "--lr_schedule=wsd", "--seeds=1,2")
@@ -43,7 +43,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_complete_study(command, capsys, here, tmp_path):  # noqa: F811
+def test_a_complete_study(command, capsys, here, tmp_path):
     folder = tmp_path / "scaling"
     status, said = scaled(command(*TINY, "--dry_run=True"), capsys)
     assert (status, here, folder.exists()) == (0, [], False)
@@ -92,17 +92,14 @@ def test_a_complete_study(command, capsys, here, tmp_path):  # noqa: F811
 
     # another size of one family in the same folder: no sweep
     here.clear()
-    assert (
-        scaled(
-            command("--sizes=24K", "--tokens_per_parameter=0.5", "--seeds=1", *TINY[2:3], *TINY[4:]), capsys
-        )[0]
-        == 0
-    )
+    others = [key for key in TINY if not key.startswith(("--sizes", "--tokens", "--seeds"))]
+    larger = command("--sizes=24K", "--tokens_per_parameter=0.5", "--seeds=1", *others)
+    assert scaled(larger, capsys)[0] == 0
     assert len(here) == 2
     assert {row["size"] for row in rows(folder / "points.csv")} == {"4K", "8K", "16K", "24K"}
 
 
-def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):  # noqa: F811
+def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):
     original = scale.carry_out.__globals__["train"]
     keys = ("--sizes=4K", "--tokens_per_parameter=0.3", "--seeds=1,2", "--rates=4e-3", "--parallel=1")
     arguments = command(*keys, models=(DENSE,))
@@ -131,11 +128,8 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     """Of points with known constants; with a picture for a paper."""
     write(tmp_path / "points.csv", points())
     arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=30"]
-    arguments += [
-        f"--plot={tmp_path / 'frontier.svg'}",
-        "--plot_labels=Transformer,ours",
-        "--plot_size=7x5",
-    ]
+    labels = ["--plot_labels=Transformer,ours", "--plot_size=7x5"]
+    arguments += [f"--plot={tmp_path / 'frontier.svg'}", *labels]
     status, said = scaled(arguments, capsys)
     assert status == 0
     page = (tmp_path / "page" / "scaling.md").read_text()
@@ -150,10 +144,9 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
 
 
-def test_all_mistakes_at_once(command, capsys, tmp_path):  # noqa: F811
-    said = refused(
-        command("--sizes=4K,big", "--seed=3", "--max_iters=5", "--parallel=0", "--no_such=1"), capsys
-    )
+def test_all_mistakes_at_once(command, capsys, tmp_path):
+    wrong = ("--sizes=4K,big", "--seed=3", "--max_iters=5", "--parallel=0", "--no_such=1")
+    said = refused(command(*wrong), capsys)
     for complaint in (
         "sizes: 'big' is no size: write 250K",
         "--seed=3: give --seeds=1,2,3",
@@ -175,12 +168,14 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):  # noqa: F811
     assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
     missing = [a for a in command("--sizes=4K", "--dataset=nowhere") if "bytes" not in a]
     assert "nowhere" in refused(missing, capsys)
+    small = command("--sizes=4K", "--plot=a.pdf", "--plot_size=3x3")
+    assert "too small for 2 x 3 panels" in refused(small, capsys)
     labels = command("--sizes=4K", "--plot=a.pdf", "--plot_labels=one")
     assert "plot_labels needs a label for each line" in refused(labels, capsys)
     assert not (tmp_path / "scaling" / "scaling.json").exists()
 
 
-def test_the_recipe_is_the_first_family_s(command, capsys, tmp_path):  # noqa: F811
+def test_the_recipe_is_the_first_family_s(command, capsys, tmp_path):
     """Its data, its block size and its optimizer, whatever the other files say."""
     (tmp_path / "mine.py").write_text(
         "n_layer = 3\nn_head = 2\nn_embd = 48\nffn = 'swiglu'\nlearning_rate = 1.0\nblock_size = 8\n"

@@ -139,5 +139,5 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
 
 def test_sizes_that_cannot_be_had(command, tmp_path):
     config, families, _ = read(command("--sizes=100,20K", models=(DENSE, LADDERS)))
-    with pytest.raises(PlanError, match="some sizes cannot be had:\n.* at 100: "):
+    with pytest.raises(PlanError, match=r"some sizes cannot be had:\s+.* at 100: "):
         Study(config, families, Plan(tmp_path / "new"), 256)
