@@ -100,7 +100,7 @@ class Answers:
 
 
 def answers(
-    points: list[Point], shared: bool = True, resamples: int = 400, losses: list[float] | None = None
+    points: list[Point], shared: bool = True, resamples: int = 300, losses: list[float] | None = None
 ) -> Answers:
     """points: of all runs; those at the rule's learning rate count. The first family is the baseline."""
     main = [p for p in points if p.rule and p.loss is not None]

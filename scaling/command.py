@@ -48,7 +48,7 @@ class ScaleConfig:
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
     losses: list[float] | None = None  # losses at which multipliers are given; None: four of the baseline's
     shared_e: bool = True  # the families share the irreducible loss E in every fit
-    resamples: int = 400  # resamples of the seeds for the 95 % intervals
+    resamples: int = 300  # resamples of the seeds for the 95 % intervals
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of that picture in inches, such as 7x5
     plot_title: str | None = None  # title of that picture

@@ -52,7 +52,8 @@ class Law:
         ((factor, exponent),) = zip(self.factors, self.exponents, strict=True)
         if loss <= self.irreducible:
             return math.inf
-        return math.exp(math.log(factor / (loss - self.irreducible)) / exponent)
+        with np.errstate(over="ignore", divide="ignore"):  # of a curve that is nearly flat: inf or 0
+            return float(np.exp((np.log(factor) - np.log(loss - self.irreducible)) / exponent))
 
 
 def parameters_of(rows: list[Row], shared: bool) -> int:
@@ -88,7 +89,9 @@ def _on_a_line(places: set[tuple[float, float]]) -> bool:
 
 
 def fit(rows: list[Row], shared: bool = True, start: dict[str, Law] | None = None) -> dict[str, Law]:
-    """{family: Law}. shared: one E for all families. start: laws to begin at, instead of the whole grid."""
+    """{family: Law}. shared: one E for all families. start: laws to begin at instead of the grid, for
+    losses that are nearly those that the laws were fitted to.
+    """
     if not shared:
         found = {}
         for family in dict.fromkeys(row.family for row in rows):
@@ -107,9 +110,10 @@ def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
     losses = np.array([row.loss for row in rows])
     centre = amounts.mean(axis=0)
     problem = Problem(family, amounts - centre, np.log(losses), len(names))
-    starts = sorted(problem.grid(), key=lambda theta: problem(theta)[0])[: 1 if start else STARTS]
     if start:
-        starts.append(_theta([start[name] for name in names], centre))
+        starts = [_theta([start[name] for name in names], centre)]
+    else:
+        starts = sorted(problem.grid(), key=lambda theta: problem(theta)[0])[:STARTS]
     lowest = math.log(losses.min())
     each = [(None, None), (1e-3, LARGEST_EXPONENT)]
     bounds = [(lowest - 7, lowest), *(each * amounts.shape[1] * len(names))]

@@ -79,7 +79,7 @@ def _sample(points, grouped, seeds, deviation, random) -> list[tuple[Point, floa
 def fits(
     points: list[Point], amounts: tuple[str, ...], shared: bool, count: int, best: dict[str, Law]
 ) -> list[dict[str, Law]]:
-    """The fits of `count` resamples. best: the fit of the points, one of the starts."""
+    """The fits of `count` resamples. best: the fit of the points, where each of them begins."""
     return [fit(rows_of(sample, amounts), shared, start=best) for sample in resampled(points, count)]
 
 

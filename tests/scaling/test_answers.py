@@ -7,7 +7,7 @@ import pytest
 
 from scaling import intervals
 from scaling.answers import Curves, answers, crossing, default_losses, main_ratio, multiplier
-from scaling.fits import Law
+from scaling.fits import Law, fit
 from tests.scaling.synthetic import loss_of, points
 
 
@@ -149,3 +149,15 @@ def test_intervals():
     assert intervals.interval([math.nan]) is None
     assert intervals.interval([float(n) for n in range(1001)]) == (25.0, 975.0)
     assert intervals.interval([1.0, math.inf, 2.0]) == (1.0, math.inf)
+
+
+def test_resamples_find_the_minimum_from_the_best_fit_alone():
+    """As the whole grid of starts does, which takes twenty times as long."""
+    line, surface = points(noise=0.01), points(noise=0.01, ratios=(5.0, 20.0))
+    for some, amounts in ((line, ("parameters",)), (surface, ("parameters", "tokens"))):
+        best = fit(intervals.rows_of([(p, p.loss) for p in some], amounts))
+        for sample in intervals.resampled(some, 3):
+            rows = intervals.rows_of(sample, amounts)
+            near, anew = fit(rows, start=best), fit(rows)
+            for family in best:
+                assert near[family].exponents == pytest.approx(anew[family].exponents, rel=1e-3)

@@ -81,6 +81,8 @@ def test_what_a_law_says():
     assert law.loss(16.0) == 4.0
     assert law.amount(4.0) == pytest.approx(16.0)
     assert law.amount(2.0) == math.inf
+    flat = Law(2.0, (1e-8,), (1e-3,))
+    assert (flat.amount(2.0 + 1e-9), flat.amount(3.0)) == (math.inf, 0.0)
     assert law.loss(np.array([16.0, 64.0])).tolist() == [4.0, 3.0]
 
 

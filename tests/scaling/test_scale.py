@@ -11,14 +11,17 @@ from scaling import step_times
 from scaling.points import write
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
+from training.log import Log
 
-TINY = ("--sizes=4K,8K,16K:1", "--tokens_per_parameter=0.5,1", "--lr_schedule=wsd", "--seeds=1,2")
+TINY = ("--sizes=4K,8K,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
 TINY += ("--rates=4e-3,8e-3", "--parallel=1", "--resamples=20")
 
 
 @pytest.fixture(autouse=True)
-def _short_measurements(monkeypatch):
+def _short(monkeypatch):
+    """Measurements of a single step, and no pictures of single runs, which other tests look at."""
     monkeypatch.setattr(step_times, "AT_LEAST", 0.0)
+    monkeypatch.setattr(Log, "draw", lambda self, interval=0.0: None)
 
 
 def scaled(arguments, capsys):
@@ -48,8 +51,8 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     status, said = scaled(command(*TINY, "--dry_run=True"), capsys)
     assert (status, here, folder.exists()) == (0, [], False)
     table = [line for line in said.splitlines() if line.startswith("| ")]
-    assert len(table) == 1 + 2 * 3 * 2
-    assert "swept" in table[1]
+    assert len(table) == 2 + 2 * 3 * 2
+    assert all("swept" in line for line in table[2:])
     assert re.search(r"\d+ runs in .*, 0 of them done; about \S+ of \S+ hours left", said)
 
     status, said = scaled(command(*TINY), capsys)
@@ -63,7 +66,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     for row in found:
         assert abs(int(row["parameters"]) / {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]] - 1) <= 0.05
         tokens = float(row["tokens_per_parameter"]) * {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]]
-        assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256
+        assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256 or int(row["tokens"]) == 5 * 256
     # the longer runs of the model without dyadic schedule went on from the shorter ones
     went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
     assert len(went_on) == 2 * 2 + 1 - 1  # the sweep had trained one of the longest
@@ -80,7 +83,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     here.clear()
     status, said = scaled(command(*TINY), capsys)
     assert (status, here) == (0, [])
-    assert f"{len(found)} of them done; about 0 of" in said
+    assert re.search(r"\b(\d+) runs in .*, \1 of them done; about 0 of", said)
     assert {path.name: path.read_bytes() for path in folder.glob("scaling.*")} == before
 
     # and from the CSV alone

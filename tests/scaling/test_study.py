@@ -103,24 +103,24 @@ def test_a_longer_run_waits_for_the_shorter_one(study, monkeypatch):
 
 
 def test_what_a_folder_remembers(study, monkeypatch, command, tmp_path):
-    made = study("--sizes=20K,40K", "--seeds=1", "--check_rate=False")
+    made = study("--sizes=20K,80K", "--seeds=1", "--check_rate=False")
     started, _ = simulated(made, monkeypatch, 6e-4)
     assert len(started) == 2 * (3 + 1)
     # another size, without another sweep
-    again = study("--sizes=80K", "--seeds=1,2", "--check_rate=False", models=(DENSE,))
+    again = study("--sizes=160K", "--seeds=1,2", "--check_rate=False", models=(DENSE,))
     dense = again.families[0]
     rate = again.state["families"][dense.name]
     assert {run.rate for run in again.known()} == {again.rate(dense, again.sizes[0])}
-    width = again.shapes[dense.name, "80K"].model.n_embd
+    width = again.shapes[dense.name, "0.16M"].model.n_embd
     assert again.rate(dense, again.sizes[0]) == pytest.approx(
         rate["rate"] * rate["width"] / width, rel=0.01
     )
     # another exponent: the runs of the old rule do not stand for their size any more
-    flat = study("--sizes=20K,40K", "--seeds=1", "--check_rate=False", "--rate_exponent=0")
+    flat = study("--sizes=20K,80K", "--seeds=1", "--check_rate=False", "--rate_exponent=0")
     simulated(flat, monkeypatch, 6e-4)
-    at_40k = [(name, mark["rule"]) for name, mark in flat.state["runs"].items() if mark["size"] == "40K"]
-    assert sum(rule for _, rule in at_40k) == 2
-    assert len(at_40k) == 4
+    at_80k = [(name, mark["rule"]) for name, mark in flat.state["runs"].items() if mark["size"] == "80K"]
+    assert sum(rule for _, rule in at_80k) == 2
+    assert len(at_80k) == 4
 
 
 def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
