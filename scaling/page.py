@@ -28,7 +28,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         "parameter. Intervals are 95 %, from resampled seeds. They leave out what the form of the curve "
         "gets wrong, for which see the held-out size. *not measured*: not both families reached the loss "
         "within the sizes that were trained.\n",
-        *(f"- {line}\n" for line in lines),
+        "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
         "family is better than the baseline.\n",

@@ -4,9 +4,9 @@ The size counts parameters without token and position embeddings, as scaling law
 attention has for each position (cattn_m, cattn_u, synthesizer) are parameters of the attention and count.
 
 The rule is the same for every family. A model keeps its config's aspect ratio (width / layers) and its
-head width (width / heads), as far as whole numbers allow. Its size is within TOLERANCE of the target.
-Among the shapes that are, those with the widths that divide by the largest power of two come first, and
-among these the one whose aspect ratio and head width are closest to the config's. What is proportional to
+head width (width / heads), as far as whole numbers allow. Of the shapes within TOLERANCE of the target, it
+has the one with the lowest cost: how far the logarithms of aspect ratio and head width are from the
+config's, and a little for a width that divides by no large power of two, which computes more slowly. What is proportional to
 the width or to the heads scales with them: ffn_hidden, n_kv_head, cattn_heads, cattn_value_heads. 1 stays
 1 (multi-query attention), None stays None. All other keys stay: ladders, depths, block_size.
 
@@ -24,8 +24,9 @@ from architecture import ModelConfig
 from model import parameter_counts, without_embeddings
 
 TOLERANCE = 0.05  # of the target, for the number of parameters
-STEPS = (64, 32, 16, 8, 4, 2)  # widths are multiples of one of these; an even head width suits rotations
-BENT = 1.5  # factor between a shape's aspect ratio or head width and the config's, for a width of a step
+# widths are multiples of one of these, at a cost; an even head width suits rotations
+STEPS = {64: 0.0, 32: 0.02, 16: 0.05, 8: 0.1, 4: 0.2, 2: 0.4}
+BENT = 1.5  # factor between the depths that are tried and the one that keeps the aspect ratio
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 
 
@@ -80,20 +81,17 @@ def shape(base: ModelConfig, target: int) -> ModelConfig:
 
 
 def _shapes(base: ModelConfig, target: int) -> list[tuple[tuple, ModelConfig]]:
-    """(rank, model) of all shapes that are near enough; the lowest rank is best."""
+    """(cost, model) of all shapes that are near enough; of equal costs, the flattest is best."""
     aspect, head = base.n_embd / base.n_layer, base.n_embd / base.n_head
     ranked = []
     for layers in _depths(base, target, aspect):
-        for order, step in enumerate(STEPS):
+        for step, cost in STEPS.items():
             model = _near(base, layers, target, step)
             if _off(model, target) > TOLERANCE:
                 continue
-            bends = [
-                abs(math.log(model.n_embd / model.n_layer / aspect)),
-                abs(math.log(model.n_embd / model.n_head / head)),
-            ]
-            bent = max(bends) > math.log(BENT)
-            ranked.append(((bent, 0 if bent else order, sum(bends), layers), model))
+            cost += abs(math.log(model.n_embd / model.n_layer / aspect))
+            cost += abs(math.log(model.n_embd / model.n_head / head))
+            ranked.append(((cost, layers), model))
     return ranked
 
 
