@@ -8,6 +8,7 @@ import numpy as np
 import picture
 from scaling.answers import Answers, Curves, overlap, ratio_at
 from scaling.points import AMOUNTS
+from scaling.sizing import Size
 
 LABELS = {
     "parameters": "parameters without embeddings",
@@ -40,11 +41,12 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
         for axes in (upper, lower):
             axes.set_xscale("log")
             axes.set_yscale("log")
+        _places(lower, amount, [getattr(p, amount) for p in curves.points])
         lower.set_xlabel(LABELS[amount])
     grid[0][0].set_ylabel("validation loss (nats per token)")
     grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
-    _number_ticks(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points])
-    _number_ticks(grid[1][0], [m.value for m in answers.multipliers if m.value] or [1.0])
+    _plain_heights(grid[0][0], [p.loss for curves in answers.curves.values() for p in curves.points])
+    _plain_heights(grid[1][0], [m.value for m in answers.multipliers if m.value] or [0.5, 2.0])
     picture.legend_below(figure, handles, look.names(names))
     return figure
 
@@ -96,16 +98,35 @@ def _band(axes, places, samples: list, colour: str):
     axes.fill_between(np.asarray(places)[keep], low, high, color=colour, alpha=0.2, lw=0)
 
 
-def _number_ticks(axes, values: list[float]):
-    """Plain numbers on a logarithmic axis of less than a decade, which matplotlib leaves without labels."""
+def _places(axes, amount: str, values: list[float]):
+    """Limits and labels of a logarithmic axis of amounts, of which there may be one alone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if not values:
+        return
+    low, high = min(values), max(values)
+    axes.set_xlim(low / 1.3, high * 1.3)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low >= 30 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    if amount == "parameters":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: Size(round(value)).label))
+    elif amount == "hours":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _plain_heights(axes, values: list[float]):
+    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     if not values:
         return
     low, high = min(values), max(values)
-    step = next((s for s in (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0) if (high - low) / s <= 6), 10.0)
+    steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0)
+    step = next((s for s in steps if (high - low) / s <= 6), 10.0)
     first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
-    ticks = [n * step for n in range(max(1, first), last + 1)]
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_major_locator(FixedLocator([n * step for n in range(max(1, first), last + 1)]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    bottom, top = axes.get_ylim()
+    if top / bottom > 5 * max(2, high / low):  # what a log axis shows of a single value
+        axes.set_ylim(low / 1.2, high * 1.2)

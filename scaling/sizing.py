@@ -6,9 +6,11 @@ attention has for each position (cattn_m, cattn_u, synthesizer) are parameters o
 The rule is the same for every family. A model keeps its config's aspect ratio (width / layers) and its
 head width (width / heads), as far as whole numbers allow. Of the shapes within TOLERANCE of the target, it
 has the one with the lowest cost: how far the logarithms of aspect ratio and head width are from the
-config's, and a little for a width that divides by no large power of two, which computes more slowly. What is proportional to
-the width or to the heads scales with them: ffn_hidden, n_kv_head, cattn_heads, cattn_value_heads. 1 stays
-1 (multi-query attention), None stays None. All other keys stay: ladders, depths, block_size.
+config's, and a little for a width that divides by no large power of two, which computes more slowly.
+
+What is proportional to the width or to the heads scales with them: ffn_hidden, n_kv_head, cattn_heads,
+cattn_value_heads. 1 stays 1 (multi-query attention), None stays None. All other keys stay: ladders, depths,
+block_size.
 
 The number of parameters is not rounded to the target: fits use the exact count. So a size that is 3 % off
 costs nothing but a slightly other place on the curve.
