@@ -45,8 +45,8 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
         lower.set_xlabel(LABELS[amount])
     grid[0][0].set_ylabel("validation loss (nats per token)")
     grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
-    _plain_heights(grid[0][0], [p.loss for curves in answers.curves.values() for p in curves.points])
-    _plain_heights(grid[1][0], [m.value for m in answers.multipliers if m.value] or [0.5, 2.0])
+    _plain_heights(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points], 1.1)
+    _plain_heights(grid[1][0], [m.value for m in answers.multipliers if m.value] or [0.5, 2.0], 2.0)
     picture.legend_below(figure, handles, look.names(names))
     return figure
 
@@ -114,8 +114,11 @@ def _places(axes, amount: str, values: list[float]):
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _plain_heights(axes, values: list[float]):
-    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any."""
+def _plain_heights(axes, values: list[float], room: float):
+    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any.
+
+    room: a factor beyond the values; what of a band is further away is cut off.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     if not values:
@@ -128,5 +131,4 @@ def _plain_heights(axes, values: list[float]):
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     bottom, top = axes.get_ylim()
-    if top / bottom > 5 * max(2, high / low):  # what a log axis shows of a single value
-        axes.set_ylim(low / 1.2, high * 1.2)
+    axes.set_ylim(max(bottom, low / room), min(top, high * room))
