@@ -147,6 +147,26 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
 
 
+def test_what_is_said_before_anything_starts(command, capsys):
+    """About text that is read again, and lengths that share nothing."""
+    some = ("--sizes=20K,0.2M", "--seeds=1,2", "--dry_run=True", "--parallel=3")
+    status, said = scaled(command(*some, "--tokens_per_parameter=0.1,1"), capsys)
+    assert status == 0
+    assert "the longest runs read the 44,262 training tokens 4.5 times" in said
+    assert "with lr_schedule=cosine each length is a run of its own" in said
+    assert "3 at a time" in said
+    assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3\n" in said
+    assert "at 0.2M, half and twice the learning rate are trained too" in said
+    # three of the sweep, three more of the smallest size, four of the larger one, two check the rate
+    assert f"{2 * (3 + 3 + 4 + 2)} runs in" in said
+    lengths = ("--tokens_per_parameter=0.1,0.2", "--lr_schedule=wsd", "--rates=1e-3")
+    _, said = scaled(command(*some, *lengths), capsys)
+    assert "cofrgenet_f: the dyadic schedule depends on the length" in said
+    assert "gpt2: the dyadic" not in said
+    assert "training tokens" not in said
+    assert "gpt2: learning rate 1e-3 at width" in said
+
+
 def test_all_mistakes_at_once(command, capsys, tmp_path):
     wrong = ("--sizes=4K,big", "--seed=3", "--max_iters=5", "--parallel=0", "--no_such=1")
     said = refused(command(*wrong), capsys)
