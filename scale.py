@@ -71,6 +71,8 @@ def main(argv: list[str]):
             plan.look()
             study = prepared(config, families, plan)
             names = called(list(study.state["families"]), look)
+            if config.baseline is not None:
+                output.baseline_of(config.baseline, names)
             known = study.known()
             check(plan, known, config.parallel)
             if not config.dry_run:

@@ -80,6 +80,18 @@ class Crossing:
 
 
 @dataclass
+class Trend:
+    """How a multiplier changes over the measured losses: that at the last one over that at the first."""
+
+    amount: str
+    family: str
+    first: float
+    last: float
+    factor: float
+    interval: tuple[float, float] | None
+
+
+@dataclass
 class Answers:
     """All answers; ratio: the tokens per parameter of the curves over one amount."""
 
@@ -91,6 +103,7 @@ class Answers:
     held_out: list[HeldOut]
     losses: list[float]
     multipliers: list[Multiplier]
+    trends: list[Trend]
     crossings: list[Crossing]
     leads: dict[tuple[str, str], str]  # (amount, family): who leads where curves do not cross
 
@@ -100,11 +113,15 @@ class Answers:
 
 
 def answers(
-    points: list[Point], shared: bool = True, resamples: int = 300, losses: list[float] | None = None
+    points: list[Point],
+    shared: bool = True,
+    resamples: int = 300,
+    losses: list[float] | None = None,
+    baseline: str | None = None,
 ) -> Answers:
-    """points: of all runs; those at the rule's learning rate count. The first family is the baseline."""
+    """points: of all runs; those at the rule's learning rate count. baseline: None: the first family."""
     main = [p for p in points if p.rule and p.loss is not None]
-    families = list(dict.fromkeys(p.family for p in points))
+    families = list(dict.fromkeys([*([baseline] if baseline else []), *(p.family for p in points)]))
     ratio = main_ratio(main)
     line = [p for p in main if p.tokens_per_parameter == ratio]
     curves = {}
@@ -121,16 +138,18 @@ def answers(
         for loss in levels
         for amount in AMOUNTS
     ]
-    crossings, leads = [], {}
+    trends, crossings, leads = [], [], {}
     for family in rest:
         for amount in AMOUNTS:
+            own = [one for one in multipliers if (one.family, one.amount) == (family, amount)]
+            trends += trend(curves[amount], families[0], family, own)
             found, leader = crossing(curves[amount], families[0], family)
             crossings += found
             if leader:
                 leads[amount, family] = leader
     return Answers(
-        points, families, ratio, curves, surface, held, levels, multipliers, crossings, leads
-    )  # fmt: skip
+        points, families, ratio, curves, surface, held, levels, multipliers, trends, crossings, leads
+    )
 
 
 def main_ratio(points: list[Point]) -> float:
@@ -210,6 +229,20 @@ def overlap(curves: Curves, baseline: str, family: str) -> tuple[float, float] |
     pairs = [curves.measured(name) for name in (baseline, family)]
     low, high = max(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
     return (low, high) if low < high else None
+
+
+def trend(curves: Curves, baseline: str, family: str, found: list[Multiplier]) -> list[Trend]:
+    """From the first to the last loss that has a multiplier; none where less than two have one."""
+    losses = [one.loss for one in found if one.value is not None]
+    if len(losses) < 2:
+        return []
+
+    def factor(laws):
+        first, last = (ratio_at(laws, baseline, family, loss) for loss in (losses[0], losses[-1]))
+        return last / first if first else math.nan
+
+    interval = intervals.interval([factor(laws) for laws in curves.samples])
+    return [Trend(curves.amounts[0], family, losses[0], losses[-1], factor(curves.laws), interval)]
 
 
 def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing], str | None]:

@@ -30,6 +30,14 @@ def refuse(folder: Path):
         raise PlanError(f"{path} exists, and is no picture that scale.py drew: choose another --out_dir")
 
 
+def baseline_of(name: str, names: dict[str, str]) -> str:
+    """The family that --baseline means, by its name or by what it is called. Raises PlanError."""
+    meant = [family for family, called in names.items() if name in (family, called)]
+    if not meant:
+        raise PlanError(f"baseline={name} is none of the families: {', '.join(names.values())}")
+    return meant[0]
+
+
 def write(
     found: list[Point],
     names: dict[str, str],
@@ -46,7 +54,8 @@ def write(
     """
     if not any(p.rule and p.loss is not None for p in found):
         return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
-    made = answers(found, config.shared_e, config.resamples, config.losses)
+    baseline = config.baseline and baseline_of(config.baseline, names)
+    made = answers(found, config.shared_e, config.resamples, config.losses, baseline)
     told = [*lines, *page.remarks(made, names)]
     folder.mkdir(parents=True, exist_ok=True)
     texts = {

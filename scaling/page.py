@@ -10,7 +10,6 @@ from plural import counted
 from scaling import intervals
 from scaling.answers import Answers, Curves
 from scaling.points import AMOUNTS, Point, written
-from scaling.sizing import parse
 
 HEAD = "# Scaling\n"
 NAMES = {"parameters": "parameters", "flops": "FLOPs", "hours": "hours", "tokens": "tokens"}
@@ -33,7 +32,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
         "family is better than the baseline.\n",
         multipliers(a, names),
-        "\n".join(["", *(f"- {line}" for line in crossings(a, names)), ""]),
+        "\n".join(["", *(f"- {line}" for line in [*trends(a, names), *crossings(a, names)]), ""]),
         "## Fits\n",
         "L = E + A x^-α for one amount x. L(N, D) = E + A N^-α + B D^-β for parameters and tokens "
         "together. Fitted with the Huber loss on log L, as in Hoffmann et al. (2022).\n",
@@ -77,6 +76,19 @@ def multipliers(a: Answers, names: dict[str, str]) -> str:
                     row[NAMES[one.amount]] = cell + between(one.interval, 3)
             rows.append(row)
     return table(rows) + "\n" if rows else "None: the baseline has no fit.\n"
+
+
+def trends(a: Answers, names: dict[str, str]) -> list[str]:
+    lines = []
+    for one in a.trends:
+        low, high = one.interval or (0.0, math.inf)
+        told = "grows" if low > 1 else "shrinks" if high < 1 else "neither grows nor shrinks for certain"
+        lines.append(
+            f"{names[one.family]}: from loss {one.first:.3f} to {one.last:.3f} the multiplier of "
+            f"{NAMES[one.amount]} {told}: it changes by a factor of {shown(one.factor, 3)}"
+            f"{between(one.interval, 3)}"
+        )
+    return lines
 
 
 def crossings(a: Answers, names: dict[str, str]) -> list[str]:
@@ -274,7 +286,3 @@ def multipliers_csv(a: Answers) -> str:
         row = {key: value for key, value in asdict(one).items() if key != "interval"}
         rows.append(row | {"low": low, "high": high})
     return written(rows, ["family", "amount", "loss", "value", "low", "high"])
-
-
-def sizes_first(points: list[Point]) -> list[Point]:
-    return sorted(points, key=lambda p: parse(p.size).target)

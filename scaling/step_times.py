@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from tqdm import tqdm
 
+from ablation.plan import PlanError
 from architecture import ModelConfig
 from benchmarks import training_step
 from benchmarks.timing import seconds
@@ -27,12 +28,22 @@ def measure(models: dict[tuple[str, str], tuple[TrainConfig, ModelConfig]], para
 
     The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
-    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied.
+    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Raises
+    PlanError where a model does not fit into the GPU's memory.
     """
     found = {}
     with threads(parallel), tqdm(models.items(), desc="measuring steps", unit="model", delay=2) as bar:
         for name, (config, model) in bar:
-            found[name] = of_model(config, model)
+            try:
+                found[name] = of_model(config, model)
+            except torch.OutOfMemoryError:
+                raise PlanError(
+                    f"{' at '.join(name)} does not fit into the GPU's memory with "
+                    f"batch_size={config.batch_size}: take a smaller --batch_size, and as many more "
+                    "--gradient_accumulation_steps"
+                ) from None
+            finally:
+                torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
     return found
 
 

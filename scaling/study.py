@@ -1,9 +1,12 @@
 """A study's runs, in stages: the sweep of each family's learning rate, then all sizes at its best rate.
 
 The state is kept as scaling.json in the study's folder, beside the list of runs (ablation.json):
-{"families": {name: {"model", "first", "rate", "width"}}, "runs": {name: {"family", "size", "ratio",
-"rule"}}, "seconds": {family: {size: seconds of a training token}}}. "rate" is null until the sweep is over;
-"rule" says whether a run has the learning rate of the rule, and so stands for its size.
+
+    recipe    {key: value} of what all runs have in common
+    families  {name: {"model", "first", "rate", "width"}}: its keys, the rates that the sweep began with,
+              the best one (null until the sweep is over), and the width at which that was
+    runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
+    seconds   {family: {size: seconds of a training token}}
 """
 
 import dataclasses
@@ -11,14 +14,13 @@ import json
 import math
 from dataclasses import dataclass
 
-from ablation.execution import tokens_so_far
-from ablation.plan import Plan, PlanError
+from ablation.plan import MAY_CHANGE, Plan, PlanError
 from architecture import ModelConfig
 from comparison.labels import text
 from comparison.runs import read_run
 from disk import read_json, write_whole
 from scaling import sizing
-from scaling.command import Family, ScaleConfig
+from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
 from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of
 from scaling.sizing import Size
 
@@ -44,7 +46,8 @@ class Study:
     def __init__(self, config: ScaleConfig, families: list[Family], plan: Plan, vocab_size: int):
         self.config, self.families, self.plan = config, families, plan
         self.sizes, self.lengths = config.targets(), config.lengths()
-        self.state = {"format": FORMAT, "families": {}, "runs": {}, "seconds": {}}
+        recipe = self._recipe()
+        self.state = {"format": FORMAT, "recipe": recipe, "families": {}, "runs": {}, "seconds": {}}
         self.handed: set[str] = set()  # runs that were given to `execute`
         self.hopeless: set[str] = set()  # families that failed at every learning rate
         self.remarks: list[str] = []
@@ -53,11 +56,26 @@ class Study:
             self.state = read_json(path, PlanError, "; choose another folder")
             if self.state.get("format") != FORMAT:
                 raise PlanError(f"{path} was not written by this scale.py: choose another folder")
+            known = self.state["recipe"]
+            if changed := [key for key in recipe if known.get(key) != recipe[key]]:
+                told = ", ".join(f"{key} was {known.get(key)!r}, now {recipe[key]!r}" for key in changed)
+                raise PlanError(
+                    f"{plan.folder} has runs of another recipe ({told}), which cannot be compared: leave "
+                    "it as it was, or choose another folder"
+                )
         elif plan.runs:
             raise PlanError(f"{plan.folder} holds an ablation, but no scaling study: choose another folder")
         self.shapes = self._shapes(vocab_size)
         for family in families:
             self._remember(family)
+
+    def _recipe(self) -> dict:
+        """What all runs of a study have in common: the keys of the first family's config, but for those of
+        its model and those that the rules set.
+        """
+        config = dataclasses.asdict(self.families[0].config)
+        others = OF_FAMILY | MAY_CHANGE | INSTEAD.keys() | {"vocab_size"}
+        return {key: value for key, value in config.items() if key not in others}
 
     def _shapes(self, vocab_size: int) -> dict[tuple[str, str], Shape]:
         """{(family, size): Shape}. Raises PlanError with all sizes that a family does not have."""
@@ -199,9 +217,8 @@ class Study:
                 continue
             stand_in = self._first(family)[0]
             main = [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
-            runs += (
-                main[: len(self.lengths) - 1] + main[len(self.lengths) :]
-            )  # the sweep trains one of them
+            del main[len(self.lengths) - 1]  # the sweep trains it
+            runs += main
             runs += self.check_runs(family, stand_in)
         return runs
 
@@ -246,9 +263,3 @@ class Study:
     def save(self):
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.plan.folder / "scaling.json", json.dumps(self.state, indent=1) + "\n")
-
-    def left(self) -> float:
-        """FLOPs that are still to be trained, those of runs to come included."""
-        todo = [run for run in self.known() if run.name not in self.plan.done]
-        so_far = sum(run.work(tokens_so_far(self.plan.folder / run.name)) for run in todo)
-        return sum(run.work(run.tokens) for run in [*todo, *self.to_come()]) - so_far

@@ -50,6 +50,20 @@ def test_outside_of_what_was_measured_there_is_no_number():
     assert laws["a"].loss(1e6) < levels[-1] < levels[0] < laws["a"].loss(1e4)
 
 
+def test_whether_a_multiplier_grows():
+    """The exponents 0.34 and 0.30 make the lead of `ours` shrink; `half` has the baseline's exponent."""
+    found = answers(points(families=("dense", "ours", "half"), noise=0.002), resamples=60)
+    of = {one.family: one for one in found.trends if one.amount == "parameters"}
+    assert of["ours"].first > of["ours"].last
+    low, high = of["ours"].interval
+    assert low <= of["ours"].factor <= high < 1
+    assert of["half"].factor == pytest.approx(1, abs=0.04)
+    turned = answers(points(noise=0.002), resamples=1, baseline="ours")
+    assert turned.families == ["ours", "dense"]
+    one = next(m for m in turned.multipliers if m.value is not None)
+    assert one.value < 1
+
+
 def test_where_curves_cross():
     laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (100.0,), (0.3,))}
     at = 10 ** (1 / 0.2)  # 1000 x^-0.5 = 100 x^-0.3

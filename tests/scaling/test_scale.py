@@ -13,8 +13,8 @@ from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 from training.log import Log
 
-TINY = ("--sizes=4K,8K,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
-TINY += ("--rates=4e-3,8e-3", "--parallel=1", "--resamples=20")
+TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
+TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--resamples=20")
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +58,8 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     status, said = scaled(command(*TINY), capsys)
     assert status == 0
     found = rows(folder / "points.csv")
-    # sizes 4K and 8K with two seeds, 16K with one; two lengths; besides, rates of the sweep and the check
-    assert sum(row["rule"] == "1" for row in found) == 2 * 5 * 2
+    # size 4K with two seeds, the others with one; two lengths; besides, rates of the sweep and the check
+    assert sum(row["rule"] == "1" for row in found) == 2 * 4 * 2
     assert sum(row["rule"] == "0" for row in found) >= 2 * (2 + 2)
     assert len(found) == len(here) == len(set(here))
     assert all(2 < float(row["loss"]) < 6 for row in found)
@@ -69,7 +69,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
         assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256 or int(row["tokens"]) == 5 * 256
     # the longer runs of the model without dyadic schedule went on from the shorter ones
     went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
-    assert len(went_on) == 2 * 2 + 1 - 1  # the sweep had trained one of the longest
+    assert len(went_on) == 2 + 1 + 1 - 1  # the sweep had trained one of the longest
     page = (folder / "scaling.md").read_text()
     for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
         assert part in page
@@ -130,7 +130,7 @@ def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp
 def test_the_page_of_known_curves(capsys, tmp_path):
     """Of points with known constants; with a picture for a paper."""
     write(tmp_path / "points.csv", points())
-    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=30"]
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=10"]
     labels = ["--plot_labels=Transformer,ours", "--plot_size=7x5"]
     arguments += [f"--plot={tmp_path / 'frontier.svg'}", *labels]
     status, said = scaled(arguments, capsys)
@@ -142,6 +142,12 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert "the largest size, as the fit of all smaller ones predicts it" in page.lower()
     assert ">Transformer</text>" in (tmp_path / "frontier.svg").read_text()
     assert "page: " in said
+    assert re.search(r"ours: from loss \S+ to \S+ the multiplier of parameters shrinks", page)
+    assert scaled([*arguments, "--baseline=ours"], capsys)[0] == 0
+    turned = (tmp_path / "page" / "scaling.md").read_text()
+    assert "Baseline: ours." in turned
+    assert re.search(r"Transformer: from loss \S+ to \S+ the multiplier of parameters grows", turned)
+    assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
     (tmp_path / "page" / "scaling.md").write_text("mine")
     assert "exists and is none of scale.py's" in refused(arguments, capsys)
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"

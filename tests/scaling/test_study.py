@@ -129,6 +129,8 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
     made.save()
     with pytest.raises(PlanError, match=r"was another model \(.*bias.* changed\)"):
         study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
+    with pytest.raises(PlanError, match=r"another recipe \(weight_decay was 0.1, now 0.3\)"):
+        study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
     (tmp_path / "scaling" / "scaling.json").write_text("{}")
     with pytest.raises(PlanError, match="was not written by this scale"):
         study("--sizes=20K", models=(DENSE,))
