@@ -30,12 +30,13 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
-        "family is better than the baseline.\n",
+        "family is better than the baseline. Hours are tokens times the measured time of a step.\n",
         multipliers(a, names),
         "\n".join(["", *(f"- {line}" for line in [*trends(a, names), *crossings(a, names)]), ""]),
         "## Fits\n",
-        "L = E + A x^-α for one amount x. L(N, D) = E + A N^-α + B D^-β for parameters and tokens "
-        "together. Fitted with the Huber loss on log L, as in Hoffmann et al. (2022).\n",
+        "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. L(N, D) = E + A N^-α + B D^-β "
+        "for parameters and tokens together. Fitted with the Huber loss on log L, as in Hoffmann et al. "
+        "(2022).\n",
         fits(a, names) + "\n",
         "The largest size, as the fit of all smaller ones predicts it:\n" if a.held_out else "",
         held_out(a, names) + "\n" if a.held_out else "No size is held out: the others have no fit.\n",
