@@ -91,7 +91,7 @@ def run_of(
         warmup_iters=min(recipe.warmup_iters, least // 10),
         eval_interval=length // FIFTHS,
         checkpoint_interval=length // FIFTHS,
-        keep_checkpoints=2,
+        keep_checkpoints=4,  # the one before the decay stays, even if that is interrupted twice
     )
     arm = f"{family.name}_{size.label}_tokens={ratio:g}_learning_rate={text(rate)}"
     return Scaled(
@@ -108,10 +108,10 @@ def run_of(
 def chained(runs: list[Scaled]) -> list[Scaled]:
     """Runs that differ in their length alone, shortest first: each goes on from the one before.
 
-    With lr_schedule=wsd, a run of n steps is the same, to the bit, as a longer one until its decay begins.
-    So each run starts from a copy of the shorter run's checkpoint of that step (`head_start`): all lengths
-    together cost the longest run and the decays of the others. The run itself is an ordinary one. Without
-    the copy it trains from the first step and ends with the same losses.
+    With lr_schedule=wsd, a run is the same as a longer one until its decay begins, to the bit where the
+    device repeats itself. So each run starts from a copy of the shorter run's checkpoint of that step
+    (`head_start`): all lengths together cost the longest run and the decays of the others. The run itself
+    is an ordinary one. Without the copy it trains from the first step and ends with the same losses.
 
     Not with another schedule, where a shorter run has other rates from the first step on, nor with the
     dyadic schedule, where its depths wake at other steps: each length is then a run of its own.
