@@ -21,8 +21,9 @@ import numpy as np
 DELTA = 1e-3
 SHARES = (0.05, 0.25, 0.5, 0.7, 0.85, 0.95)  # of the lowest loss: E of the starts
 EXPONENTS = (0.08, 0.15, 0.3, 0.5, 0.8)  # alpha and beta of the starts
+SMALLEST_SHARE = 1e-3  # of the lowest loss, for E
 STARTS = 8  # the best of the grid, from which L-BFGS goes on
-LARGEST_EXPONENT = 3.0
+SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 3.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ class Law:
             return math.inf
         with np.errstate(over="ignore", divide="ignore"):  # of a curve that is nearly flat: inf or 0
             return float(np.exp((np.log(factor) - np.log(loss - self.irreducible)) / exponent))
+
+
+def undetermined(laws: dict[str, Law], lowest: float) -> bool:
+    """Whether a constant is at the edge of the search. lowest: the lowest loss that was fitted."""
+    exponents = [exponent for law in laws.values() for exponent in law.exponents]
+    ends = 1.01 * SMALLEST_EXPONENT, 0.99 * LARGEST_EXPONENT
+    share = min(law.irreducible for law in laws.values()) / lowest
+    return share < 1.1 * SMALLEST_SHARE or not ends[0] < min(exponents) <= max(exponents) < ends[1]
 
 
 def parameters_of(rows: list[Row], shared: bool) -> int:
@@ -115,8 +124,8 @@ def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
     else:
         starts = sorted(problem.grid(), key=lambda theta: problem(theta)[0])[:STARTS]
     lowest = math.log(losses.min())
-    each = [(None, None), (1e-3, LARGEST_EXPONENT)]
-    bounds = [(lowest - 7, lowest), *(each * amounts.shape[1] * len(names))]
+    each = [(None, None), (SMALLEST_EXPONENT, LARGEST_EXPONENT)]
+    bounds = [(lowest + math.log(SMALLEST_SHARE), lowest), *(each * amounts.shape[1] * len(names))]
     keys = {"jac": True, "method": "L-BFGS-B", "bounds": bounds}
     keys["options"] = {"maxiter": 3000, "maxfun": 6000, "ftol": 1e-13, "gtol": 1e-8, "maxcor": 30}
     ends = [minimize(problem, theta, **keys) for theta in starts]

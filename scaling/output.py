@@ -74,5 +74,5 @@ def write(
     if config.plot:
         picture.write(figure.draw(made, called, look), Path(config.plot))
         written.append(f"picture: {config.plot}")
-    screen = [page.trained(found, names), "", page.multipliers(made, names), *page.crossings(made, names)]
-    return [*screen, *told, *written]
+    screen = [page.trained(found, names), "", page.multipliers(made, names)]
+    return [*screen, *page.trends(made, names), *page.crossings(made, names), *told, *written]

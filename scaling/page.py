@@ -9,6 +9,7 @@ from markdown_table import table
 from plural import counted
 from scaling import intervals
 from scaling.answers import Answers, Curves
+from scaling.fits import undetermined
 from scaling.points import AMOUNTS, Point, written
 
 HEAD = "# Scaling\n"
@@ -265,6 +266,12 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     sizes = {p.family: {q.size for q in main if q.family == p.family} for p in main}
     if len(set(map(frozenset, sizes.values()))) > 1:
         lines.append("the families were not all trained at the same sizes")
+    for curves in (*a.curves.values(), a.surface):
+        if curves.laws and undetermined(curves.laws, min(p.loss for p in curves.points)):
+            lines.append(
+                f"{law_name(curves)}: E or an exponent is at the edge of the search. These losses do not "
+                "determine the constants, only the curve within the measured range"
+            )
     return lines + rate_remarks(a.points, names)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from scaling.fits import DELTA, Law, Problem, Row, determined, fit
+from scaling.fits import DELTA, Law, Problem, Row, determined, fit, undetermined
 
 TRUE = {"dense": Law(1.7, (400.0,), (0.34,)), "ours": Law(1.7, (150.0,), (0.27,))}
 SIZES = np.geomspace(1e5, 1e9, 7)
@@ -84,6 +84,17 @@ def test_what_a_law_says():
     flat = Law(2.0, (1e-8,), (1e-3,))
     assert (flat.amount(2.0 + 1e-9), flat.amount(3.0)) == (math.inf, 0.0)
     assert law.loss(np.array([16.0, 64.0])).tolist() == [4.0, 3.0]
+
+
+def test_constants_at_the_edge_of_the_search():
+    """Losses on a straight line of logarithms, which no E above 0 bends."""
+    power = {"dense": Law(0.0, (400.0,), (0.2,))}
+    some = rows(power, [(size,) for size in SIZES], noise=0.0)
+    found = fit(some)
+    assert undetermined(found, min(row.loss for row in some))
+    assert found["dense"].exponents == pytest.approx((0.2,), rel=0.01)
+    some = rows(TRUE, [(size,) for size in SIZES])
+    assert not undetermined(fit(some), min(row.loss for row in some))
 
 
 def test_what_does_not_determine_a_fit():
