@@ -53,9 +53,10 @@ class Study:
         self.remarks: list[str] = []
         path = plan.folder / "scaling.json"
         if path.is_file():
-            self.state = read_json(path, PlanError, "; choose another folder")
-            if self.state.get("format") != FORMAT:
+            content = read_json(path, PlanError, "; choose another folder")
+            if content.get("format") != FORMAT or content.keys() != self.state.keys():
                 raise PlanError(f"{path} was not written by this scale.py: choose another folder")
+            self.state = content
             known = self.state["recipe"]
             if changed := [key for key in recipe if known.get(key) != recipe[key]]:
                 told = ", ".join(f"{key} was {known.get(key)!r}, now {recipe[key]!r}" for key in changed)

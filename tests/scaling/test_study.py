@@ -131,9 +131,10 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
         study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
     with pytest.raises(PlanError, match=r"another recipe \(weight_decay was 0.1, now 0.3\)"):
         study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
-    (tmp_path / "scaling" / "scaling.json").write_text("{}")
-    with pytest.raises(PlanError, match="was not written by this scale"):
-        study("--sizes=20K", models=(DENSE,))
+    for content in ("{}", '{"format": "cofrgenet scaling 1"}'):
+        (tmp_path / "scaling" / "scaling.json").write_text(content)
+        with pytest.raises(PlanError, match="was not written by this scale"):
+            study("--sizes=20K", models=(DENSE,))
     (tmp_path / "scaling" / "scaling.json").unlink()
     with pytest.raises(PlanError, match="holds an ablation, but no scaling study"):
         study("--sizes=20K", models=(DENSE,))
