@@ -31,6 +31,9 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
     handles = []
     for column, amount in enumerate(AMOUNTS):
         upper, lower = grid[0][column], grid[1][column]
+        for axes in (upper, lower):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
         curves = answers.curves[amount]
         for number, family in enumerate(answers.families):
             handle = losses(upper, curves, family, number)
@@ -38,9 +41,6 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
             if family != answers.baseline:
                 multipliers(lower, curves, answers.baseline, family, number)
         lower.axhline(1, color=picture.line_style(0)["color"], lw=0.8)
-        for axes in (upper, lower):
-            axes.set_xscale("log")
-            axes.set_yscale("log")
         _places(lower, amount, [getattr(p, amount) for p in curves.points])
         lower.set_xlabel(LABELS[amount])
     grid[0][0].set_ylabel("validation loss (nats per token)")
@@ -60,7 +60,7 @@ def losses(axes, curves: Curves, family: str, number: int):
         if p.family == family:
             at.setdefault(getattr(p, amount), []).append(p.loss)
     means = [statistics.fmean(found) for found in at.values()]
-    spreads = [statistics.stdev(found) if len(found) > 1 else 0.0 for found in at.values()]
+    spreads = [statistics.stdev(found) if len(found) > 1 else math.nan for found in at.values()]
     handle = axes.errorbar(list(at), means, spreads, **{**style, "ls": ""}, capsize=1.5, elinewidth=0.8)
     if family in curves.laws:
         places = np.geomspace(*curves.measured(family), PLACES)
@@ -93,6 +93,7 @@ def _band(axes, places, samples: list, colour: str):
         return
     values = np.array(samples, dtype=float)
     values[~np.isfinite(values)] = np.nan
+    values = np.clip(values, 1e-4, 1e4)  # beyond any loss or multiplier that is seen; an axis overflows
     keep = ~np.isnan(values).all(axis=0)
     low, high = np.nanpercentile(values[:, keep], (2.5, 97.5), axis=0)
     axes.fill_between(np.asarray(places)[keep], low, high, color=colour, alpha=0.2, lw=0)
