@@ -263,7 +263,11 @@ def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script."""
     owners = {}
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    elsewhere = {ROOT / "training" / "config.py": "train.py", ROOT / "ablation" / "command.py": "ablate.py"}
+    elsewhere = {
+        ROOT / "training" / "config.py": "train.py",
+        ROOT / "ablation" / "command.py": "ablate.py",
+        ROOT / "scaling" / "command.py": "scale.py",
+    }
     for script, name in {**scripts, **elsewhere}.items():
         for key in _keys_of(script):
             if key not in own:

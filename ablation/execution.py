@@ -31,8 +31,15 @@ PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str):
-    """Train the unfinished runs. A signal stops them and ends the process, with the hint `go_on`."""
+# () -> (runs that have become known, work of those that are not known yet); see `execute`
+More = Callable[[], tuple[list[Planned], float]]
+
+
+def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str, more: More | None = None):
+    """Train the unfinished runs. A signal stops them and ends the process, with the hint `go_on`.
+
+    more: see `execute`; `runs` then say which device all of them are for.
+    """
     plan.save()
     todo = [run for run in runs if run.name not in plan.done]
     script = Path(sys.argv[0]).name
@@ -45,13 +52,16 @@ def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str):
                 gpus=gpus(runs),
                 parallel=parallel,
             )
-            if todo:
+            if more:
+                execute(plan, [], start, parallel, stop, more)
+            elif todo:
                 execute(plan, todo, start, parallel, stop)
     except KeyboardInterrupt:
         sys.exit(f"{script}: interrupted at once. {go_on}")
     if stop:
         left = sum(run.name not in plan.done for run in runs)
-        print(f"{script}: stopped with {left} of {len(runs)} runs left. {go_on}", file=sys.stderr)
+        told = f"stopped with {left} of {len(runs)} runs left" if not more else "stopped"
+        print(f"{script}: {told}. {go_on}", file=sys.stderr)
         sys.exit(stop.status)
 
 
@@ -70,20 +80,39 @@ class Active:
     slot: int
 
 
-def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, stop: Stop):
+def execute(
+    plan: Plan,
+    runs: list[Planned],
+    start: Callable,
+    parallel: int,
+    stop: Stop,
+    more: More | None = None,
+):
     """Train `runs` of the plan to their ends, `parallel` at a time; one that fails stops no other.
 
     start: (run, slot from 0) -> its process. After a signal in `stop` no further run starts, and those
     that train save a checkpoint and end. A second Ctrl-C (KeyboardInterrupt) kills them.
+    more: gives runs whose configuration depends on the ends of others. It is called at the beginning and
+    after each end. The work that it expects of runs to come counts in the progress bar from the beginning.
     """
+    runs, unknown = list(runs), 0.0
+    if more:
+        found, unknown = more()
+        runs += found
     waiting, slots, active = list(runs), list(range(parallel)), []
-    said, asked = set(), False
+    said, lost, asked = set(), set(), False
 
-    def tokens():
-        return sum(tokens_so_far(plan.folder / run.name) for run in runs)
+    def so_far(run):
+        return run.work(tokens_so_far(plan.folder / run.name))
+
+    def work():
+        return sum(map(so_far, runs))
+
+    def total():
+        return unknown + sum(so_far(run) if run.name in lost else run.work(run.tokens) for run in runs)
 
     bar = tqdm(
-        total=sum(run.tokens for run in runs), initial=tokens(), unit="token", unit_scale=True,
+        total=total(), initial=work(), unit="FLOP" if more else "token", unit_scale=True,
         dynamic_ncols=True, mininterval=0.5 if sys.stderr.isatty() else 30.0,
     )  # fmt: skip
     try:
@@ -107,9 +136,14 @@ def execute(plan: Plan, runs: list[Planned], start: Callable, parallel: int, sto
                 slots.append(one.slot)
                 bar.write(ended(plan, one.run, one.process.returncode, asked), file=sys.stdout)
                 if one.run.name in plan.failed:
-                    bar.total -= one.run.tokens - tokens_so_far(plan.folder / one.run.name)
+                    lost.add(one.run.name)
+                if more and not asked:
+                    found, unknown = more()
+                    runs += found
+                    waiting += found
+                bar.total = total()
             bar.set_postfix_str(", ".join(one.run.name for one in active), refresh=False)
-            bar.update(tokens() - bar.n)
+            bar.update(work() - bar.n)
             time.sleep(SECONDS)
     except KeyboardInterrupt:
         for one in active:

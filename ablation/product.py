@@ -36,6 +36,10 @@ class Planned:
         per_step = self.config["batch_size"] * self.config["gradient_accumulation_steps"]
         return self.config["max_iters"] * per_step * self.config["block_size"]
 
+    def work(self, tokens: int) -> float:
+        """What a progress bar counts of a run that is at so many tokens."""
+        return tokens
+
 
 def parse_axis(text: str) -> list[Choice]:
     """What --vary was given; raises ValueError that says how to write it.

@@ -24,6 +24,7 @@ import export
 import finetune
 import layers
 import sample
+import scale
 from architecture import ModelConfig
 from launch.measure_gpu import MeasureConfig, with_values
 from model import GPT
@@ -185,6 +186,8 @@ def resolve_command(command: str, monkeypatch):
         configurator.resolve(config_class, arguments, positional)
     elif script == "ablate.py":
         ablate.read(arguments)
+    elif script == "scale.py":
+        scale.read(arguments)
     elif script == "bench.py":
         bench.read(arguments)
     elif script == "launch/measure_gpu.py":
@@ -257,7 +260,7 @@ def test_files_that_are_named(page):
 
 def all_keys(monkeypatch) -> set[str]:
     classes = [ModelConfig, *(config_class for config_class, _ in SCRIPTS.values())]
-    classes += [ablate.AblateConfig, bench.BenchConfig, MeasureConfig]
+    classes += [ablate.AblateConfig, scale.ScaleConfig, bench.BenchConfig, MeasureConfig]
     classes += [prepare_config(script, monkeypatch) for script in sorted(ROOT.glob("data/*/prepare.py"))]
     return {key for config_class in classes for key in config_class.__dataclass_fields__}
 

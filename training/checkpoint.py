@@ -64,7 +64,7 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
         write_archive(temporary, {"format": FORMAT, "versions": versions(), **content})
         if best:
             # first, so that no numbered checkpoint knows of a best loss whose weights are not kept
-            _copy(temporary, folder / "best.pt")
+            copy(temporary, folder / "best.pt")
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         temporary.unlink(missing_ok=True)
@@ -125,8 +125,8 @@ def write_archive(path: Path, content: dict):
         os.fsync(file.fileno())
 
 
-def _copy(source: Path, target: Path):
-    """Put a whole file in the place of another."""
+def copy(source: Path, target: Path):
+    """Put a whole file in the place of another; it takes no space where hard links are to be had."""
     beside = target.with_suffix(".pt.tmp")
     beside.unlink(missing_ok=True)
     link(source, beside)

@@ -99,3 +99,32 @@ def test_a_run_at_all_defaults_still_names_its_data(tmp_path):
     run = Planned("a", "a", dict(DEFAULTS))
     given = execution.command(run, tmp_path, DEFAULTS)[2:]
     assert f"--dataset={DEFAULTS['dataset']}" in given
+
+
+def test_runs_that_depend_on_the_ends_of_others(tmp_path, monkeypatch):
+    """They are asked for at the beginning and after each end; what is to come counts from the beginning."""
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    first, second, third = planned(3)
+    plan, started, totals = Plan(tmp_path), [], []
+    stages = {0: ([first], 16.0), 1: ([second, third], 0.0)}
+    asked = iter(range(9))
+
+    def more():
+        number = next(asked)
+        assert len(plan.done) == number
+        return stages.get(number, ([], 0.0))
+
+    def start(run, slot):
+        started.append(run.name)
+        return Counting([], slot)
+
+    class Bar(execution.tqdm):
+        def update(self, n=1):
+            totals.append(self.total)
+            return super().update(n)
+
+    monkeypatch.setattr(execution, "tqdm", Bar)
+    execution.execute(plan, [], start, 1, False, more)
+    assert started == ["run0", "run1", "run2"]
+    assert set(totals) == {24.0}
+    assert plan.done == set(started)

@@ -1,0 +1,133 @@
+"""Draw scaling curves of families of models, and say what a change of architecture is worth.
+
+    python scale.py config/study/dense.py+config/study/rope.py config/study/dense.py+config/study/full.py \\
+        --sizes=0.125M,0.25M,0.5M,1M:2 --tokens_per_parameter=20 --seeds=1,2,3
+    python scale.py config/gpt2.py config/ours/ladder_full.py --sizes=10M,30M,100M --dry_run
+    python scale.py --points=out/scaling/points.csv --out_dir=out/again   # the page again, from its CSV
+
+Each positional argument is a family; `+` stacks config files. A family's depth, width and heads follow from
+each of --sizes, which count parameters without embeddings. The keys of the recipe and of the data are
+those of the first family, the baseline; each family brings the keys of its model. Any other --key=value of
+train.py applies to all runs.
+
+The learning rate is swept at the smallest size, for each family by itself, and moved to other sizes by
+their width; at one larger size it is checked. With --lr_schedule=wsd and several tokens_per_parameter, the
+lengths of a model share their steps before the decay. What will be trained is listed with its hours before
+anything starts.
+
+Each run is a train.py with its own folder in --out_dir. The same command, called again, skips finished
+runs, continues interrupted ones and repeats failed ones. Other sizes in the same folder extend the study.
+At the end, scaling.md has the fits, the multipliers with 95 % intervals and where curves cross, scaling.png
+draws them, and points.csv holds one row for each run, from which all of this can be made again.
+"""
+
+import openmp  # noqa: F401 (before torch)
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+
+import configurator
+import picture
+from ablation.command import mistakes_end
+from ablation.execution import carry_out
+from ablation.plan import Plan, PlanError, claimed
+from ablation.preparation import check
+from comparison.labels import shortened
+from configurator import ConfigError
+from data import DataError
+from scaling import listing, output, points, step_times
+from scaling.command import ScaleConfig, read
+from scaling.study import Study
+
+
+def main(argv: list[str]):
+    if any(argument in ("-h", "--help") for argument in argv):
+        print(__doc__.strip(), end="\n\n")
+        configurator.parse(ScaleConfig, ["--help"])
+    with mistakes_end("scale.py"):
+        config, families, remarks = read(argv)
+        command = shlex.join(["python", "scale.py", *argv])
+        folder = Path(config.out_dir)
+        look = picture.look(config)
+        if config.points is not None:
+            found = points.read(config.points)
+            names = called(list(dict.fromkeys(p.family for p in found)), look)
+            output.refuse(folder)
+            for line in output.write(found, names, folder, config, look, command, own=False):
+                print(line)
+            return
+        if not families:
+            raise PlanError(
+                "name the families: one stack of config files or more, and --sizes (see --help)"
+            )
+        with claimed(folder, config.dry_run):
+            for line in remarks:
+                print(line, flush=True)
+            plan = Plan(folder)
+            plan.look()
+            study = prepared(config, families, plan)
+            names = called(list(study.state["families"]), look)
+            if config.baseline is not None:
+                output.baseline_of(config.baseline, names)
+            known = study.known()
+            check(plan, known, config.parallel)
+            if not config.dry_run:
+                study.note(known)
+            measure(study, config)
+            for line in listing.lines(study, names):
+                print(line, flush=True)
+            if config.dry_run:
+                return
+            carry_out(plan, known, config.parallel, "The same command goes on", study.more)
+            study.note(study.known())
+            found = points.of_study(study)
+            failed = listing.failures(study)
+            wrote = output.write(
+                found, names, folder, config, look, command, True, [*study.remarks, *failed]
+            )
+            print("\n".join(wrote))
+            sys.exit(1 if failed or study.hopeless else 0)
+
+
+def prepared(config: ScaleConfig, families, plan: Plan) -> Study:
+    """The study of a command, whose open keys are set. Raises PlanError or ConfigError."""
+    first = families[0].config
+    if config.parallel is None:
+        on_gpus = first.device != "cpu" and torch.cuda.is_available()
+        config.parallel = torch.cuda.device_count() if on_gpus else os.cpu_count() or 1
+    try:
+        vocabulary = listing.vocabulary(first)
+    except (DataError, OSError) as error:
+        raise ConfigError([str(error)]) from None
+    return Study(config, families, plan, vocabulary)
+
+
+def measure(study: Study, config: ScaleConfig):
+    """Measure the steps of the models whose times are not known."""
+    known = study.state["seconds"]
+    todo = {
+        (family.name, size.label): (family.config, study.shapes[family.name, size.label].model)
+        for family in study.families
+        for size in study.sizes
+        if size.label not in known.get(family.name, {})
+    }
+    for (family, size), seconds in step_times.measure(todo, config.parallel).items() if todo else ():
+        known.setdefault(family, {})[size] = seconds
+    if not config.dry_run:
+        study.save()
+
+
+def called(families: list[str], look: picture.Look) -> dict[str, str]:
+    """{family: what to call it}; raises PlanError where the picture cannot be as it was asked for."""
+    wrong = picture.wrong_size(look, 2, len(points.AMOUNTS))
+    if wrong := wrong + picture.wrong_labels(look.labels, families):
+        raise PlanError("; ".join(wrong))
+    return dict(zip(families, look.labels or shortened(families), strict=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,191 @@
+"""The command line of a scaling study -> its own keys, its families and the recipe that they share."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import configurator
+import overlays
+import picture
+from ablation.product import LONGEST_NAME, file_name
+from architecture import ModelConfig
+from configurator import ConfigError
+from scaling import sizing
+from scaling.sizing import Size
+from training.config import OF_LADDERS, TrainConfig
+
+# the keys that each family brings; all others, of recipe and data, are those of the first stack
+OF_FAMILY = {f.name for f in dataclasses.fields(ModelConfig)} | OF_LADDERS
+OF_FAMILY -= {"block_size", "vocab_size", "dropout"}
+INSTEAD = {
+    "seed": "give --seeds=1,2,3",
+    "resume": "leave it out, interrupted runs always go on",
+    "max_iters": "it follows from --sizes and --tokens_per_parameter",
+    "learning_rate": "give --rates, which are swept at the smallest size",
+    "wsd_decay_iters": "the decay is a fifth of every run",
+    "dyadic_iters": "the schedule always spans the whole run",
+    "init_from": "runs of a scaling study start from random weights",
+    **dict.fromkeys(("n_layer", "n_head", "n_embd"), "it follows from --sizes"),
+}
+
+
+@dataclass
+class ScaleConfig:
+    """The keys of the study itself; all other keys are train.py's and apply to every run."""
+
+    sizes: list[str] | None = (
+        None  # parameters without embeddings: 0.25M,0.5M,1M; 1M:2 for two of the seeds
+    )
+    tokens_per_parameter: list[float] = field(default_factory=lambda: [20.0])  # lengths of the runs
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
+    rates: list[float] | None = (
+        None  # first learning rates of the sweep; None: half, once, twice the recipe's
+    )
+    rate_exponent: float = 1.0  # the learning rate falls with the width to this power
+    check_size: str | None = None  # size at which the rate is checked; None: the middle one of --sizes
+    check_rate: bool = True  # train half and twice the rate at check_size, with the first seed
+    out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
+    parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
+    points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
+    baseline: str | None = None  # family with which the others are compared; None: the first
+    losses: list[float] | None = None  # losses at which multipliers are given; None: four of the baseline's
+    shared_e: bool = True  # the families share the irreducible loss E in every fit
+    resamples: int = 300  # resamples of the seeds for the 95 % intervals
+    plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
+    plot_size: str | None = None  # width and height of that picture in inches, such as 7x5
+    plot_title: str | None = None  # title of that picture
+    plot_labels: str | None = None  # what legend and tables call the families: dense,ours
+    dry_run: bool = False  # check everything, measure steps and show what would be trained, but start none
+
+    def check(self) -> list[str]:
+        wrong = []
+        try:
+            sizes = [sizing.parse(text) for text in self.sizes or []]
+        except ValueError as error:
+            wrong.append(f"sizes: {error}")
+            sizes = []
+        if len({size.target for size in sizes}) < len(sizes):
+            wrong.append(f"sizes: one of {','.join(self.sizes)} is given twice")
+        if most := [size for size in sizes if size.seeds and size.seeds > len(self.seeds)]:
+            wrong.append(f"sizes: {most[0].label}:{most[0].seeds} is more than the {len(self.seeds)} seeds")
+        for key in ("tokens_per_parameter", "seeds", "rates", "losses"):
+            values = getattr(self, key)
+            if values is not None and len(set(values)) < len(values):
+                wrong.append(f"{key}: one of {','.join(map(str, values))} is given twice")
+        for key in ("tokens_per_parameter", "rates", "losses"):
+            if wrong_ones := [value for value in getattr(self, key) or [] if value <= 0]:
+                wrong.append(f"{key} must be above 0, not {wrong_ones[0]}")
+        wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
+        for key in ("parallel", "resamples"):
+            if getattr(self, key) is not None and getattr(self, key) < 1:
+                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        if self.rate_exponent < 0:
+            wrong.append(f"rate_exponent must not be below 0, not {self.rate_exponent}")
+        labels = {size.label for size in sizes}
+        if self.check_size is not None:
+            try:
+                if sizing.parse(self.check_size).label not in labels and sizes:
+                    wrong.append(f"check_size={self.check_size} is none of the sizes: {', '.join(labels)}")
+            except ValueError as error:
+                wrong.append(f"check_size: {error}")
+        if self.points is not None and self.dry_run:
+            wrong.append("dry_run: --points trains nothing anyway, leave it out")
+        return wrong + picture.mistakes(self)
+
+    def targets(self) -> list[Size]:
+        """The sizes, smallest first."""
+        return sorted(map(sizing.parse, self.sizes or []), key=lambda size: size.target)
+
+    def lengths(self) -> list[float]:
+        """Tokens per parameter, shortest runs first."""
+        return sorted(self.tokens_per_parameter)
+
+    def checked(self) -> str | None:
+        """The label of the size at which the rate is checked; None: nowhere."""
+        targets = self.targets()
+        if not self.check_rate or len(targets) < 2:
+            return None
+        if self.check_size is not None:
+            return sizing.parse(self.check_size).label
+        return targets[len(targets) // 2].label
+
+
+@dataclass
+class Family:
+    """A stack of config files: what it is called, and its config with the recipe of the first stack."""
+
+    name: str
+    config: TrainConfig
+
+    @property
+    def model(self) -> ModelConfig:
+        names = [f.name for f in dataclasses.fields(ModelConfig)]
+        return ModelConfig(**{name: getattr(self.config, name) for name in names})
+
+
+def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
+    """(own keys, families, remarks); no families where no model was named. Raises ConfigError."""
+    own, others, mistakes = [], [], []
+    known = {f.name for f in dataclasses.fields(ScaleConfig)}
+    for argument in (a for a in argv if a.startswith("-")):
+        key = argument.removeprefix("--").partition("=")[0].replace("-", "_")
+        if key in INSTEAD:
+            mistakes.append(f"{argument}: {INSTEAD[key]}")
+        else:
+            (own if key in known else others).append(argument)
+    config, families, remarks = None, [], []
+    try:
+        config = configurator.resolve(ScaleConfig, own)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    stacks = [argument for argument in argv if not argument.startswith("-")]
+    repeated = [stack for stack in dict.fromkeys(stacks) if stacks.count(stack) > 1]
+    mistakes += [f"{stack} is named twice: for repetitions, give --seeds=1,2,3" for stack in repeated]
+    if config is not None:
+        mistakes += _missing(config, stacks, others)
+    try:
+        remarks = overlays.check("scale.py", argv)
+        families = _families(stacks, others)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(mistakes)
+    return config, families, remarks
+
+
+def _missing(config: ScaleConfig, stacks: list[str], others: list[str]) -> list[str]:
+    if config.points is not None:
+        named = [*stacks, *others]
+        return [f"--points trains nothing: leave out {' '.join(named)}"] if named else []
+    if not stacks and (config.sizes or others):
+        return ["name the families: one stack of config files or more"]
+    if stacks and not config.sizes:
+        return ["give the sizes, as in --sizes=0.25M,0.5M,1M"]
+    return []
+
+
+def _families(stacks: list[str], others: list[str]) -> list[Family]:
+    """The families, each with its own model and the first one's recipe. Raises ConfigError."""
+    families, mistakes, first = [], {}, None
+    for stack in stacks:
+        try:
+            config = configurator.resolve(TrainConfig, [*configurator.stacked(stack), *others])
+        except ValueError as error:  # ConfigError is one
+            for mistake in getattr(error, "mistakes", [str(error)]):
+                mistakes.setdefault(mistake, []).append(stack)
+            continue
+        first = first or config
+        values = {k: v for k, v in vars(config).items() if k in OF_FAMILY}
+        name = file_name(configurator.stacked(stack))
+        families.append(Family(name, dataclasses.replace(first, **values)))
+        for key in ("init_from", "wsd_decay_iters", "dyadic_iters"):
+            if getattr(config, key) is not None:
+                mistakes.setdefault(f"{key}={getattr(config, key)}: {INSTEAD[key]}", []).append(stack)
+        if len(name.encode()) > LONGEST_NAME - 100:
+            mistakes.setdefault("its name is too long for a folder's: stack fewer files", []).append(stack)
+    names = [family.name for family in families]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            mistakes.setdefault(f"two families would be called {name}: rename a file", []).append(name)
+    if mistakes:
+        raise ConfigError([f"{', '.join(who)}: {mistake}" for mistake, who in mistakes.items()])
+    return families

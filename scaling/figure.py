@@ -1,0 +1,135 @@
+"""Losses and multipliers of a study in one picture: against parameters, FLOPs and hours."""
+
+import math
+import statistics
+
+import numpy as np
+
+import picture
+from scaling.answers import Answers, Curves, overlap, ratio_at
+from scaling.points import AMOUNTS
+from scaling.sizing import Size
+
+LABELS = {
+    "parameters": "parameters without embeddings",
+    "flops": "training model FLOPs",
+    "hours": "hours of training",
+}
+PLACES = 60  # of a curve
+SIZE = (7.2, 4.6)  # inches
+
+
+@picture.drawing()
+def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN):
+    """A figure with a column for each amount: above, losses with their fits; below, multipliers.
+
+    Points are means over seeds, with the standard deviation; lines are fits, bands the middle 95 % of fits
+    of resampled seeds. Multipliers stand at the baseline's amount, and only where both were measured.
+    names: of the families, in their order.
+    """
+    figure, grid = picture.new(look, 2, len(AMOUNTS), SIZE, sharex="col", sharey="row")
+    handles = []
+    for column, amount in enumerate(AMOUNTS):
+        upper, lower = grid[0][column], grid[1][column]
+        for axes in (upper, lower):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+        curves = answers.curves[amount]
+        for number, family in enumerate(answers.families):
+            handle = losses(upper, curves, family, number)
+            handles += [handle] if column == 0 else []
+            if family != answers.baseline:
+                multipliers(lower, curves, answers.baseline, family, number)
+        lower.axhline(1, color=picture.line_style(0)["color"], lw=0.8)
+        _places(lower, amount, [getattr(p, amount) for p in curves.points])
+        lower.set_xlabel(LABELS[amount])
+    grid[0][0].set_ylabel("validation loss (nats per token)")
+    grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
+    _plain_heights(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points], 1.1)
+    _plain_heights(grid[1][0], [m.value for m in answers.multipliers if m.value] or [0.5, 2.0], 2.0)
+    picture.legend_below(figure, handles, look.names(names))
+    return figure
+
+
+def losses(axes, curves: Curves, family: str, number: int):
+    """Points with error bars, the fit and its band; returns the points' handle."""
+    style = picture.line_style(number)
+    amount = curves.amounts[0]
+    at: dict[float, list[float]] = {}
+    for p in curves.points:
+        if p.family == family:
+            at.setdefault(getattr(p, amount), []).append(p.loss)
+    means = [statistics.fmean(found) for found in at.values()]
+    spreads = [statistics.stdev(found) if len(found) > 1 else math.nan for found in at.values()]
+    handle = axes.errorbar(list(at), means, spreads, **{**style, "ls": ""}, capsize=1.5, elinewidth=0.8)
+    if family in curves.laws:
+        places = np.geomspace(*curves.measured(family), PLACES)
+        axes.plot(places, curves.laws[family].loss(places), color=style["color"], ls=style["ls"])
+        _band(axes, places, [laws[family].loss(places) for laws in curves.samples], style["color"])
+    return handle
+
+
+def multipliers(axes, curves: Curves, baseline: str, family: str, number: int):
+    """The multiplier over the baseline's amounts whose losses the family reached too."""
+    if overlap(curves, baseline, family) is None:
+        return
+    style = picture.line_style(number)
+    low, high = curves.measured(family)
+    places = np.geomspace(*curves.measured(baseline), PLACES)
+    levels = curves.laws[baseline].loss(places)
+    own = np.array([curves.laws[family].amount(loss) for loss in levels])
+    inside = (own >= low) & (own <= high)
+    if not inside.any():
+        return
+    places, levels = places[inside], levels[inside]
+    values = [ratio_at(curves.laws, baseline, family, loss) for loss in levels]
+    axes.plot(places, values, color=style["color"], ls=style["ls"], marker=picture.marker(values))
+    samples = [[ratio_at(laws, baseline, family, loss) for loss in levels] for laws in curves.samples]
+    _band(axes, places, samples, style["color"])
+
+
+def _band(axes, places, samples: list, colour: str):
+    if not samples:
+        return
+    values = np.array(samples, dtype=float)
+    values[~np.isfinite(values)] = np.nan
+    values = np.clip(values, 1e-4, 1e4)  # beyond any loss or multiplier that is seen; an axis overflows
+    keep = ~np.isnan(values).all(axis=0)
+    low, high = np.nanpercentile(values[:, keep], (2.5, 97.5), axis=0)
+    axes.fill_between(np.asarray(places)[keep], low, high, color=colour, alpha=0.2, lw=0)
+
+
+def _places(axes, amount: str, values: list[float]):
+    """Limits and labels of a logarithmic axis of amounts, of which there may be one alone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if not values:
+        return
+    low, high = min(values), max(values)
+    axes.set_xlim(low / 1.3, high * 1.3)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low >= 30 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    if amount == "parameters":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: Size(round(value)).label))
+    elif amount == "hours":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _plain_heights(axes, values: list[float], room: float):
+    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any.
+
+    room: a factor beyond the values; what of a band is further away is cut off.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    if not values:
+        return
+    low, high = min(values), max(values)
+    steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0)
+    step = next((s for s in steps if (high - low) / s <= 6), 10.0)
+    first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
+    axes.yaxis.set_major_locator(FixedLocator([n * step for n in range(max(1, first), last + 1)]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(max(bottom, low / room), min(top, high * room))

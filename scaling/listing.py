@@ -1,0 +1,130 @@
+"""What a study will train, and how long that takes, before anything starts."""
+
+from ablation.execution import OUTPUT
+from comparison.labels import text
+from data import mixture
+from markdown_table import table
+from plural import counted
+from scaling.page import shown
+from scaling.recipe import steps, tokens_per_step
+from scaling.study import Study
+from training.config import TrainConfig
+
+
+def vocabulary(config: TrainConfig) -> int:
+    """Tokens in the vocabulary of the models. Raises DataError where the data set is not prepared."""
+    if config.vocab_size:
+        return config.vocab_size
+    return mixture.open_dataset(config.dataset, "train", config.block_size).meta["vocab_size"]
+
+
+def training_tokens(config: TrainConfig) -> int:
+    data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
+    return sum(len(source.tokens) for source in getattr(data, "sources", [data]))
+
+
+def lines(study: Study, names: dict[str, str]) -> list[str]:
+    """A table of models and runs, and the sums below it. names: what to call the families."""
+    rows = []
+    for family in study.families:
+        for size in study.sizes:
+            for ratio in study.lengths:
+                rows.append(_row(study, family, size, ratio, names))
+    found = [table(rows), ""]
+    known, coming = study.known(), study.to_come()
+    done = [run for run in known if run.name in study.plan.done]
+    all_hours, left = (hours(study, some) for some in ([*known, *coming], _left(study, [*known, *coming])))
+    config = study.config
+    at_once = "one after the other" if config.parallel == 1 else f"{config.parallel} at a time"
+    found.append(
+        f"{counted(len(known) + len(coming), 'run')} in {study.plan.folder}, {len(done)} of them done; "
+        f"about {shown(left / config.parallel)} of {shown(all_hours / config.parallel)} hours left, "
+        f"{at_once}, without evaluations"
+    )
+    found += _rate_lines(study, names)
+    recipe = study.families[0].config
+    longest = steps(recipe, study.sizes[-1], study.lengths[-1]) * tokens_per_step(recipe)
+    there = training_tokens(recipe)
+    if longest > there:
+        found.append(
+            f"the longest runs read the {there:,} training tokens {longest / there:.1f} times: scaling "
+            "laws are about text that is new"
+        )
+    if len(study.lengths) > 1 and recipe.lr_schedule != "wsd":
+        found.append(
+            f"with lr_schedule={recipe.lr_schedule} each length is a run of its own; with wsd they would "
+            "share their steps"
+        )
+    for family in study.families:
+        if len(study.lengths) > 1 and recipe.lr_schedule == "wsd" and family.config.dyadic:
+            found.append(
+                f"{names[family.name]}: the dyadic schedule depends on the length, so that each length is "
+                "a run of its own"
+            )
+    return found
+
+
+def _left(study: Study, runs: list) -> list:
+    return [run for run in runs if run.name not in study.plan.done]
+
+
+def hours(study: Study, runs: list) -> float:
+    """Hours of training of runs, one after the other, by the measured times of their models."""
+    seconds = study.state["seconds"]
+    return sum((run.tokens - run.shared) * seconds[run.family][run.size] for run in runs) / 3600
+
+
+def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dict[str, str]:
+    shape = study.shapes[family.name, size.label]
+    model, rate = shape.model, study.rate(family, size)
+    run = study.run(family, size, ratio, rate or family.config.learning_rate, study.config.seeds[0])
+    return {
+        "family": names[family.name],
+        "size": size.label,
+        "layers": str(model.n_layer),
+        "width": str(model.n_embd),
+        "heads": str(model.n_head),
+        "parameters": f"{shape.body:,}",
+        "steps": f"{run.config['max_iters']:,}",
+        "tokens": f"{run.tokens:,}",
+        "FLOPs": f"{run.flops * run.tokens:.2e}",
+        "learning rate": "swept" if rate is None else text(rate),
+        "seeds": str(len(study.seeds(size))),
+        "hours": shown(hours(study, [run]), 2),
+    }
+
+
+def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
+    exponent, found = study.config.rate_exponent, []
+    for family in study.families:
+        known = study.state["families"][family.name]
+        if known["rate"] is None:
+            tried = ", ".join(map(text, known["first"]))
+            found.append(
+                f"{names[family.name]}: learning rate swept at {study.sizes[0].label}, from {tried}"
+            )
+        else:
+            found.append(
+                f"{names[family.name]}: learning rate {text(known['rate'])} at width {known['width']}"
+            )
+    power = "" if exponent == 1 else f" to the power {exponent:g}"
+    found.append(f"from there it falls with the width{power}")
+    if checked := study.config.checked():
+        found.append(f"at {checked}, half and twice the learning rate are trained too")
+    return found
+
+
+def failures(study: Study) -> list[str]:
+    """Runs that failed, and why. A learning rate at which training fails is what a sweep may find."""
+    lines = []
+    for run in study.known():
+        if run.name in study.plan.failed and run.rate == _rule(study, run):
+            folder = study.plan.folder / run.name
+            lines.append(f"failed: {run.name}: {study.plan.failed[run.name]} ({folder / OUTPUT})")
+    return lines
+
+
+def _rule(study: Study, run) -> float | None:
+    family = next(f for f in study.families if f.name == run.family)
+    size = next(s for s in study.sizes if s.label == run.size)
+    return study.rate(family, size)

@@ -1,0 +1,78 @@
+"""The files of a study: scaling.md, scaling.png, points.csv, fits.csv, multipliers.csv."""
+
+from pathlib import Path
+
+import picture
+from ablation.plan import PlanError
+from disk import write_whole
+from scaling import figure, page, points
+from scaling.answers import answers
+from scaling.command import ScaleConfig
+from scaling.points import Point
+
+# first bytes of the files that scale.py wrote and may replace
+OURS = {
+    "scaling.md": page.HEAD,
+    "points.csv": "family,size,tokens_per_parameter,seed,",
+    "fits.csv": "law,family,resample,",
+    "multipliers.csv": "family,amount,loss,",
+}
+
+
+def refuse(folder: Path):
+    """Raises PlanError where a file of another origin lies in the place of one of ours."""
+    for name, start in OURS.items():
+        path = folder / name
+        if path.is_dir() or (path.is_file() and not path.read_bytes().startswith(start.encode())):
+            raise PlanError(f"{path} exists and is none of scale.py's: choose another --out_dir")
+    path = folder / "scaling.png"
+    if path.exists() and not picture.is_ours(path):
+        raise PlanError(f"{path} exists, and is no picture that scale.py drew: choose another --out_dir")
+
+
+def baseline_of(name: str, names: dict[str, str]) -> str:
+    """The family that --baseline means, by its name or by what it is called. Raises PlanError."""
+    meant = [family for family, called in names.items() if name in (family, called)]
+    if not meant:
+        raise PlanError(f"baseline={name} is none of the families: {', '.join(names.values())}")
+    return meant[0]
+
+
+def write(
+    found: list[Point],
+    names: dict[str, str],
+    folder: Path,
+    config: ScaleConfig,
+    look: picture.Look,
+    command: str,
+    own: bool,
+    lines: list[str] = (),
+) -> list[str]:
+    """Write all files of the points into a folder -> the answers and the files' names, for the screen.
+
+    names: what to call the families. own: the folder belongs to a study. lines: further remarks.
+    """
+    if not any(p.rule and p.loss is not None for p in found):
+        return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
+    baseline = config.baseline and baseline_of(config.baseline, names)
+    made = answers(found, config.shared_e, config.resamples, config.losses, baseline)
+    told = [*lines, *page.remarks(made, names)]
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "scaling.md": page.page(made, names, told, command, "scaling.png"),
+        "fits.csv": page.fits_csv(made),
+        "multipliers.csv": page.multipliers_csv(made),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    points.write(folder / "points.csv", found)
+    called = [names[family] for family in made.families]
+    drawn = figure.draw(made, called, picture.Look(labels=look.labels))
+    picture.write(drawn, folder / "scaling.png", own)
+    written = [f"page: {folder / 'scaling.md'}", f"picture: {folder / 'scaling.png'}"]
+    written += [f"numbers: {folder / name}" for name in ("points.csv", "fits.csv", "multipliers.csv")]
+    if config.plot:
+        picture.write(figure.draw(made, called, look), Path(config.plot))
+        written.append(f"picture: {config.plot}")
+    screen = [page.trained(found, names), "", page.multipliers(made, names)]
+    return [*screen, *page.trends(made, names), *page.crossings(made, names), *told, *written]

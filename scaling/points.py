@@ -1,0 +1,139 @@
+"""The points of a study: one row for each run, as points.csv, from which everything else is made.
+
+family              config files of the model
+size                the number of parameters that was asked for
+tokens_per_parameter  of that number
+seed, n_layer, n_head, n_embd
+parameters          without token and position embeddings, exactly
+tokens              that it trained on
+flops               training model FLOPs of the whole run, head included (`model.flops_per_token`)
+hours               tokens times the measured time of a token, on the machine of the study
+learning_rate
+rule                1: the learning rate of the rule; 0: one that was tried besides
+loss                validation loss at the end, in nats per token; empty where training failed
+bits_per_byte
+"""
+
+import csv
+import io
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ablation.plan import PlanError
+from architecture import model_config
+from comparison.runs import read_run
+from disk import write_whole
+from model import flops_per_token
+from scaling.sizing import body, parse
+
+
+@dataclass(frozen=True)
+class Point:
+    family: str
+    size: str
+    tokens_per_parameter: float
+    seed: int
+    n_layer: int
+    n_head: int
+    n_embd: int
+    parameters: int
+    tokens: int
+    flops: int
+    hours: float | None
+    learning_rate: float
+    rule: int
+    loss: float | None
+    bits_per_byte: float | None
+
+
+COLUMNS = [field.name for field in fields(Point)]
+# what the losses are fitted against
+AMOUNTS = ("parameters", "flops", "hours")
+
+
+def of_study(study) -> list[Point]:
+    """The points of all runs of a study's folder that ended, whatever command asked for them."""
+    plan, marks, seconds = study.plan, study.state["runs"], study.state["seconds"]
+    found = []
+    for name, run in plan.runs.items():
+        mark, config = marks.get(name), run.config
+        if mark is None or (name not in plan.done and name not in plan.failed):
+            continue
+        model = model_config(config)
+        at = {}
+        if name in plan.done:
+            at = read_run(plan.folder / name).evaluations[config["max_iters"]]
+        loss = at.get("val_loss")
+        finite = loss is not None and math.isfinite(loss)
+        time = seconds.get(mark["family"], {}).get(mark["size"])
+        found.append(
+            Point(
+                family=mark["family"],
+                size=mark["size"],
+                tokens_per_parameter=mark["ratio"],
+                seed=config["seed"],
+                n_layer=model.n_layer,
+                n_head=model.n_head,
+                n_embd=model.n_embd,
+                parameters=body(model),
+                tokens=run.tokens,
+                flops=3 * flops_per_token(model) * run.tokens,
+                hours=time and time * run.tokens / 3600,
+                learning_rate=config["learning_rate"],
+                rule=int(mark["rule"]),
+                loss=loss if finite else None,
+                bits_per_byte=at["val_bits_per_byte"] if finite else None,
+            )
+        )
+    order = list(study.state["families"])
+    return sorted(found, key=lambda p: (order.index(p.family), parse(p.size).target, p.tokens, p.seed))
+
+
+def written(rows: list[dict], columns: list[str]) -> str:
+    """Rows as CSV; None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write(path: Path, points: list[Point]):
+    write_whole(path, written([asdict(point) for point in points], COLUMNS))
+
+
+def read(paths: list[str]) -> list[Point]:
+    """The points of several files, each run once. Raises PlanError where a file holds anything else."""
+    found: dict[tuple, Point] = {}
+    for path in paths:
+        try:
+            with open(path, newline="") as file:
+                rows = list(csv.DictReader(file))
+        except (OSError, ValueError, csv.Error) as error:
+            raise PlanError(f"--points={path} cannot be read ({error})") from None
+        if not rows or rows[0].keys() != set(COLUMNS):
+            raise PlanError(f"--points={path} is no points.csv of scale.py: its columns are others")
+        for number, row in enumerate(rows, 2):
+            try:
+                point = _point(row)
+            except (ValueError, TypeError) as error:
+                raise PlanError(f"--points={path}, line {number}: {error}") from None
+            key = (point.family, point.size, point.tokens_per_parameter, point.seed, point.learning_rate)
+            found[key] = point
+    return list(found.values())
+
+
+def _point(row: dict[str, str]) -> Point:
+    values = {}
+    for field in fields(Point):
+        cell, kind = row[field.name], field.type
+        if cell == "" and kind == float | None:
+            values[field.name] = None
+            continue
+        values[field.name] = kind(cell) if kind in (int, str, float) else float(cell)
+    parse(values["size"])
+    for key in ("parameters", "tokens", "flops", "hours", "loss", "tokens_per_parameter"):
+        if values[key] is not None and not 0 < values[key] < math.inf:
+            raise ValueError(f"{key} must be above 0, not {values[key]}")
+    return Point(**values)

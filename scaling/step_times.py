@@ -1,0 +1,79 @@
+"""Seconds of a training token of every model of a study, from a short measurement before it starts.
+
+The same measurement serves the estimate of the study's hours and the time multipliers. The times of the
+runs themselves would not do: runs that share a machine slow each other down, each at its own moment.
+"""
+
+import os
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from tqdm import tqdm
+
+from ablation.plan import PlanError
+from architecture import ModelConfig
+from benchmarks import training_step
+from benchmarks.timing import seconds
+from training.config import TrainConfig
+from training.hardware import choose_device, choose_dtype
+
+REPETITIONS = 3
+AT_LEAST = 0.2  # seconds of a repetition
+
+
+def measure(models: dict[tuple[str, str], tuple[TrainConfig, ModelConfig]], parallel: int) -> dict:
+    """{(family, size): seconds of a token}; models: their configs, by family and size.
+
+    The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
+    runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
+    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Raises
+    PlanError where a model does not fit into the GPU's memory.
+    """
+    found = {}
+    with threads(parallel), tqdm(models.items(), desc="measuring steps", unit="model", delay=2) as bar:
+        for name, (config, model) in bar:
+            try:
+                found[name] = of_model(config, model)
+            except torch.OutOfMemoryError:
+                raise PlanError(
+                    f"{' at '.join(name)} does not fit into the GPU's memory with "
+                    f"batch_size={config.batch_size}: take a smaller --batch_size, and as many more "
+                    "--gradient_accumulation_steps"
+                ) from None
+            finally:
+                torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
+    return found
+
+
+def of_model(config: TrainConfig, model: ModelConfig) -> float:
+    """Seconds of a training token of one model."""
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    options = training_step.StepOptions(
+        config.batch_size, dtype, config.compile, config.activation_checkpointing
+    )
+    parts = training_step.sections(model, options, device)
+    micro_batches = config.gradient_accumulation_steps
+
+    def median(part):
+        parts[part]()
+        return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
+
+    whole = median("whole")
+    update = median("optimizer") if micro_batches > 1 else 0.0
+    step = micro_batches * max(0.0, whole - update) + update
+    return step / (config.batch_size * micro_batches * config.block_size)
+
+
+@contextmanager
+def threads(parallel: int) -> Iterator[None]:
+    """The number of threads that each of `parallel` runs will have, as in ablation/execution.py."""
+    before = torch.get_num_threads()
+    if parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,266 @@
+"""A study's runs, in stages: the sweep of each family's learning rate, then all sizes at its best rate.
+
+The state is kept as scaling.json in the study's folder, beside the list of runs (ablation.json):
+
+    recipe    {key: value} of what all runs have in common
+    families  {name: {"model", "first", "rate", "width"}}: its keys, the rates that the sweep began with,
+              the best one (null until the sweep is over), and the width at which that was
+    runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
+    seconds   {family: {size: seconds of a training token}}
+"""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+
+from ablation.plan import MAY_CHANGE, Plan, PlanError
+from architecture import ModelConfig
+from comparison.labels import text
+from comparison.runs import read_run
+from disk import read_json, write_whole
+from scaling import sizing
+from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
+from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of
+from scaling.sizing import Size
+
+FORMAT = "cofrgenet scaling 1"
+FACTOR = 2  # between two learning rates of a sweep
+MOST_RATES = 9  # tried in a sweep that goes on beyond its edges
+
+
+@dataclass
+class Shape:
+    """A family's model at a size, with its number of parameters without embeddings."""
+
+    model: ModelConfig
+    body: int
+
+
+class Study:
+    """What a command asks for, what is known of it by now, and what may start.
+
+    plan: of the folder, which gets each run as soon as its configuration is known. vocab_size: of the data.
+    """
+
+    def __init__(self, config: ScaleConfig, families: list[Family], plan: Plan, vocab_size: int):
+        self.config, self.families, self.plan = config, families, plan
+        self.sizes, self.lengths = config.targets(), config.lengths()
+        recipe = self._recipe()
+        self.state = {"format": FORMAT, "recipe": recipe, "families": {}, "runs": {}, "seconds": {}}
+        self.handed: set[str] = set()  # runs that were given to `execute`
+        self.hopeless: set[str] = set()  # families that failed at every learning rate
+        self.remarks: list[str] = []
+        path = plan.folder / "scaling.json"
+        if path.is_file():
+            content = read_json(path, PlanError, "; choose another folder")
+            if content.get("format") != FORMAT or content.keys() != self.state.keys():
+                raise PlanError(f"{path} was not written by this scale.py: choose another folder")
+            self.state = content
+            known = self.state["recipe"]
+            if changed := [key for key in recipe if known.get(key) != recipe[key]]:
+                told = ", ".join(f"{key} was {known.get(key)!r}, now {recipe[key]!r}" for key in changed)
+                raise PlanError(
+                    f"{plan.folder} has runs of another recipe ({told}), which cannot be compared: leave "
+                    "it as it was, or choose another folder"
+                )
+        elif plan.runs:
+            raise PlanError(f"{plan.folder} holds an ablation, but no scaling study: choose another folder")
+        self.shapes = self._shapes(vocab_size)
+        for family in families:
+            self._remember(family)
+
+    def _recipe(self) -> dict:
+        """What all runs of a study have in common: the keys of the first family's config, but for those of
+        its model and those that the rules set.
+        """
+        config = dataclasses.asdict(self.families[0].config)
+        others = OF_FAMILY | MAY_CHANGE | INSTEAD.keys() | {"vocab_size"}
+        return {key: value for key, value in config.items() if key not in others}
+
+    def _shapes(self, vocab_size: int) -> dict[tuple[str, str], Shape]:
+        """{(family, size): Shape}. Raises PlanError with all sizes that a family does not have."""
+        found, wrong = {}, []
+        for family in self.families:
+            base = dataclasses.replace(family.model, vocab_size=vocab_size)
+            for size in self.sizes:
+                try:
+                    model = sizing.shape(base, size.target)
+                    found[family.name, size.label] = Shape(model, sizing.body(model))
+                except ValueError as error:
+                    wrong.append(f"{family.name} at {size.label}: {error}")
+        if wrong:
+            raise PlanError("\n  ".join(["some sizes cannot be had:", *wrong]))
+        return found
+
+    def _remember(self, family: Family):
+        """Take the family's learning rate from an earlier command, or begin its sweep."""
+        model, first = dataclasses.asdict(family.model), self._first(family)
+        known = self.state["families"].get(family.name)
+        if known and known["model"] != model:
+            keys = [key for key in model if known["model"].get(key) != model[key]]
+            raise PlanError(
+                f"{self.plan.folder}: {family.name} was another model ({', '.join(keys)} changed); choose "
+                "another folder"
+            )
+        if not known or known["first"] != first:
+            self.state["families"][family.name] = {
+                "model": model, "first": first, "rate": first[0] if len(first) == 1 else None,
+                "width": self.shapes[family.name, self.sizes[0].label].model.n_embd,
+            }  # fmt: skip
+
+    def _first(self, family: Family) -> list[float]:
+        """The learning rates that the sweep begins with."""
+        rate = family.config.learning_rate
+        return sorted(self.config.rates or [rate / FACTOR, rate, rate * FACTOR])
+
+    def rate(self, family: Family, size: Size) -> float | None:
+        """The rule's learning rate at a size; None while the sweep is not over."""
+        known = self.state["families"][family.name]
+        if known["rate"] is None:
+            return None
+        width = self.shapes[family.name, size.label].model.n_embd
+        return moved_rate(known["rate"], known["width"], width, self.config.rate_exponent)
+
+    def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
+        model = self.shapes[family.name, size.label].model
+        return run_of(family, model, size, ratio, rate, seed, self.lengths[0])
+
+    def seeds(self, size: Size) -> list[int]:
+        return self.config.seeds[: size.seeds]
+
+    def main_runs(self, family: Family, size: Size, rate: float | None = None) -> list[Scaled]:
+        """The runs of a size at the rule's rate, or at a stand-in for it; each seed is a chain."""
+        rate = rate or self.rate(family, size)
+        return [
+            run
+            for seed in self.seeds(size)
+            for run in chained([self.run(family, size, ratio, rate, seed) for ratio in self.lengths])
+        ]
+
+    def sweep_runs(self, family: Family, rates: list[float]) -> list[Scaled]:
+        size, ratio, seed = self.sizes[0], self.lengths[-1], self.config.seeds[0]
+        return [self.run(family, size, ratio, rate, seed) for rate in rates]
+
+    def check_runs(self, family: Family, rate: float | None = None) -> list[Scaled]:
+        """Half and twice the rule's rate where it is checked. rate: a stand-in for the rule's."""
+        return [
+            self.run(
+                family, size, self.lengths[-1],
+                float(f"{(rate or self.rate(family, size)) * factor:.3g}"), self.config.seeds[0],
+            )
+            for size in self.sizes
+            if size.label == self.config.checked()
+            for factor in (1 / FACTOR, FACTOR)
+        ]  # fmt: skip
+
+    def sweep(self, family: Family) -> list[Scaled]:
+        """The runs of a family's sweep that are known by now. Notes the best rate when the sweep is over.
+
+        It goes on by factors of two until the best rate is no edge, or MOST_RATES were tried. A rate at
+        which training fails counts as tried, and as worse than all others.
+        """
+        rates = self._first(family)
+        while True:
+            runs = self.sweep_runs(family, rates)
+            losses = [self.loss(run) for run in runs]
+            if None in losses:
+                return runs
+            best = min(range(len(rates)), key=lambda n: losses[n])
+            failed = math.isinf(losses[best])
+            edge = 1 / FACTOR if best == 0 or failed else FACTOR if best == len(rates) - 1 else None
+            if edge is None or len(rates) >= MOST_RATES:
+                break
+            rates = sorted([*rates, float(f"{(rates[-1] if edge > 1 else rates[0]) * edge:.3g}")])
+        if failed:
+            self.hopeless.add(family.name)
+            self.remark(f"{family.name}: training failed at all learning rates from {text(rates[0])} on")
+            return runs
+        if edge is not None:
+            self.remark(
+                f"{family.name}: the best of {len(rates)} learning rates is at the edge of the sweep"
+            )
+        self.state["families"][family.name]["rate"] = rates[best]
+        return runs
+
+    def remark(self, line: str):
+        if line not in self.remarks:
+            self.remarks.append(line)
+
+    def loss(self, run: Scaled) -> float | None:
+        """The validation loss at a run's end; infinity where it failed, None while nothing is known."""
+        if run.name in self.plan.done:
+            at = read_run(self.plan.folder / run.name).evaluations[run.config["max_iters"]]
+            return at["val_loss"] if math.isfinite(at["val_loss"]) else math.inf
+        return math.inf if run.name in self.plan.failed and run.name in self.handed else None
+
+    def decided(self, family: Family) -> bool:
+        return self.state["families"][family.name]["rate"] is not None
+
+    def known(self) -> list[Scaled]:
+        """All runs whose configuration is known by now, cheapest first."""
+        runs = {}
+        for family in self.families:
+            found = [] if self.decided(family) else self.sweep(family)
+            if self.decided(family):  # by what the sweep found just now, perhaps
+                found += [run for size in self.sizes for run in self.main_runs(family, size)]
+                found += self.check_runs(family)
+            for run in found:
+                if run.name not in runs or run.after:  # a run of the sweep that is also one of a chain
+                    runs[run.name] = run
+        return sorted(runs.values(), key=lambda run: run.flops * run.tokens)
+
+    def to_come(self) -> list[Scaled]:
+        """The runs that wait for the end of a sweep, with a stand-in for their learning rate."""
+        runs = []
+        for family in self.families:
+            if self.decided(family) or family.name in self.hopeless:
+                continue
+            stand_in = self._first(family)[0]
+            main = [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
+            del main[len(self.lengths) - 1]  # the sweep trains it
+            runs += main
+            runs += self.check_runs(family, stand_in)
+        return runs
+
+    def more(self) -> tuple[list[Scaled], float]:
+        """For `execution.execute`: runs that may start now, and the work of all that will come later."""
+        known = self.known()
+        self.note(known)
+        ready, later = [], [run.work(run.tokens) for run in self.to_come()]
+        for run in known:
+            if run.name in self.handed or run.name in self.plan.done:
+                continue
+            if run.after is None or self._over(run.after):
+                ready.append(run)
+                self.handed.add(run.name)
+            else:
+                later.append(run.work(run.tokens))
+        before = {run.name: run for run in known}
+        for run in ready:
+            if run.after and run.after in self.plan.done:
+                head_start(self.plan.folder, before[run.after], run)
+        return ready, sum(later)
+
+    def _over(self, name: str) -> bool:
+        ended = name in self.plan.done or name in self.plan.failed
+        return ended and not (name in self.plan.failed and name not in self.handed)
+
+    def note(self, runs: list[Scaled]):
+        """Put runs on the list and into the state, and save both."""
+        self.plan.extend(runs, ["learning_rate"])
+        for run in runs:
+            mark = {"family": run.family, "size": run.size, "ratio": run.ratio, "rule": False}
+            self.state["runs"].setdefault(run.name, mark)
+        for family in self.families:
+            for size in self.sizes if self.state["families"][family.name]["rate"] is not None else []:
+                rule = self.rate(family, size)
+                for name, mark in self.state["runs"].items():
+                    if (mark["family"], mark["size"]) == (family.name, size.label):
+                        mark["rule"] = self.plan.runs[name].config["learning_rate"] == rule
+        self.plan.save()
+        self.save()
+
+    def save(self):
+        self.plan.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.plan.folder / "scaling.json", json.dumps(self.state, indent=1) + "\n")

@@ -1,0 +1,177 @@
+"""Intervals, multipliers, crossings and held-out sizes, where the truth is known."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from scaling import intervals
+from scaling.answers import Curves, answers, crossing, default_losses, main_ratio, multiplier
+from scaling.fits import Law, fit
+from tests.scaling.synthetic import loss_of, points
+
+
+def test_multipliers_near_the_truth_and_within_their_intervals():
+    found = answers(points(noise=0.002), resamples=60)
+    assert found.baseline == "dense"
+    one = [m for m in found.multipliers if m.amount == "parameters" and m.value is not None]
+    assert len(one) >= 2
+    for m in one:
+        # the parameters that each needs, by bisection of the true curves
+        def needed(family, loss=m.loss):
+            low, high = 1e4, 1e8
+            while high / low > 1.0001:
+                middle = math.sqrt(low * high)
+                above = loss_of(family, middle, middle / 1.01 * 20) > loss
+                low, high = (middle, high) if above else (low, middle)
+            return low
+
+        truth = needed("dense") / needed("ours")
+        assert m.value == pytest.approx(truth, rel=0.03)
+        low, high = m.interval
+        assert low < m.value < high
+        assert low * 0.98 < truth < high * 1.02
+
+
+def test_outside_of_what_was_measured_there_is_no_number():
+    laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (500.0,), (0.5,))}
+    of = {"a": (1e4, 1e6), "b": (1e4, 1e5)}
+    (one,) = points(families=("dense",), sizes=("1M",), seeds=(1,))
+    some = [replace(one, family=f, parameters=round(n)) for f, ends in of.items() for n in ends]
+    curves = Curves(("parameters",), some, "", laws, [])
+    inside = laws["b"].loss(5e4)
+    assert multiplier(curves, "a", "b", inside).value == pytest.approx(4.0)
+    assert multiplier(curves, "a", "b", inside).interval is None
+    assert multiplier(curves, "a", "b", laws["b"].loss(2e5)).value is None  # b was not that large
+    assert multiplier(curves, "a", "b", laws["a"].loss(1e4)).value is None  # b would be smaller than any
+    assert multiplier(curves, "a", "b", 0.9).value is None  # below E
+    levels = default_losses(curves, "a")
+    assert len(levels) == 4
+    assert laws["a"].loss(1e6) < levels[-1] < levels[0] < laws["a"].loss(1e4)
+
+
+def test_whether_a_multiplier_grows():
+    """The exponents 0.34 and 0.30 make the lead of `ours` shrink; `half` has the baseline's exponent."""
+    found = answers(points(families=("dense", "ours", "half"), noise=0.002), resamples=60)
+    of = {one.family: one for one in found.trends if one.amount == "parameters"}
+    assert of["ours"].first > of["ours"].last
+    low, high = of["ours"].interval
+    assert low <= of["ours"].factor <= high < 1
+    assert of["half"].factor == pytest.approx(1, abs=0.04)
+    turned = answers(points(noise=0.002), resamples=1, baseline="ours")
+    assert turned.families == ["ours", "dense"]
+    one = next(m for m in turned.multipliers if m.value is not None)
+    assert one.value < 1
+
+
+def test_where_curves_cross():
+    laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (100.0,), (0.3,))}
+    at = 10 ** (1 / 0.2)  # 1000 x^-0.5 = 100 x^-0.3
+    some = points(families=("dense",), sizes=("1M",), seeds=(1,))
+    ends = [replace(p, family=f, parameters=n) for f in "ab" for n in (10_000, 1_000_000) for p in some]
+    lower = {"a": laws["a"], "b": Law(1.0, (50.0,), (0.3,))}
+    curves = Curves(("parameters",), ends, "", laws, [laws, lower])
+    (one,), leader = crossing(curves, "a", "b")
+    assert leader is None
+    assert one.at == pytest.approx(at, rel=1e-3)
+    assert one.beyond == "a"
+    assert one.share == 0.5  # in the other resample they cross beyond the range
+    curves.laws = lower
+    assert crossing(curves, "a", "b") == ([], "b")
+    curves.points = [p for p in ends if p.family == "a"] + [
+        replace(p, parameters=n) for p in some for n in (2_000_000, 4_000_000)
+    ]
+    curves.points[-2:] = [replace(p, family="b") for p in curves.points[-2:]]
+    assert crossing(curves, "a", "b") == ([], None)  # no size that both have
+
+
+def test_the_held_out_size_is_predicted():
+    found = answers(points(noise=0.001), resamples=1)
+    held = {(one.amounts, one.family): one for one in found.held_out}
+    assert {amounts for amounts, _ in held} == {("parameters",), ("flops",), ("hours",)}
+    assert {one.size for one in held.values()} == {"1M"}
+    for one in held.values():
+        assert abs(one.predicted - one.measured) < 0.01
+    # a size that does not lie on the curve is found out
+    broken = [replace(p, loss=p.loss + 0.2) if p.size == "1M" else p for p in points(noise=0.001)]
+    for one in answers(broken, resamples=1).held_out:
+        assert one.predicted - one.measured == pytest.approx(-0.2, abs=0.02)
+    assert answers(points(sizes=("0.125M", "0.25M", "0.5M")), resamples=1).held_out == []
+
+
+def test_a_surface_needs_several_lengths():
+    one = answers(points(), resamples=1).surface
+    assert "several numbers of tokens per parameter" in one.why_not
+    several = points(ratios=(5.0, 10.0, 20.0), noise=0.0005)
+    found = answers(several, resamples=1)
+    assert found.ratio == 20.0
+    assert found.surface.why_not == ""
+    at = several[-1]
+    predicted = found.surface.laws["ours"].loss(at.parameters, at.tokens)
+    assert predicted == pytest.approx(loss_of("ours", at.parameters, at.tokens), abs=0.004)
+    assert ("parameters", "tokens") in {one.amounts for one in found.held_out}
+    assert {len(c.points) for c in found.curves.values()} == {24}  # of the longest runs alone
+
+
+def test_the_length_that_most_places_have():
+    some = points(ratios=(10.0, 20.0))
+    assert main_ratio(some) == 20.0
+    assert main_ratio([p for p in some if p.size == "1M" or p.tokens_per_parameter == 10.0]) == 10.0
+
+
+def test_resamples_move_families_together():
+    """Noise that a seed gives to both families cancels out in their multiplier, not in their curves."""
+    together = points(noise=0.01)
+    samples = intervals.resampled(together, 50)
+    assert len(samples) == 50
+    assert all(len(sample) == len(together) for sample in samples)
+    gaps, means = [], []
+    for sample in samples:
+        mean = {f: sum(v for p, v in sample if p.family == f) / 12 for f in ("dense", "ours")}
+        gaps.append(mean["dense"] - mean["ours"])
+        means.append(mean["dense"])
+    assert max(gaps) - min(gaps) < 0.5 * (max(means) - min(means))
+
+
+def test_the_spread_of_resamples_is_that_of_means():
+    """The deviation of a mean of three, which the plain bootstrap would make too small by a fifth."""
+    some = points(families=("dense",), sizes=("1M",))
+    losses = [2.0, 2.1, 2.3]
+    some = [replace(p, loss=loss) for p, loss in zip(some, losses, strict=True)]
+    means = [sum(v for _, v in sample) / 3 for sample in intervals.resampled(some, 4000)]
+    middle = sum(means) / len(means)
+    variance = sum((m - middle) ** 2 for m in means) / len(means)
+    of_losses = sum((x - 6.4 / 3) ** 2 for x in losses) / 2
+    assert variance == pytest.approx(of_losses / 3, rel=0.06)
+
+
+def test_a_single_seed_takes_the_deviation_of_the_others():
+    some = points(families=("dense",), noise=0.01)
+    some = [p for p in some if p.size != "1M" or p.seed == 1]
+    moved = [next(v for p, v in s if p.size == "1M") for s in intervals.resampled(some, 2000)]
+    middle = sum(moved) / len(moved)
+    deviation = math.sqrt(sum((m - middle) ** 2 for m in moved) / len(moved))
+    assert deviation == pytest.approx(intervals.pooled(some), rel=0.06)
+    alone = points(seeds=(1,))
+    assert intervals.resampled(alone, 5) == []
+    found = answers(alone)
+    assert {m.interval for m in found.multipliers} == {None}
+
+
+def test_intervals():
+    assert intervals.interval([]) is None
+    assert intervals.interval([math.nan]) is None
+    assert intervals.interval([float(n) for n in range(1001)]) == (25.0, 975.0)
+    assert intervals.interval([1.0, math.inf, 2.0]) == (1.0, math.inf)
+
+
+def test_resamples_find_the_minimum_from_the_best_fit_alone():
+    """As the whole grid of starts does, which takes twenty times as long."""
+    line, surface = points(noise=0.01), points(noise=0.01, ratios=(5.0, 20.0))
+    for some, amounts in ((line, ("parameters",)), (surface, ("parameters", "tokens"))):
+        best = fit(intervals.rows_of([(p, p.loss) for p in some], amounts))
+        for sample in intervals.resampled(some, 3):
+            rows = intervals.rows_of(sample, amounts)
+            near, anew = fit(rows, start=best), fit(rows)
+            for family in best:
+                assert near[family].exponents == pytest.approx(anew[family].exponents, rel=1e-3)

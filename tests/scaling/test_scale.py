@@ -1,0 +1,218 @@
+"""scale.py: complete tiny studies, and what it refuses before anything starts."""
+
+import csv
+import re
+
+import pytest
+
+import picture
+import scale
+from scaling import step_times
+from scaling.points import write
+from tests.scaling.conftest import DENSE, LADDERS
+from tests.scaling.synthetic import points
+from training.log import Log
+
+TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
+TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--resamples=20")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """Measurements of a single step, and no pictures of single runs, which other tests look at."""
+    monkeypatch.setattr(step_times, "AT_LEAST", 0.0)
+    monkeypatch.setattr(Log, "draw", lambda self, interval=0.0: None)
+
+
+def scaled(arguments, capsys):
+    """(exit status, standard output) of scale.py."""
+    status = 0
+    try:
+        scale.main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    return status, capsys.readouterr().out
+
+
+def refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        scale.main(arguments)
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_complete_study(command, capsys, here, tmp_path):
+    folder = tmp_path / "scaling"
+    status, said = scaled(command(*TINY, "--dry_run=True"), capsys)
+    assert (status, here, folder.exists()) == (0, [], False)
+    table = [line for line in said.splitlines() if line.startswith("| ")]
+    assert len(table) == 2 + 2 * 3 * 2
+    assert all("swept" in line for line in table[2:])
+    assert re.search(r"\d+ runs in .*, 0 of them done; about \S+ of \S+ hours left", said)
+
+    status, said = scaled(command(*TINY), capsys)
+    assert status == 0
+    found = rows(folder / "points.csv")
+    # size 4K with two seeds, the others with one; two lengths; besides, rates of the sweep and the check
+    assert sum(row["rule"] == "1" for row in found) == 2 * 4 * 2
+    assert sum(row["rule"] == "0" for row in found) >= 2 * (2 + 2)
+    assert len(found) == len(here) == len(set(here))
+    assert all(2 < float(row["loss"]) < 6 for row in found)
+    for row in found:
+        assert abs(int(row["parameters"]) / {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]] - 1) <= 0.05
+        tokens = float(row["tokens_per_parameter"]) * {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]]
+        assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256 or int(row["tokens"]) == 5 * 256
+    # the longer runs of the model without dyadic schedule went on from the shorter ones
+    went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
+    assert len(went_on) == 2 + 1 + 1 - 1  # the sweep had trained one of the longest
+    page = (folder / "scaling.md").read_text()
+    for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
+        assert part in page
+    assert "| L(N) " in page
+    assert picture.is_ours(folder / "scaling.png")
+    assert len({row["family"] for row in rows(folder / "fits.csv")}) == 2
+    assert {row["amount"] for row in rows(folder / "multipliers.csv")} == {"parameters", "flops", "hours"}
+
+    # called again, nothing is trained, and all is made again to the byte
+    before = {path.name: path.read_bytes() for path in folder.glob("scaling.*")}
+    here.clear()
+    status, said = scaled(command(*TINY), capsys)
+    assert (status, here) == (0, [])
+    assert re.search(r"\b(\d+) runs in .*, \1 of them done; about 0 of", said)
+    assert {path.name: path.read_bytes() for path in folder.glob("scaling.*")} == before
+
+    # and from the CSV alone
+    again = tmp_path / "again"
+    arguments = [f"--points={folder / 'points.csv'}", f"--out_dir={again}", "--resamples=20"]
+    assert scaled(arguments, capsys)[0] == 0
+    for name in ("fits.csv", "multipliers.csv", "points.csv", "scaling.png"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+    # another size of one family in the same folder: no sweep
+    here.clear()
+    others = [key for key in TINY if not key.startswith(("--sizes", "--tokens", "--seeds"))]
+    larger = command("--sizes=24K", "--tokens_per_parameter=0.5", "--seeds=1", *others)
+    assert scaled(larger, capsys)[0] == 0
+    assert len(here) == 2
+    assert {row["size"] for row in rows(folder / "points.csv")} == {"4K", "8K", "16K", "24K"}
+
+
+def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):
+    original = scale.carry_out.__globals__["train"]
+    keys = ("--sizes=4K", "--tokens_per_parameter=0.3", "--seeds=1,2", "--rates=4e-3", "--parallel=1")
+    arguments = command(*keys, models=(DENSE,))
+
+    def failing(run, slot, folder, **others):
+        process = original(run, slot, folder, **others)
+        if run.config["seed"] == 2:
+            (folder / run.name / "log.jsonl").unlink()
+            process.returncode = 1
+        return process
+
+    monkeypatch.setitem(scale.carry_out.__globals__, "train", failing)
+    status, said = scaled(arguments, capsys)
+    assert status == 1
+    assert "failed: " in said
+    assert "seed=2" in said
+    assert "1 run failed at the rule's learning rate" in (tmp_path / "scaling" / "scaling.md").read_text()
+    monkeypatch.setitem(scale.carry_out.__globals__, "train", original)
+    here.clear()
+    status, said = scaled(arguments, capsys)
+    assert (status, len(here)) == (0, 1)
+    assert "failed" not in (tmp_path / "scaling" / "scaling.md").read_text()
+
+
+def test_the_page_of_known_curves(capsys, tmp_path):
+    """Of points with known constants; with a picture for a paper."""
+    write(tmp_path / "points.csv", points())
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=10"]
+    labels = ["--plot_labels=Transformer,ours", "--plot_size=7x5"]
+    arguments += [f"--plot={tmp_path / 'frontier.svg'}", *labels]
+    status, said = scaled(arguments, capsys)
+    assert status == 0
+    page = (tmp_path / "page" / "scaling.md").read_text()
+    assert "ours crosses the baseline" in page or "ours does not cross the baseline" in page
+    assert page.count("| L(N) ") == 2 + 2  # fits, and the held-out size
+    assert "not measured" in page.split("## Multipliers")[1].split("##")[0]
+    assert "the largest size, as the fit of all smaller ones predicts it" in page.lower()
+    assert ">Transformer</text>" in (tmp_path / "frontier.svg").read_text()
+    assert "page: " in said
+    assert re.search(r"ours: from loss \S+ to \S+ the multiplier of parameters shrinks", page)
+    assert scaled([*arguments, "--baseline=ours"], capsys)[0] == 0
+    turned = (tmp_path / "page" / "scaling.md").read_text()
+    assert "Baseline: ours." in turned
+    assert re.search(r"Transformer: from loss \S+ to \S+ the multiplier of parameters grows", turned)
+    assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
+    (tmp_path / "page" / "scaling.md").write_text("mine")
+    assert "exists and is none of scale.py's" in refused(arguments, capsys)
+    assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
+
+
+def test_what_is_said_before_anything_starts(command, capsys):
+    """About text that is read again, and lengths that share nothing."""
+    some = ("--sizes=20K,0.2M", "--seeds=1,2", "--dry_run=True", "--parallel=3")
+    status, said = scaled(command(*some, "--tokens_per_parameter=0.1,1"), capsys)
+    assert status == 0
+    assert "the longest runs read the 44,262 training tokens 4.5 times" in said
+    assert "with lr_schedule=cosine each length is a run of its own" in said
+    assert "3 at a time" in said
+    assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3\n" in said
+    assert "at 0.2M, half and twice the learning rate are trained too" in said
+    # three of the sweep, three more of the smallest size, four of the larger one, two check the rate
+    assert f"{2 * (3 + 3 + 4 + 2)} runs in" in said
+    lengths = ("--tokens_per_parameter=0.1,0.2", "--lr_schedule=wsd", "--rates=1e-3")
+    _, said = scaled(command(*some, *lengths), capsys)
+    assert "cofrgenet_f: the dyadic schedule depends on the length" in said
+    assert "gpt2: the dyadic" not in said
+    assert "training tokens" not in said
+    assert "gpt2: learning rate 1e-3 at width" in said
+
+
+def test_all_mistakes_at_once(command, capsys, tmp_path):
+    wrong = ("--sizes=4K,big", "--seed=3", "--max_iters=5", "--parallel=0", "--no_such=1")
+    said = refused(command(*wrong), capsys)
+    for complaint in (
+        "sizes: 'big' is no size: write 250K",
+        "--seed=3: give --seeds=1,2,3",
+        "--max_iters=5: it follows from --sizes and --tokens_per_parameter",
+        "parallel must be above 0, not 0",
+        "unknown key 'no_such'",
+    ):
+        assert complaint in said
+    assert "give the sizes" in refused(command(), capsys)
+    assert "named twice" in refused(command("--sizes=4K", models=(DENSE, DENSE)), capsys)
+    assert "16K:3 is more than the 2 seeds" in refused(command("--sizes=4K,16K:3", "--seeds=1,2"), capsys)
+    assert "check_size=9K is none of the sizes" in refused(command("--sizes=4K", "--check_size=9K"), capsys)
+    assert "name the families" in refused(["--sizes=4K"], capsys)
+    assert "name the families" in refused([f"--out_dir={tmp_path / 'new'}"], capsys)
+    assert "is an overlay" in refused(["config/study/rope.py", "--sizes=4K"], capsys)
+    assert "trains nothing: leave out" in refused(["config/gpt2.py", "--points=a.csv"], capsys)
+    assert "cannot be read" in refused([f"--points={tmp_path / 'none.csv'}"], capsys)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
+    missing = [a for a in command("--sizes=4K", "--dataset=nowhere") if "bytes" not in a]
+    assert "nowhere" in refused(missing, capsys)
+    small = command("--sizes=4K", "--plot=a.pdf", "--plot_size=3x3")
+    assert "too small for 2 x 3 panels" in refused(small, capsys)
+    labels = command("--sizes=4K", "--plot=a.pdf", "--plot_labels=one")
+    assert "plot_labels needs a label for each line" in refused(labels, capsys)
+    assert not (tmp_path / "scaling" / "scaling.json").exists()
+
+
+def test_the_recipe_is_the_first_family_s(command, capsys, tmp_path):
+    """Its data, its block size and its optimizer, whatever the other files say."""
+    (tmp_path / "mine.py").write_text(
+        "n_layer = 3\nn_head = 2\nn_embd = 48\nffn = 'swiglu'\nlearning_rate = 1.0\nblock_size = 8\n"
+        "optimizer = 'muon'\ndataset = 'nowhere'\ndropout = 0.5\n"
+    )
+    arguments = command("--sizes=20K", models=(LADDERS, str(tmp_path / "mine.py")))
+    _, (first, other), _ = scale.read([a for a in arguments if not a.startswith("--dropout=")])
+    assert (other.config.ffn, other.config.n_layer) == ("swiglu", 3)
+    for key in ("learning_rate", "block_size", "optimizer", "dataset", "dropout", "weight_decay"):
+        assert getattr(other.config, key) == getattr(first.config, key)
+    assert (first.config.dyadic, other.config.dyadic) == (True, False)

@@ -1,0 +1,146 @@
+"""The stages of a study: sweeps that end, runs that wait for them, and what a folder remembers."""
+
+import math
+
+import pytest
+
+from ablation.plan import Plan, PlanError
+from scaling.command import read
+from scaling.study import Study
+from tests.scaling.conftest import DENSE, LADDERS
+
+
+def simulated(made, monkeypatch, best, failing=()):
+    """Runs end as soon as they may start, with a loss that is lowest at the rate `best` -> their names."""
+
+    def loss(run):
+        if run.name not in made.plan.done:
+            return math.inf if run.name in made.plan.failed else None
+        return abs(math.log(run.rate / best))
+
+    monkeypatch.setattr(made, "loss", loss)
+    started = []
+    while True:
+        ready, later = made.more()
+        if not ready:
+            return started, later
+        for run in ready:
+            started.append(run)
+            if run.rate in failing:
+                made.plan.failed[run.name] = "loss nan"
+            else:
+                made.plan.done.add(run.name)
+
+
+def rates_of(runs, family, size):
+    return sorted({run.rate for run in runs if (run.family, run.size) == (family.name, size)})
+
+
+def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
+    made = study("--sizes=20K,40K,80K", "--seeds=1,2", "--rates=1e-3,2e-3", models=(DENSE,))
+    (dense,) = made.families
+    assert len(made.known()) == 2
+    assert len(made.to_come()) == 6 - 1 + 2  # one is of the sweep; two check the rate
+    started, later = simulated(made, monkeypatch, 7e-3)
+    assert later == 0
+    assert rates_of(started, dense, "20K") == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert made.state["families"][dense.name]["rate"] == 8e-3
+    # two seeds at each size; the sweep trained one of them
+    assert len(started) == 5 + 6 - 1 + 2
+    rule = made.rate(dense, made.sizes[1])
+    assert rates_of(started, dense, "40K") == [pytest.approx(f) for f in (rule / 2, rule, rule * 2)]
+    assert rates_of(started, dense, "80K") == [made.rate(dense, made.sizes[2])]
+    assert len({run.name for run in started}) == len(started)
+    assert made.remarks == []
+    marks = [mark for mark in made.state["runs"].values() if mark["rule"]]
+    assert len(marks) == 6
+
+
+def test_rates_at_which_training_fails(study, monkeypatch):
+    made = study("--sizes=20K", "--seeds=1", "--rates=8e-3", models=(DENSE,))
+    assert made.rate(made.families[0], made.sizes[0]) == 8e-3  # one rate: no sweep
+    made = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
+    started, _ = simulated(made, monkeypatch, 1.0, failing=(16e-3, 8e-3, 4e-3))
+    assert sorted(run.rate for run in started) == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert made.state["families"][made.families[0].name]["rate"] == 2e-3
+
+
+def test_a_family_that_never_trains(study, monkeypatch):
+    made = study("--sizes=20K,40K", "--seeds=1")
+    dense, _ = made.families
+    failing = {2.0**n * dense.config.learning_rate for n in range(-12, 12)}
+    monkeypatch.setattr(made, "loss", lambda run: None)
+    started = []
+    for _ in range(40):
+        ready, _ = made.more()
+        started += ready
+        for run in ready:
+            if run.family == dense.name:
+                made.plan.failed[run.name] = "loss nan"
+        losses = {run.name: math.inf for run in started if run.family == dense.name}
+        monkeypatch.setattr(made, "loss", lambda run, losses=losses: losses.get(run.name))
+        if not ready:
+            break
+    tried = [run for run in started if run.family == dense.name]
+    assert len(tried) == 9
+    assert all(any(run.rate == pytest.approx(rate, rel=0.01) for rate in failing) for run in tried)
+    assert f"{dense.name}: training failed at all learning rates" in made.remarks[0]
+    assert {run.family for run in made.to_come()} == {made.families[1].name}
+
+
+def test_a_longer_run_waits_for_the_shorter_one(study, monkeypatch):
+    lengths = ("--sizes=20K,40K", "--seeds=1", "--tokens_per_parameter=1,2", "--lr_schedule=wsd")
+    made = study(*lengths, "--rates=4e-3", "--check_rate=False", models=(DENSE,))
+    first, later = made.more()
+    assert [run.ratio for run in first] == [1.0, 1.0]
+    assert later > 0
+    made.plan.done.add(first[0].name)
+    second, _ = made.more()
+    assert [(run.ratio, run.after) for run in second] == [(2.0, first[0].name)]
+    made.plan.failed[first[1].name] = "killed"
+    third, later = made.more()
+    assert ([run.after for run in third], later) == ([first[1].name], 0)
+
+
+def test_what_a_folder_remembers(study, monkeypatch, command, tmp_path):
+    made = study("--sizes=20K,80K", "--seeds=1", "--check_rate=False")
+    started, _ = simulated(made, monkeypatch, 6e-4)
+    assert len(started) == 2 * (3 + 1)
+    # another size, without another sweep
+    again = study("--sizes=160K", "--seeds=1,2", "--check_rate=False", models=(DENSE,))
+    dense = again.families[0]
+    rate = again.state["families"][dense.name]
+    assert {run.rate for run in again.known()} == {again.rate(dense, again.sizes[0])}
+    width = again.shapes[dense.name, "0.16M"].model.n_embd
+    assert again.rate(dense, again.sizes[0]) == pytest.approx(
+        rate["rate"] * rate["width"] / width, rel=0.01
+    )
+    # another exponent: the runs of the old rule do not stand for their size any more
+    flat = study("--sizes=20K,80K", "--seeds=1", "--check_rate=False", "--rate_exponent=0")
+    simulated(flat, monkeypatch, 6e-4)
+    at_80k = [(name, mark["rule"]) for name, mark in flat.state["runs"].items() if mark["size"] == "80K"]
+    assert sum(rule for _, rule in at_80k) == 2
+    assert len(at_80k) == 4
+
+
+def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
+    made = study("--sizes=20K", "--seeds=1", "--rates=1e-3", models=(DENSE,))
+    simulated(made, monkeypatch, 1e-3)
+    made.save()
+    with pytest.raises(PlanError, match=r"was another model \(.*bias.* changed\)"):
+        study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
+    with pytest.raises(PlanError, match=r"another recipe \(weight_decay was 0.1, now 0.3\)"):
+        study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
+    for content in ("{}", '{"format": "cofrgenet scaling 1"}'):
+        (tmp_path / "scaling" / "scaling.json").write_text(content)
+        with pytest.raises(PlanError, match="was not written by this scale"):
+            study("--sizes=20K", models=(DENSE,))
+    (tmp_path / "scaling" / "scaling.json").unlink()
+    with pytest.raises(PlanError, match="holds an ablation, but no scaling study"):
+        study("--sizes=20K", models=(DENSE,))
+
+
+def test_sizes_that_cannot_be_had(command, tmp_path):
+    config, families, _ = read(command("--sizes=100,20K", models=(DENSE, LADDERS)))
+    with pytest.raises(PlanError, match=r"some sizes cannot be had:\s+.* at 100: "):
+        Study(config, families, Plan(tmp_path / "new"), 256)
