@@ -215,7 +215,7 @@ def install(watch: Watch, sharded: bool):
     phase(log.Log, "draw", "drawing")
     phase(log.Log, "close", "ending")
     phase(checkpoint, "write_archive", "writing a checkpoint")
-    phase(checkpoint, "_copy", "naming best.pt")
+    phase(checkpoint, "copy", "naming best.pt")
     phase(checkpoint, "prune", "pruning")
     noted(watch, log.Log, "__init__", "opening the log")
     noted(watch, log.Log, "sync", "syncing the log")
