@@ -34,8 +34,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from markdown_table import table
-from tests.faults import runs
+from tests.faults import kept, runs
 from tests.faults.watched import EVENTS, PHASES
+from training.log import read_log
 
 KINDS = {"warm": ("warm", 1), "warm2": ("warm", 2), "cold": ("cold", 1), "torchrun": ("torchrun", 2)}
 # how often a phase is drawn: most are so short that moments by the clock alone would miss them
@@ -64,7 +65,7 @@ class Plan:
     delay: float = 0.0
 
 
-def draw(dice: random.Random, kind: str, reference: runs.Reference, done: float) -> Plan:
+def draw(dice: random.Random, kind: str, reference: kept.Reference, done: float) -> Plan:
     """done: the share of its steps that the run has in its checkpoint."""
     ranks = KINDS[kind][1]
     victims = {"torchrun": ("rank 0", "rank 1", "torchrun"), "warm2": ("rank 0", "rank 1")}
@@ -145,7 +146,7 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
     folder, scratch, reference = base / f"{kind}{number}", base / "scratch", references[kind, model]
     shutil.rmtree(folder, ignore_errors=True)
     arguments = references["arguments"](model, folder)
-    ledger, rows = runs.Ledger(folder, reference), []
+    ledger, rows = kept.Ledger(folder, reference), []
     ended, unasked = False, []
     for kill in range(1, dice.randint(1, 6) + 1):
         if kill > 1 and ledger.newest() == runs.STEPS and dice.random() < 0.7:
@@ -203,9 +204,9 @@ def told(messages: list[str], base: Path) -> str:
     return re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)[:300]
 
 
-def reached(ledger: runs.Ledger) -> bool:
+def reached(ledger: kept.Ledger) -> bool:
     """Whether the log has the last record of an uninterrupted run."""
-    records = runs.without_times(runs.read_log(ledger.folder))
+    records = kept.without_times(read_log(ledger.folder))
     return records[-1:] == ledger.reference.records[-1:] and ledger.newest() == runs.STEPS
 
 
@@ -263,7 +264,7 @@ def main(given: list[str]) -> int:
                 shutil.rmtree(folder, ignore_errors=True)
                 form, ranks = KINDS[kind]
                 of = (form, ranks, references["arguments"](model, folder), folder, base / "scratch")
-                references[kind, model] = runs.Reference.of(*of)
+                references[kind, model] = kept.Reference.of(*of)
             found = break_one(number, kind, model, options.seed, base, references)
             writer.writerows(found)
             file.flush()
