@@ -55,7 +55,7 @@ def fill_one(number: int, way: str, model: str, seed: int, base: Path, prepared:
     with contextlib.ExitStack() as stack:
         if way == "tmpfs":
             used = sum(-(-path.stat().st_size // PAGE) + 1 for path in half.rglob("*"))
-            pages = used + 4 + dice.randint(0, -(-2 * sizes["checkpoint"] // PAGE))
+            pages = used + 4 + dice.randint(0, sizes["checkpoint"] // PAGE)
             stack.enter_context(mounted(folder, pages * PAGE))
         shutil.copytree(half, folder, dirs_exist_ok=True)
         ledger = kept.Ledger(folder, reference)

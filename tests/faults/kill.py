@@ -48,7 +48,20 @@ WEIGHTS = {
 CHANGES = {"open": 2, "write": 2, "fsync": 3, "rename": 4, "link": 3, "remove": 3, "mkdir": 1}
 MOMENTS = {"clock": 2, "phase": 3, "event": 4, "byte": 2}
 COLUMNS = (
-    *("run", "kind", "model", "keys", "kill", "signal", "victim", "moment", "phase", "event", "checkpoint"),
+    *(
+        "seed",
+        "run",
+        "kind",
+        "model",
+        "keys",
+        "kill",
+        "signal",
+        "victim",
+        "moment",
+        "phase",
+        "event",
+        "checkpoint",
+    ),
     *("messages", "tracebacks", "lost", "run_ended", "equal"),
 )
 
@@ -166,7 +179,7 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
         if struck:
             rows.append(
                 {
-                    "run": number, "kind": kind, "model": model, "keys": references["keys"],
+                    "seed": seed, "run": number, "kind": kind, "model": model, "keys": references["keys"],
                     "kill": kill, "signal": plan.signal,
                     "victim": plan.victim, "moment": plan.moment, "phase": struck[0],
                     "event": struck[1], "checkpoint": ledger.newest(),
@@ -291,7 +304,7 @@ def summary(rows: list[dict]) -> str:
             killed += f"SIG{row['signal'].upper()}"
             groups[killed if key == "victim" else row[key]].append(row)
         for name, group in [*sorted(groups.items()), ("all", rows)]:
-            endings = {(r["kind"], r["keys"], r["run"]): r["equal"] == "yes" for r in group}
+            endings = {(r["kind"], r["keys"], r["seed"], r["run"]): r["equal"] == "yes" for r in group}
             shown.append(
                 {
                     head: name,
