@@ -43,7 +43,7 @@ import numpy as np
 import torch
 
 from markdown_table import table
-from tests.faults import runs
+from tests.faults import kept, runs
 from training import checkpoint
 from training.log import read_log
 
@@ -82,7 +82,7 @@ class World:
 
     base: Path
     folders: dict[str, tuple[Path, Path]]
-    reference: runs.Reference
+    reference: kept.Reference
     dataset: Path
     keys: list[str]
     sound: dict
@@ -105,7 +105,7 @@ def build(base: Path, keys: list[str]) -> World:
     sets = [runs.make_dataset(base / f"data{seed}", "bpe:265", seed) for seed in (7, 8)]
     scratch = base / "scratch"
     whole, half, twin = (base / name for name in ("whole", "half", "twin"))
-    reference = runs.Reference.of(
+    reference = kept.Reference.of(
         "warm", 1, runs.command_line(sets[0], "ladders", whole, *keys), whole, scratch
     )
     runs.killed_half_way(runs.command_line(sets[0], "ladders", half, *keys), scratch)
@@ -190,8 +190,8 @@ def damage(dice: random.Random, how: str, path: Path, other: Path) -> str:
 def told_of(folder: Path) -> tuple:
     """What a training run leaves: its numbers, and the state of its last and best checkpoint."""
     try:
-        states = tuple(runs.state_of(checkpoint.find(folder, which)) for which in ("last", "best"))
-        return runs.without_times(read_log(folder)), states
+        states = tuple(kept.state_of(checkpoint.find(folder, which)) for which in ("last", "best"))
+        return kept.without_times(read_log(folder)), states
     except ValueError as error:
         return [], (str(error), "")
 
@@ -212,7 +212,7 @@ def read(reader: str, folder: Path, world: World, scratch: Path) -> tuple[int | 
         sys.argv[0] = "sample.py"
         sample.main([str(folder), "--max_new_tokens=4", "--temperature=0", *which])
         model, tokenizer = pretrained.load(folder, "last" if which else "best")
-        evidence.write_text(f"{runs.digest(model.state_dict())} {model.config} {tokenizer.hash}")
+        evidence.write_text(f"{kept.digest(model.state_dict())} {model.config} {tokenizer.hash}")
 
     def exported():
         sys.argv[0] = "export.py"
@@ -267,7 +267,7 @@ def judge(status: int | None, text: str, made: object, sound: object) -> tuple[s
     if changes:
         return "told", 0, " / ".join(line.strip() for line in changes)
     if isinstance(made, tuple) and made[1] == sound[1]:
-        return "log", 0, runs.first_difference(made[0], sound[0])
+        return "log", 0, kept.first_difference(made[0], sound[0])
     return "silent", 0, ""
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from markdown_table import table
-from tests.faults import runs, watched
+from tests.faults import kept, runs, watched
 from tests.faults.watched import PHASES
 
 WAYS = ("wrapper", "limit", "tmpfs")
@@ -55,10 +55,10 @@ def fill_one(number: int, way: str, model: str, seed: int, base: Path, prepared:
     with contextlib.ExitStack() as stack:
         if way == "tmpfs":
             used = sum(-(-path.stat().st_size // PAGE) + 1 for path in half.rglob("*"))
-            pages = used + 4 + dice.randint(0, -(-2 * sizes["checkpoint"] // PAGE))
+            pages = used + 4 + dice.randint(0, sizes["checkpoint"] // PAGE)
             stack.enter_context(mounted(folder, pages * PAGE))
         shutil.copytree(half, folder, dirs_exist_ok=True)
-        ledger = runs.Ledger(folder, reference)
+        ledger = kept.Ledger(folder, reference)
         lost = ledger.lost(watched.new_slots(base / "none", 1))
         fuse = limit = None
         if way == "wrapper":
@@ -97,7 +97,7 @@ def prepare(model: str, base: Path, dataset: Path, more: list[str]):
         return runs.command_line(dataset, model, folder, *more)
 
     whole, half = (base / "reference" / model / name for name in ("whole", "half"))
-    reference = runs.Reference.of("warm", 1, arguments(whole), whole, base / "scratch")
+    reference = kept.Reference.of("warm", 1, arguments(whole), whole, base / "scratch")
     runs.killed_half_way(arguments(half), base / "scratch")
     sizes = {"checkpoint": (whole / "ckpt" / "best.pt").stat().st_size}
     # the half of a run writes half of its bytes; what it writes at its start comes on top

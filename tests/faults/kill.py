@@ -34,8 +34,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from markdown_table import table
-from tests.faults import runs
+from tests.faults import kept, runs
 from tests.faults.watched import EVENTS, PHASES
+from training.log import read_log
 
 KINDS = {"warm": ("warm", 1), "warm2": ("warm", 2), "cold": ("cold", 1), "torchrun": ("torchrun", 2)}
 # how often a phase is drawn: most are so short that moments by the clock alone would miss them
@@ -47,7 +48,20 @@ WEIGHTS = {
 CHANGES = {"open": 2, "write": 2, "fsync": 3, "rename": 4, "link": 3, "remove": 3, "mkdir": 1}
 MOMENTS = {"clock": 2, "phase": 3, "event": 4, "byte": 2}
 COLUMNS = (
-    *("run", "kind", "model", "keys", "kill", "signal", "victim", "moment", "phase", "event", "checkpoint"),
+    *(
+        "seed",
+        "run",
+        "kind",
+        "model",
+        "keys",
+        "kill",
+        "signal",
+        "victim",
+        "moment",
+        "phase",
+        "event",
+        "checkpoint",
+    ),
     *("messages", "tracebacks", "lost", "run_ended", "equal"),
 )
 
@@ -64,7 +78,7 @@ class Plan:
     delay: float = 0.0
 
 
-def draw(dice: random.Random, kind: str, reference: runs.Reference, done: float) -> Plan:
+def draw(dice: random.Random, kind: str, reference: kept.Reference, done: float) -> Plan:
     """done: the share of its steps that the run has in its checkpoint."""
     ranks = KINDS[kind][1]
     victims = {"torchrun": ("rank 0", "rank 1", "torchrun"), "warm2": ("rank 0", "rank 1")}
@@ -145,7 +159,7 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
     folder, scratch, reference = base / f"{kind}{number}", base / "scratch", references[kind, model]
     shutil.rmtree(folder, ignore_errors=True)
     arguments = references["arguments"](model, folder)
-    ledger, rows = runs.Ledger(folder, reference), []
+    ledger, rows = kept.Ledger(folder, reference), []
     ended, unasked = False, []
     for kill in range(1, dice.randint(1, 6) + 1):
         if kill > 1 and ledger.newest() == runs.STEPS and dice.random() < 0.7:
@@ -165,7 +179,7 @@ def break_one(number: int, kind: str, model: str, seed: int, base: Path, referen
         if struck:
             rows.append(
                 {
-                    "run": number, "kind": kind, "model": model, "keys": references["keys"],
+                    "seed": seed, "run": number, "kind": kind, "model": model, "keys": references["keys"],
                     "kill": kill, "signal": plan.signal,
                     "victim": plan.victim, "moment": plan.moment, "phase": struck[0],
                     "event": struck[1], "checkpoint": ledger.newest(),
@@ -203,9 +217,9 @@ def told(messages: list[str], base: Path) -> str:
     return re.sub(r"process \d+ on [\w.-]+", "process N on HOST", text)[:300]
 
 
-def reached(ledger: runs.Ledger) -> bool:
+def reached(ledger: kept.Ledger) -> bool:
     """Whether the log has the last record of an uninterrupted run."""
-    records = runs.without_times(runs.read_log(ledger.folder))
+    records = kept.without_times(read_log(ledger.folder))
     return records[-1:] == ledger.reference.records[-1:] and ledger.newest() == runs.STEPS
 
 
@@ -263,7 +277,7 @@ def main(given: list[str]) -> int:
                 shutil.rmtree(folder, ignore_errors=True)
                 form, ranks = KINDS[kind]
                 of = (form, ranks, references["arguments"](model, folder), folder, base / "scratch")
-                references[kind, model] = runs.Reference.of(*of)
+                references[kind, model] = kept.Reference.of(*of)
             found = break_one(number, kind, model, options.seed, base, references)
             writer.writerows(found)
             file.flush()
@@ -290,7 +304,7 @@ def summary(rows: list[dict]) -> str:
             killed += f"SIG{row['signal'].upper()}"
             groups[killed if key == "victim" else row[key]].append(row)
         for name, group in [*sorted(groups.items()), ("all", rows)]:
-            endings = {(r["kind"], r["keys"], r["run"]): r["equal"] == "yes" for r in group}
+            endings = {(r["kind"], r["keys"], r["seed"], r["run"]): r["equal"] == "yes" for r in group}
             shown.append(
                 {
                     head: name,

@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from markdown_table import table
-from tests.faults import runs
+from tests.faults import kept, runs
 from tests.faults.watched import PHASES
 
 WITHIN = ("evaluating", "saving", "writing a checkpoint", "pruning", "logging", "a step", "drawing")
@@ -64,7 +64,7 @@ def terminate_one(number: int, ranks: int, model: str, seed: int, base: Path, pr
         if hit in (f"rank {rank}", "both") and runs.alive(started.pid(rank)):
             os.kill(started.pid(rank), signal.SIGTERM)
     wrong = [] if started.finish() else ["it hung"]
-    ledger = runs.Ledger(folder, reference)
+    ledger = kept.Ledger(folder, reference)
     wrong += ledger.lost(started.slots)
     stopped = re.search(r"stopped at step ([\d,]+); --resume=True goes on", started.said())
     at = int(stopped[1].replace(",", "")) if stopped else runs.STEPS
@@ -123,7 +123,7 @@ def main(given: list[str]) -> int:
 
                 whole = base / "reference" / f"{model}{ranks}"
                 of = ("warm", ranks, arguments(whole), whole, base / "scratch")
-                prepared[ranks, model] = runs.Reference.of(*of), arguments
+                prepared[ranks, model] = kept.Reference.of(*of), arguments
             row = terminate_one(number, ranks, model, options.seed, base, prepared)
             writer.writerow(row)
             file.flush()
