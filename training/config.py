@@ -26,9 +26,7 @@ class TrainConfig(ModelConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
-    sharding: Literal["none", "full", "hybrid"] = (
-        "none"  # share weights and optimizer state among the ranks
-    )
+    sharding: Literal["none", "full", "hybrid"] = "none"  # ranks share weights and optimizer state
     sharding_ranks: int | None = None  # hybrid: ranks that share one model; None: those of a machine
     distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it exits
     # data
