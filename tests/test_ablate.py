@@ -339,6 +339,20 @@ def wait_for(condition, process):
         time.sleep(0.005)
 
 
+def hold(process):
+    """Halt the run that an ablate.py trains -> its process id."""
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGSTOP)
+    return int(child)
+
+
+def told_to_stop(child):
+    """Whether a halted process has a SIGTERM before it."""
+    waiting = re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{child}/status").read_text())[1]
+    return bool(int(waiting, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="halts a process found in /proc")
 def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, here, tmp_path):
     """3 x 2 runs, of which one arm diverges; Ctrl-C in the first, SIGKILL in the second."""
     product = ["--vary=learning_rate=1e-3,3e-3,1e38", "--seeds=1,2", "--max_iters=60", "--dropout=0.1"]
@@ -360,7 +374,10 @@ def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, her
 
     process = start()
     wait_for(lambda: saved(names[0]), process)
+    child = hold(process)  # or it might end before ablate.py comes to tell it
     process.send_signal(signal.SIGINT)
+    wait_for(lambda: told_to_stop(child), process)
+    os.kill(child, signal.SIGCONT)
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert f"stopped with 6 of 6 runs left. python ablate.py --out_dir={folder} goes on" in errors
@@ -369,8 +386,10 @@ def test_interrupted_and_killed_it_ends_with_the_same_table(command, capsys, her
 
     process = start()
     wait_for(lambda: saved(names[1]), process)
+    child = hold(process)
     process.kill()
     process.communicate()
+    os.kill(child, signal.SIGCONT)
     # what it started ends too, as nobody would be left to watch it
     while execution.locked(folder / names[1]):
         time.sleep(0.05)
