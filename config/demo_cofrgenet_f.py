@@ -19,8 +19,8 @@ cf_init = "nanogpt"
 cf_linear_intercept = True
 cf_eval_clip = True
 
-batch_size = 8
-gradient_accumulation_steps = 1
+batch_size = 4
+gradient_accumulation_steps = 2  # two ranks can share a step
 max_iters = 700
 learning_rate = 1.5e-3
 min_lr = 1.5e-4

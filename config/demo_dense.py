@@ -12,8 +12,8 @@ n_head = 4
 n_embd = 256
 block_size = 256
 
-batch_size = 8
-gradient_accumulation_steps = 1
+batch_size = 4
+gradient_accumulation_steps = 2  # two ranks can share a step
 max_iters = 700
 learning_rate = 1.5e-3
 min_lr = 1.5e-4

@@ -15,8 +15,8 @@ ffn = "cffn_added"
 cf_ladders = 7
 cf_depth = 3
 
-batch_size = 8
-gradient_accumulation_steps = 1
+batch_size = 4
+gradient_accumulation_steps = 2  # two ranks can share a step
 max_iters = 700
 learning_rate = 3e-3
 min_lr = 2e-4
