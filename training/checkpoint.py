@@ -318,6 +318,12 @@ def check_origin(path: Path, content: dict):
                 "move away the one of the two that is not"
             )
         return
+    if 0 in losses and step > max(losses):
+        raise CheckpointError(
+            f"{path} is of step {step:,}, and {run / 'log.jsonl'} ends at step {max(losses):,}: the run "
+            "was killed while it saved and has not come there again, or the file is another run's. Resume "
+            "the run, or take its newest checkpoint (--which=last)"
+        )
     if losses.get(step, None if 0 in losses else loss) != loss:
         logged = f"{losses[step]:.6g}" if step in losses else "no evaluation"
         raise CheckpointError(
