@@ -162,7 +162,10 @@ class _ContinuedFraction(torch.autograd.Function):
         ctx.save_for_backward(a)
         ctx.positive, ctx.constant = positive, constant
         *_, numerator, K_d = _continuants(_partial_denominators(a, positive, constant).unbind())
-        return (numerator / (K_d if positive else _clamp(K_d, constant))).to(a.dtype)
+        z = numerator / (K_d if positive else _clamp(K_d, constant))
+        # no `to` that returns z itself: the compiler of PyTorch 2.11 would make the gradient 0
+        # (github.com/pytorch/pytorch/issues/180642)
+        return z if z.dtype == a.dtype else z.to(a.dtype)
 
     @staticmethod
     @once_differentiable

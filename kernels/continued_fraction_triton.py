@@ -20,6 +20,12 @@ LN2 = tl.constexpr(0.6931471805599453)
 HARDWARE = tl.constexpr(not INTERPRETED)
 
 
+def _launched(kernel):
+    """Returns the kernel as torch.compile sees it."""
+    # the interpreter needs no wrapper, and PyTorch 2.11 refuses to make one
+    return kernel if INTERPRETED else wrap_triton(kernel)
+
+
 @triton.jit
 def _softplus(a, FAST: tl.constexpr):
     """log(1 + exp(a)), and exp(-|a|). FAST: to 3e-7, else to float32's precision.
@@ -132,7 +138,7 @@ def _forward(
     low = a.new_full((ladders if ranged else 0, max(blocks, 1)), float("inf"), dtype=torch.float32)
     high = torch.full_like(low, float("-inf"))
     if z.numel():
-        wrap_triton(_forward_kernel)[(blocks, rows)](
+        _launched(_forward_kernel)[(blocks, rows)](
             a, z, low, high, columns, z.numel(), constant,
             D=depth, POSITIVE=positive, FAST=constant >= FAST_FLOOR, RANGE=ranged, BLOCK=block,
         )  # fmt: skip
@@ -146,7 +152,7 @@ def _backward(a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: f
     grad = torch.empty_like(a)
     block = _block(len(a), grad_z.numel())
     if a.numel():
-        wrap_triton(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
+        _launched(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
             a, grad_z, grad, grad_z.numel(), constant,
             D=len(a), POSITIVE=positive, FAST=constant >= FAST_FLOOR, BLOCK=block,
         )  # fmt: skip
