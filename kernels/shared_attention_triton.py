@@ -56,7 +56,8 @@ def launches(
     backward = Launch(side, side, min(width, 64), 4, 168)
     if by_distance:
         side = 64 if hopper else 32
-        stages = 2 if by_position else 3  # on Hopper two numbers would spill with 2
+        # with 2, two numbers may spill; with 3, Hopper has room for fewer programs if there is content too
+        stages = 2 if hopper and by_position else 3
         return Launch(side, side, min(width, 64), 4, registers, stages), backward, backward
     forward = Launch(128, 64 if hopper else 32, min(width, 128), 8, registers)
     return forward, Launch(64, 64, min(width, 128), 8, registers), backward

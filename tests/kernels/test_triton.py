@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,13 @@ FORMS = {
     "distance and content, float32": {"by": "both", "rank": 7, "width": 64, "half": False},
 }
 
+# Bytes on the stack of forward_kernel, two numbers of a thread, where Triton 3.6 compiles for Hopper. By
+# distance, no number of stages up to 4 avoids them. By distance and content three do, but then an SM has
+# room for three programs, not four.
+SPILLED = {(90, "distance and content, bfloat16"): 8, (90, "distance, bfloat16"): 8}
+if not backend.INSTALLED or not version("triton").startswith("3.6."):
+    SPILLED = {}
+
 
 @needs_triton
 @pytest.mark.parametrize("form", FORMS)
@@ -163,7 +171,7 @@ def test_shared_attention_compiles(form, capability):
         assert compiled.metadata.shared <= (227 if capability in (90, 100) else 99) * 1024
         if half and rank <= 8 and kernel is code.forward_kernel:
             assert registers <= 128
-            assert stack == 0
+            assert stack <= SPILLED.get((capability, form), 0)
         assert stack <= 128, kernel.__name__
         # eight columns at a time would leave most of a tensor core idle
         assert "m64n8k" not in compiled.asm["ptx"]
