@@ -23,7 +23,7 @@ from data import DataError
 from data.loader import Dataset
 from data.mixture import Mixture
 from model import GPT
-from training import sharding
+from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
@@ -93,6 +93,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         progress, changes = Progress(), {}
         if restored is not None:
             path, content, changes = restored
+            # of a finished run too, which saves nothing more
+            ranks.on_first(lambda: checkpoint.remove_left_overs(folder / "ckpt"), ERRORS)
             state = (path, content, model, optimizer, scaler)
             progress = ranks.agree(lambda: load_state(*state), (CheckpointError,))
             ranks.say(f"resuming from {path}, step {progress.step:,} of {config.max_iters:,}")

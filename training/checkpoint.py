@@ -61,6 +61,8 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     path = folder / f"step_{step:08d}.pt"
     temporary = path.with_suffix(".pt.tmp")
     try:
+        # a killed run may have left it as another name of best.pt, which writing into it would damage
+        temporary.unlink(missing_ok=True)
         write_archive(temporary, {"format": FORMAT, "versions": versions(), **content})
         if best:
             # first, so that no numbered checkpoint knows of a best loss whose weights are not kept

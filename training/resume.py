@@ -53,6 +53,9 @@ REASONS = {
     "eval_tokens": "the best validation loss so far is of other tokens",
 }
 
+# of a group of parameters, what is the checkpoint's and not the configuration's
+OF_STEP = ("params", "lr")
+
 
 @dataclass
 class Progress:
@@ -192,7 +195,7 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
 
 def _load_whole(path: Path, content: dict, model, optimizer):
     checkpoint.load_weights(model, content, path)
-    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    own = [{k: v for k, v in group.items() if k not in OF_STEP} for group in optimizer.param_groups]
     try:
         sharding.load_optimizer(optimizer, content["optimizer"])
     except ValueError as error:

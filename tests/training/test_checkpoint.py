@@ -198,3 +198,29 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(tmp_path, place, newest):
     save(tmp_path, 3, best=True)  # what was left is in nobody's way, and swept up
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "step_00000001.pt", "step_00000003.pt"]
     assert checkpoint.load(tmp_path / "best.pt")["step"] == 3
+
+
+def test_two_kills_in_the_same_step_leave_a_whole_best_checkpoint(tmp_path, monkeypatch):
+    """The first leaves best.pt and the checkpoint without a name as two names of one file."""
+
+    class Killed(BaseException):
+        pass
+
+    def replace(source, target, really=os.replace):
+        if target.name != "best.pt":
+            raise Killed
+        really(source, target)
+
+    def write_half(content, file):
+        file.write(b"half of it")
+        file.flush()
+        raise Killed
+
+    save(tmp_path, 1, best=True)
+    for where, what, do in ((os, "replace", replace), (torch, "save", write_half)):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, do)
+            with pytest.raises(Killed):
+                save(tmp_path, 2, best=True)
+    assert checkpoint.load(tmp_path / "best.pt")["step"] == 2
+    assert checkpoint.load(checkpoint.numbered(tmp_path)[-1])["step"] == 1

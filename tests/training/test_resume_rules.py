@@ -242,3 +242,30 @@ def test_evaluations_with_scaled_positions_after_training_without(run):
     last, scaled = ([r["val_loss"] for r in rs if "val_loss" in r][-1] for rs in (before, records))
     assert scaled != pytest.approx(last, abs=1e-4)
     assert scaled == pytest.approx(last, abs=0.5)
+
+
+def test_stopped_before_its_last_evaluation_a_run_ends_with_the_same_checkpoint(run, monkeypatch):
+    """The last step is not repeated, and what it left in the optimizer stays, its learning rate too."""
+    whole, _ = run("whole", "--max_iters=10")
+    step = trainer.Trainer.step
+
+    def stopped(self, stop):
+        rate, ladders, _ = step(self, stop)
+        return rate, ladders, self.progress.step == 10
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "step", stopped)
+        with pytest.raises(SystemExit):
+            run("stopped", "--max_iters=10")
+    folder = whole.parent / "stopped"
+    (folder / "ckpt" / "step_00000008.pt.tmp").write_text("what a kill left")
+    resumed(folder)
+    one, other = (checkpoint.load(path / "ckpt" / "step_00000010.pt") for path in (whole, folder))
+    same = ("step", "samples", "best_val_loss")
+    assert {key: one[key] for key in same} == {key: other[key] for key in same}
+    assert one["optimizer"]["param_groups"] == other["optimizer"]["param_groups"]
+    assert not list((folder / "ckpt").glob("*.tmp"))
+    resumed(folder)
+    (folder / "ckpt" / "best_00000008.tmp").mkdir()
+    resumed(folder)  # which saves nothing
+    assert not list((folder / "ckpt").glob("*.tmp"))
