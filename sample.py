@@ -79,7 +79,7 @@ def main(argv: list[str]):
     except ValueError as error:
         sys.exit(f"sample.py: window={config.window}: {error}")
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    generator = torch.Generator(device=model.device).manual_seed(config.seed)
     step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, model, tokenizer, config, generator, step)
