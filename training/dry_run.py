@@ -9,6 +9,7 @@ from architecture import ModelConfig, model_config
 from data import mixture
 from models import built, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
+from training.endings import TrainingError
 from training.hardware import PEAK_TFLOPS, peak_flops
 from training.memory import CARDS, GIB, USABLE, activations, fewest, held
 from training.schedule import Dyadic
@@ -34,7 +35,10 @@ def show(config):
     if config.dtype == "auto":
         known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
         config.dtype = "float32" if known and not native else "bfloat16"
-    for line in lines(config, model_config(config), vocabulary):
+    model = model_config(config)
+    if wrong := model.check():  # of the vocabulary, which was not known before
+        raise TrainingError("; ".join(wrong))
+    for line in lines(config, model, vocabulary):
         print(line, flush=True)
 
 

@@ -100,16 +100,15 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
         model = built(config)
         model.activation_checkpointing = checkpointing
         model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here
+        _frozen_as_buffers(model)
         held = sum(buffer.nbytes for buffer in model.buffers())
         for parameter in model.parameters():
             # as in the later micro-batches of a step
-            held += 4 * parameter.numel()
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
-                held += 4 * parameter.numel()
+            parameter.grad = torch.zeros_like(parameter)
+            held += 8 * parameter.numel()
         tokens = torch.zeros(batch_size, config.block_size, dtype=torch.int64)
         tracker = MemTracker()
-        tracker.track_external(model, *(p.grad for p in model.parameters() if p.grad is not None))
+        tracker.track_external(model, *(p.grad for p in model.parameters()))
         keys = {"unit": "block", "leave": False, "mininterval": 0.5, "delay": 2}
         bar = tqdm(desc="counting memory", total=len(model.blocks), **keys)
 
@@ -131,6 +130,15 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
             loss.backward()
         peaks.append(peak())
     return peaks[0], peaks[1], peaks[-1]
+
+
+def _frozen_as_buffers(model: LanguageModel):
+    """Makes what is not trained a buffer: the tracker hangs hooks on the gradient of every parameter."""
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach())
 
 
 def _equal(blocks) -> bool:
