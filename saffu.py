@@ -27,19 +27,20 @@ class Cache:
     """What decoding keeps: the tokens so far, of which each step reads the last few."""
 
     tokens: torch.Tensor  # [B, length] int64
-    filled: int = 0
+    filled: torch.Tensor  # tokens that are in it, int64 scalar on the CPU
 
     def extended(self, new: torch.Tensor) -> torch.Tensor:
         """Takes in `new` [B, T] -> all tokens so far. Raises ValueError where there is no room."""
-        end = self.filled + new.shape[1]
+        begin = int(self.filled)
+        end = begin + new.shape[1]
         if end > self.tokens.shape[1]:
             raise ValueError(f"{end} tokens do not fit into a cache of length {self.tokens.shape[1]}")
-        self.tokens[:, self.filled : end] = new
-        self.filled = end
+        self.tokens[:, begin:end] = new
+        self.filled.fill_(end)
         return self.tokens[:, :end]
 
     def clear(self):
-        self.filled = 0
+        self.filled.zero_()
 
 
 class Saffu(LanguageModel):
@@ -107,7 +108,8 @@ class Saffu(LanguageModel):
     def new_cache(self, batch, length=None, dtype=None) -> Cache:
         """As in `LanguageModel`; dtype has no effect, because tokens are kept."""
         length = self.config.block_size if length is None else length
-        return Cache(torch.zeros(batch, length, dtype=torch.int64, device=self.device))
+        tokens = torch.zeros(batch, length, dtype=torch.int64, device=self.device)
+        return Cache(tokens, torch.zeros((), dtype=torch.int64, device="cpu"))
 
 
 def kinds(config: ModelConfig) -> list[dict]:
