@@ -34,48 +34,32 @@ def run(trainer: Trainer, saved: dict | None, stop) -> bool:
     Evaluates after the initialisation and after each tuning pass, and writes a checkpoint at the end. False
     if a signal ended it earlier, after a checkpoint. Raises TrainingError where there is no solution.
     """
-    config, ranks, model = trainer.config, trainer.ranks, trainer.model
-    passes, total, chunk = plan(config), samples(config, trainer.data), chunk_samples(model)
-    saved = saved or {"number": 0, "samples": 0, "sums": None}
-    trainer.start = saved
-    if saved["number"] == len(passes):
+    config, ranks, passes = trainer.config, trainer.ranks, plan(trainer.config)
+    trainer.start = saved or {"number": 0, "samples": 0, "sums": None}
+    first, total = trainer.start["number"], samples(config, trainer.data)
+    if first == len(passes):
         return True
-    first = saved["number"]
+    trainer.model.eval()
     bar = tqdm(
-        total=len(passes) * total * config.block_size, initial=(first * total + saved["samples"])
-        * config.block_size, unit=" tokens", unit_scale=True, dynamic_ncols=True,
+        total=len(passes) * total * config.block_size,
+        initial=(first * total + trainer.start["samples"]) * config.block_size,
+        unit=" tokens", unit_scale=True, dynamic_ncols=True,
         mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not ranks.first,
     )  # fmt: skip
-    trainer.model.eval()
     with bar:
+        timer = Timer()
         for number in range(first, len(passes)):
             tuning, name = passes[number]
             label = f"tuning {tuning}, {name}" if tuning else name
             ranks.where = f"the explicit start ({label})"
             bar.set_description(label, refresh=False)
-            made = Pass(model, config, tuning, name)
-            sums, done = made.zeros(), 0
-            if number == first and saved["sums"] is not None:
-                done = saved["samples"]
-                if ranks.first:  # they are of all ranks
-                    for key, value in saved["sums"].items():
-                        sums[key].copy_(value)
-            since = time.monotonic()
-            while done < total:
-                _add(trainer, made, sums, done + ranks.rank * chunk, min(total, done + ranks.world * chunk))
-                before, done = done, min(total, done + ranks.world * chunk)
-                bar.update((done - before) * config.block_size)
-                late = ranks.first and time.monotonic() - since > SAVE_SECONDS
-                stopping = ranks.any(bool(stop))
-                if stopping or ranks.any(late):
-                    _save(trainer, number, done, _whole(ranks, sums))
-                    since = time.monotonic()
-                if stopping:
-                    trainer.finish_saving()
-                    bar.close()
-                    trainer.report.stopped()
-                    return False
-            sums = _whole(ranks, sums)
+            made = Pass(trainer.model, config, tuning, name)
+            sums = _summed(trainer, made, number, total, stop, bar, timer)
+            if sums is None:
+                trainer.finish_saving()
+                bar.close()
+                trainer.report.stopped()
+                return False
             try:
                 made.finish(sums)
             except ValueError as error:
@@ -88,14 +72,44 @@ def run(trainer: Trainer, saved: dict | None, stop) -> bool:
     return True
 
 
-def _add(trainer: Trainer, made: Pass, sums: dict, begin: int, end: int):
-    """Add this rank's chunk of samples begin .. end - 1, if it has one."""
-    count = min(chunk_samples(trainer.model), end - begin)
-    if count <= 0:
-        return
-    windows = torch.from_numpy(trainer.data.windows(begin, count, trainer.config.seed))
-    windows = windows.to(trainer.device)
-    made.add(sums, windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+class Timer:
+    """Whether a checkpoint is due."""
+
+    def __init__(self):
+        self.since = time.monotonic()
+
+    def late(self) -> bool:
+        if time.monotonic() - self.since <= SAVE_SECONDS:
+            return False
+        self.since = time.monotonic()
+        return True
+
+
+def _summed(trainer: Trainer, made: Pass, number: int, total: int, stop, bar, timer: Timer) -> dict | None:
+    """The sums of a pass over all ranks, from where `trainer.start` left it; None: a signal came, and there
+    is a checkpoint. bar: of tokens.
+    """
+    ranks, chunk = trainer.ranks, chunk_samples(trainer.model)
+    sums, done, start = made.zeros(), 0, trainer.start
+    if start["number"] == number and start["sums"] is not None:
+        done = start["samples"]
+        if ranks.first:  # they are of all ranks
+            for key, value in start["sums"].items():
+                sums[key].copy_(value)
+    while done < total:
+        begin, end = done + ranks.rank * chunk, min(total, done + ranks.world * chunk)
+        if begin < end:
+            windows = trainer.data.windows(begin, min(chunk, end - begin), trainer.config.seed)
+            windows = torch.from_numpy(windows).to(trainer.device)
+            made.add(sums, windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+        bar.update((end - done) * trainer.config.block_size)
+        done = end
+        stopping, late = ranks.any(bool(stop)), ranks.any(ranks.first and timer.late())
+        if stopping or late:
+            _save(trainer, number, done, _whole(ranks, sums))
+        if stopping:
+            return None
+    return _whole(ranks, sums)
 
 
 def _whole(ranks, sums: dict) -> dict[str, torch.Tensor]:
