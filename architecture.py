@@ -16,13 +16,15 @@ REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
 BASES = {"attention": TokenMixer, "ffn": ChannelMixer, "position": Part}
 # keys of the whole model, which no part needs to name
 OF_ALL = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "bias", "dropout", "norm", "norm_eps")
-OF_ALL += ("tie_embeddings", *REGISTRIES)
+OF_ALL += ("tie_embeddings", "model", *REGISTRIES)
+SHARED = ("model", "block_size", "vocab_size")  # keys of every kind of model
 
 
 @dataclass
 class ModelConfig:
     """The architecture, in flat keys."""
 
+    model: Literal["gpt", "saffu"] = "gpt"  # gpt: blocks on a residual stream; saffu: see docs/saffu.md
     n_layer: int = 12  # blocks
     n_head: int = 12  # heads of softmax attention, synthesizer and bigbird
     n_kv_head: int | None = None  # heads of keys and values; None: n_head, fewer: grouped-query attention
@@ -81,10 +83,23 @@ class ModelConfig:
     bigbird_window: int = 3  # bigbird: w, odd, blocks around a token's own; future ones are left out
     bigbird_random: int = 3  # bigbird: r, further blocks of the past, drawn for each layer and head
     bigbird_seed: int = 0  # bigbird: seed of the random blocks
+    saffu_block: int | None = 128  # b, slots of the block unit; None: no block unit
+    saffu_radius: int | None = 8  # r, slots of the radius unit; None: no radius unit
+    saffu_block_width: int = 128  # D_b, width of the block unit's embedding
+    saffu_radius_width: int = 32  # D_r, width of the radius unit's embedding
+    saffu_block_mode: Literal["sum", "cat"] = "sum"  # add up the block's weighted vectors, or concatenate
+    saffu_radius_mode: Literal["sum", "cat"] = "cat"  # the same for the radius
+    saffu_block_head: int | None = None  # slot of the block's query, from 1; None: the first
+    saffu_radius_head: int | None = None  # slot of the radius's query, from 1; None: the last, the nearest
+    saffu_hidden: int | None = 256  # D_H, hidden bits of each unit; None: decode to the vocabulary directly
+    saffu_train_embeddings: bool = False  # train the embeddings too
+    saffu_end_of_text: int | None = None  # token that ends a document; None: that of the data set
 
     def check(self) -> list[str]:
         """What is wrong, one sentence each."""
-        wrong = []
+        wrong = self._keys_of_another_model()
+        if self.model == "saffu":
+            return wrong + self._mistakes_of_saffu()
         sizes = "n_layer n_head n_kv_head n_embd block_size vocab_size cf_ladders cf_depth cattn_heads"
         sizes += " cattn_value_heads ffn_hidden expe_width rope_original_max_position_embeddings"
         for key in sizes.split():
@@ -130,6 +145,47 @@ class ModelConfig:
                 wrong.append(f"{key}={getattr(self, key)}: {error}")
         return wrong
 
+    def _keys_of_another_model(self) -> list[str]:
+        """Keys that are not at their defaults and belong to the other kind of model."""
+        given = [f.name for f in dataclasses.fields(ModelConfig) if getattr(self, f.name) != f.default]
+        other = "gpt" if self.model == "saffu" else "saffu"
+        foreign = [key for key in given if key not in SHARED and _kind(key) == other]
+        return [
+            f"{key}={getattr(self, key)} is a key of model={other}, and this is model={self.model}: leave "
+            f"it out, or take --model={other}"
+            for key in foreign
+        ]
+
+    def _mistakes_of_saffu(self) -> list[str]:
+        wrong = []
+        for key in ("block_size", "vocab_size", "saffu_block_width", "saffu_radius_width", "saffu_hidden"):
+            if getattr(self, key) is not None and getattr(self, key) < 1:
+                wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
+        if self.saffu_block is None and self.saffu_radius is None:
+            wrong.append("saffu_block and saffu_radius are both None: a SAFFU needs at least one of them")
+        widths = {} if self.saffu_hidden is None else {"saffu_hidden": 0}
+        for unit in ("saffu_block", "saffu_radius"):
+            slots, head = getattr(self, unit), getattr(self, f"{unit}_head")
+            if slots is None:
+                continue
+            widths[f"{unit}_width"] = 3  # special tokens have embeddings and are no targets
+            if slots < 2:
+                wrong.append(f"{unit} must be at least 2, not {slots}: one slot has no attention")
+            elif head is not None and not 1 <= head <= slots:
+                wrong.append(f"{unit}_head must be a slot from 1 to {unit}={slots}, not {head}")
+        for key, more in widths.items():
+            tokens, width = (self.vocab_size or 0) + more, getattr(self, key)
+            if 1 <= width <= 40 and tokens > 2**width - 1:
+                least = tokens.bit_length()
+                wrong.append(
+                    f"{key}={width} gives 2^{width} - 1 bit-vectors, fewer than the {tokens:,} tokens that "
+                    f"need one: take at least {least}"
+                )
+        end = self.saffu_end_of_text
+        if end is not None and not 0 <= end < (self.vocab_size or end + 1):
+            wrong.append(f"saffu_end_of_text={end} is no token of a vocabulary of {self.vocab_size}")
+        return wrong
+
     def _mistakes_of(self, key: str, part: type) -> list[str]:
         """What a part says against this config, and mistakes in what its class says."""
         if not issubclass(part, base := BASES[key]):
@@ -152,11 +208,17 @@ class ModelConfig:
         return found
 
     def parts(self) -> dict[str, type]:
-        """{attention, ffn, position: the class of that name}"""
+        """{attention, ffn, position: the class of that name}; none where model=saffu"""
+        if self.model == "saffu":
+            return {}
         return {key: registry[getattr(self, key)] for key, registry in REGISTRIES.items()}
 
     def keys_read(self) -> set[str]:
         """The keys that the model or one of its parts reads."""
+        if self.model == "saffu":
+            keys = {f.name for f in dataclasses.fields(ModelConfig) if _kind(f.name) == "saffu"}
+            idle = [unit for unit in ("saffu_block", "saffu_radius") if getattr(self, unit) is None]
+            return {*SHARED, *(key for key in keys if not key.startswith(tuple(f"{u}_" for u in idle)))}
         return {*OF_ALL, *(key for part in self.parts().values() for key in part.keys_read(self))}
 
     def unused_keys(self) -> list[str]:
@@ -188,6 +250,8 @@ class ModelConfig:
 
     @property
     def has_ladders(self) -> bool:
+        if self.model == "saffu":
+            return False
         mixers = (ATTENTION[self.attention], FFN[self.ffn])
         return self.cf_control == "none" and any(mixer.has_ladders for mixer in mixers)
 
@@ -202,6 +266,11 @@ class ModelConfig:
         model, or does not know a key.
         """
         return config_of_today(saved, {field.name for field in dataclasses.fields(cls)})
+
+
+def _kind(key: str) -> str:
+    """The kind of model that a key outside SHARED belongs to."""
+    return "saffu" if key.startswith("saffu_") else "gpt"
 
 
 def _unknown(key, name, known) -> str:

@@ -186,6 +186,15 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
                 file=sys.stderr,
             )
             sys.exit(2)
+        if model.model != "gpt":
+            if config.cast_weights_once:
+                print(f"bench.py: cast_weights_once is for blocks, and {name} has none", file=sys.stderr)
+                sys.exit(2)
+            if config.mode == "infer" and config.compile:
+                told = f"decoding of model={model.model} is not compiled: add --compile=False"
+                print(f"bench.py: {name}: {told}", file=sys.stderr)
+                sys.exit(2)
+            config.parts = False  # of a model without blocks only the whole step can be measured
         turns[name] += 1
         models[f"{name} ({turns[name]})" if turns[name] > 1 else name] = model
     lengths = sorted({model.block_size for model in models.values()})

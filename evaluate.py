@@ -219,6 +219,8 @@ def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     """(for JSON, {model: result}), a row for each scale of a model"""
     chosen = open_texts(config, config.texts)
     factors = [int(k) for k in config.lengths or (1, 2, 4, 8, 16)]
+    for model in opened:
+        extrapolation.check_model(model.name, model.config)
     scales = [float(s) for s in config.scales or []]
     if len(opened) == 1:
         for scale in scales:

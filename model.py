@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from architecture import ModelConfig
 from kernels.embedding import embedding
-from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
+from language_model import LanguageModel
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 from layers.protocol import Drawn, Mixer, Part, built, has_nan, keep_constructor_values
@@ -71,7 +70,7 @@ class Cache:
         self.filled.zero_()
 
 
-class GPT(nn.Module):
+class GPT(LanguageModel):
     """A decoder-only language model; its head is tied to the embedding unless tie_embeddings=False.
 
     Build it under `torch.device("meta")` for its shapes alone; call `init_weights()` to draw the
@@ -84,7 +83,6 @@ class GPT(nn.Module):
             raise ValueError("; ".join(wrong))
         self.config = config
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
-        self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
@@ -141,14 +139,6 @@ class GPT(nn.Module):
             )
         return self
 
-    def forward(self, tokens, targets=None):
-        """tokens: [B, T] int64 -> logits [B, T, vocab_size]; with targets [B, T] int64 the mean
-        cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
-        probability. Raises ValueError for T > block_size where attention or position has no more places.
-        """
-        h = self.hidden(tokens)
-        return self.logits(h) if targets is None else self.loss(h, targets)
-
     def embed(self, tokens, pos):
         """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
         return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
@@ -166,9 +156,6 @@ class GPT(nn.Module):
         return x
 
     def hidden(self, tokens, cache=None):
-        """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
-        ValueError as `decode` does.
-        """
         length = tokens.shape[1]
         self.check_length(length)
         pos, held = torch.arange(length, device=tokens.device), None
@@ -179,57 +166,7 @@ class GPT(nn.Module):
             cache.filled.add_(length)
         return self.norm(x)
 
-    def logits(self, h):
-        """h: [..., C] of `hidden` -> [..., vocab_size]"""
-        return F.linear(h, self._head())[..., : self.config.vocab_size]
-
-    def loss(self, h, targets):
-        """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
-        vocabulary = self.config.vocab_size
-        return linear_cross_entropy(h, self._head(), targets, vocabulary, self.loss_bytes)
-
-    @torch.no_grad()
-    def token_losses(self, tokens, targets):
-        """tokens, targets: [B, T] int64 -> the cross-entropy of each target in nats, [B, T] float32, and 0
-        where the target is -100, which costs no row of the head. `forward` gives their mean. Raises
-        ValueError as `forward` does.
-        """
-        h = self.hidden(tokens)
-        scored = targets != IGNORED
-        rows = max(1, CHUNK_BYTES["cpu"] // (4 * self.config.padded_vocab_size))
-        losses = torch.zeros(targets.shape, device=targets.device)
-        parts = []
-        for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
-            logits = self.logits(part).float()
-            parts.append(F.cross_entropy(logits, target, reduction="none"))
-        losses[scored] = torch.cat(parts)
-        return losses
-
-    @torch.no_grad()
-    def decode(self, tokens, cache=None):
-        """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size].
-
-        With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
-        join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
-        `flops_per_token(config, tokens so far)`. training/compilation.py does the same, compiled.
-
-        Raises ValueError as `forward` does, and for tokens that the cache has no room for.
-        """
-        return self.logits(self.hidden(tokens, cache)[:, -1])
-
-    @torch.no_grad()
-    def logits_at(self, tokens, wanted, cache=None):
-        """tokens: [B, T] int64, wanted: [B, T] bool -> logits of what follows each wanted token, one row
-        after the other, [wanted, vocab_size]; the others cost no row of the head. With a cache as in
-        `decode`. Raises ValueError as `decode` does.
-        """
-        return self.logits(self.hidden(tokens, cache)[wanted])
-
-    def new_cache(self, batch, length=None, dtype=None):
-        """An empty Cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
-        model's device; dtype: of what is kept, None for that of the weights. Raises ValueError for a
-        length that `forward` would refuse.
-        """
+    def new_cache(self, batch, length=None, dtype=None) -> Cache:
         length = self.config.block_size if length is None else length
         self.check_length(length)
         weight = self.embedding.weight
@@ -237,78 +174,8 @@ class GPT(nn.Module):
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
         return Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
 
-    def _head(self):
-        """[padded_vocab_size, C]"""
+    def head_weight(self):
         return self.embedding.weight if self.config.tie_embeddings else self.head.weight
-
-    def check_length(self, length: int):
-        """Raises ValueError, naming the parts at fault, where the model cannot see so many tokens."""
-        if length > self.config.block_size and (limits := self.config.length_limits()):
-            raise ValueError(
-                f"{length} tokens do not fit into block_size={self.config.block_size}, "
-                f"which is the end for {' and '.join(limits)}"
-            )
-
-    @torch.no_grad()
-    def generate(
-        self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
-        window=None, step=None,
-    ):  # fmt: skip
-        """Yields one token id after the other; of a batch, one int64 [B] after the other.
-
-        tokens: list of ids, not empty, or [B, T] int64: equally long prompts. temperature 0 takes the
-        likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p; only
-        ids below `below` are drawn. step: decodes one token with a cache in place of `decode`, which it is
-        when compiled.
-
-        Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
-        window slides: the model sees the last tokens, at positions counted from the window's start, and
-        each step computes all of the window. With absolute positions (learned, sinusoidal, ExPE; CAttnM's
-        columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
-        RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
-        block on the cache has seen tokens that left.
-        Raises ValueError for no tokens, and for a window that `forward` would refuse.
-        """
-        window = window or self.config.block_size
-        self.check_length(window)
-        context = torch.as_tensor(tokens, device=self.embedding.weight.device)
-        single = context.dim() == 1
-        context = (context[None] if single else context)[:, -window:]
-        batch, length = context.shape
-        if not length:
-            raise ValueError("there are no tokens to continue: give end-of-text for a new document")
-        # the last token that is drawn is never read
-        cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
-        unread = context
-        for count in range(max_new_tokens):
-            if length + count > window:
-                unread, cache = context, None
-            decode = step if step and count and cache is not None else self.decode
-            logits = decode(unread, cache)[:, :below].float()
-            token = sample_token(logits, temperature, top_k, top_p, generator)
-            yield int(token) if single else token
-            unread = token[:, None]
-            context = torch.cat((context, unread), dim=1)[:, -window:]
-
-    def parameter_count(self) -> int:
-        """Parameters as stored, every padding row included."""
-        return sum(p.numel() for p in self.parameters())
-
-
-def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
-    """logits: [vocab_size] or [B, vocab_size] float32 -> token ids, int64 scalar or [B]."""
-    if temperature == 0:
-        return logits.argmax(-1)
-    logits = logits / temperature
-    if top_k is not None and top_k < logits.shape[-1]:
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], float("-inf"))
-    probabilities = logits.softmax(-1)
-    if top_p is not None and top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
-        # a token stays if the likelier ones before it do not reach p: the likeliest always does
-        kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
-        probabilities = torch.zeros_like(kept).scatter(-1, order, kept)
-    return torch.multinomial(probabilities, 1, generator=generator)[..., 0]
 
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:

@@ -44,8 +44,9 @@ def check(script: str, argv: list[str]) -> list[str]:
         )
     enough = {"n_layer", "n_embd"} | ({"init_from"} if script == "ablate.py" else set())
     remarks = []
-    for model in stacks:
-        if not enough & (keys[model] | given):
+    for model, files in stacks.items():
+        kinds = [assigned(file).get("model", "gpt") for file in files]
+        if not enough & (keys[model] | given) and set(kinds) == {"gpt"}:
             lacking = [f"{key}={value}" for key, value in SIZE.items() if key not in keys[model] | given]
             remarks.append(
                 f"{model} sets no size: a model of its own with the defaults {', '.join(lacking)} "

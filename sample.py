@@ -78,8 +78,13 @@ def main(argv: list[str]):
         model.check_length(config.window or 1)
     except ValueError as error:
         sys.exit(f"sample.py: window={config.window}: {error}")
+    if config.compile and source.config.model != "gpt":
+        sys.exit(
+            f"sample.py: compile=True is for model=gpt; {source.path} is of model={source.config.model}, "
+            "whose steps cost little: leave it out"
+        )
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    generator = torch.Generator(device=model.device).manual_seed(config.seed)
     step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, model, tokenizer, config, generator, step)

@@ -22,8 +22,9 @@ from architecture import model_config
 from data import DataError
 from data.loader import Dataset
 from data.mixture import Mixture
-from model import GPT
-from training import checkpoint, sharding
+from language_model import LanguageModel
+from models import built
+from training import checkpoint, explicit_start, sharding
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
@@ -90,11 +91,12 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         optimizer = build_optimizer(config, model)
         scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
         dyadic = Dyadic(model, config.dyadic_iters) if config.dyadic else None
-        progress, changes = Progress(), {}
+        progress, changes, start, records = Progress(), {}, None, 0
         if restored is not None:
             path, content, changes = restored
             # of a finished run too, which saves nothing more
             ranks.on_first(lambda: checkpoint.remove_left_overs(folder / "ckpt"), ERRORS)
+            start, records = content.get("start"), content.get("records", 0)
             state = (path, content, model, optimizer, scaler)
             progress = ranks.agree(lambda: load_state(*state), (CheckpointError,))
             ranks.say(f"resuming from {path}, step {progress.step:,} of {config.max_iters:,}")
@@ -110,9 +112,12 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
         if config.sharding != "none":
             ranks.say(sharding.told(config, ranks))
-        report = Report(config, ranks, device, folder, progress, changes)
+        report = Report(config, ranks, device, folder, progress, changes, records)
         parts = (model, optimizer, scaler, dyadic, progress, report)
-        return Trainer(config, ranks, device, data, validation, *parts).train(stop)
+        trainer = Trainer(config, ranks, device, data, validation, *parts)
+        if config.model == "saffu" and not progress.step and not explicit_start.run(trainer, start, stop):
+            return False
+        return trainer.train(stop)
 
 
 def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
@@ -126,7 +131,7 @@ def check_alike(config: TrainConfig, data: Dataset | Mixture, ranks: Ranks):
             ranks.fail(TrainingError(f"{difference}: all ranks must be started alike"))
 
 
-def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> GPT:
+def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> LanguageModel:
     """Built on the meta device, so that weights are drawn once, and where they are to be. With sharding no
     rank ever holds all of them; every rank draws all, in one order, and keeps its part.
 
@@ -134,7 +139,7 @@ def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> GPT:
     """
     try:
         with torch.device("meta"):
-            model = GPT(model_config(config))
+            model = built(model_config(config))
         if config.sharding != "none" and ranks.world > 1:
             with ranks.waiting("the weights of the other ranks"):
                 sharding.shard(model, sharding.mesh(config, ranks, device))
@@ -147,7 +152,7 @@ def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> GPT:
     return model
 
 
-def build_optimizer(config: TrainConfig, model: GPT) -> Optimizer:
+def build_optimizer(config: TrainConfig, model: LanguageModel) -> Optimizer:
     betas = (config.beta1, config.beta2)
     keys = (config.learning_rate, config.weight_decay, betas, config.decay_ladders)
     if config.optimizer == "muon":

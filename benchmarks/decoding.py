@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from architecture import ModelConfig
-from benchmarks.training_step import build
+from benchmarks.training_step import build, shallow
 from training.compilation import CompiledDecoding
 
 SECTIONS = ("step", "prefill")
@@ -54,8 +54,7 @@ def gate(config: ModelConfig, options: DecodeOptions, device: torch.device) -> d
 
     block_size must be at least SHORTEST. Returns no sections. Raises ValueError if the logits differ.
     """
-    config = dataclasses.replace(config, n_layer=min(2, config.n_layer))
-    model = build(config, device).eval()
+    model = build(shallow(config), device).eval()
     length = min(config.block_size, 66)
     tokens = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
     tokens = tokens.to(device)

@@ -15,7 +15,7 @@ import torch
 from architecture import ModelConfig
 from benchmarks import decoding, forms, operators, training_step
 from benchmarks.timing import costliest, measure, peak_bytes, quartiles, synchronize
-from model import cache_bytes_per_token, flops_per_token, parameter_counts
+from models import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import device_name, peak_flops
 
 Measurements = dict[str, Callable[[], dict]]

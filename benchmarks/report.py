@@ -6,7 +6,7 @@ from benchmarks.timing import quartiles
 from benchmarks.training_step import PARTS
 from evaluation import published
 from markdown_table import table
-from model import cache_bytes_per_token, flops_per_token, parameter_counts
+from models import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import device_name, peak_flops
 
 PUBLISHED = {
@@ -26,7 +26,7 @@ def training(config, models, seconds, memory, tokens, device) -> dict:
     for name, model in models.items():
         low, median, high = quartiles(seconds[name]["whole"])
         flops = 3 * flops_per_token(model)
-        head = 3 * 2 * model.n_embd * model.padded_vocab_size
+        head = 3 * 2 * model.n_embd * model.padded_vocab_size if model.model == "gpt" else flops
         blocks = quartiles(seconds[name].get("blocks", [0.0]))[1]
         found = {
             "config": dataclasses.asdict(model),

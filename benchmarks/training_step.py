@@ -20,8 +20,9 @@ from torch import nn
 from architecture import ModelConfig
 from benchmarks import levers
 from benchmarks.levers import CastOnce
-from model import GPT
-from training.compilation import CompiledTraining
+from language_model import LanguageModel
+from models import built
+from training.compilation import compiled_for_training
 from training.hardware import autocast
 from training.optimizer import adamw
 
@@ -57,14 +58,14 @@ class StepOptions:
             wrong.append("sdpa=cudnn needs a GPU; a CPU has flash and math")
         return wrong
 
-    def compiled(self, model: GPT) -> nn.Module:
-        return CompiledTraining(model, mode=self.compile_mode) if self.compile else model
+    def compiled(self, model: LanguageModel) -> nn.Module:
+        return compiled_for_training(model, mode=self.compile_mode) if self.compile else model
 
 
-def build(config: ModelConfig, device: torch.device, seed: int = 0) -> GPT:
+def build(config: ModelConfig, device: torch.device, seed: int = 0) -> LanguageModel:
     torch.manual_seed(seed)
     with torch.device("meta"):
-        model = GPT(config)
+        model = built(config)
     return model.to_empty(device=device).init_weights().train()
 
 
@@ -76,11 +77,30 @@ def batch(config: ModelConfig, batch_size: int, device: torch.device):
 
 
 def sections(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
-    """{section: function of one iteration}"""
+    """{section: function of one iteration}; a model without blocks has the whole step only"""
     model = build(config, device)
     model.activation_checkpointing = options.activation_checkpointing
     optimizer = adamw(model, 1e-5, 0.1, (0.9, 0.95))
     tokens, targets = batch(config, options.batch_size, device)
+    whole = options.compiled(model)
+    once = CastOnce(model, getattr(torch, options.dtype)) if options.cast_weights_once else None
+
+    def update():
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def step():
+        if once is not None:
+            once.cast()
+        for _ in range(options.gradient_accumulation_steps):
+            with autocast(device, options.dtype), levers.sdpa(options.sdpa):
+                part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
+            (part / options.gradient_accumulation_steps).backward()
+        update()
+        optimizer.zero_grad(set_to_none=True)
+
+    if not model.blocks:
+        return {"whole": step}
     pos = torch.arange(config.block_size, device=device)
     few = model.blocks[: min(2, config.n_layer)]
 
@@ -102,8 +122,6 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
             x = x + block.ffn(block.norm2(x))
         return x
 
-    whole = options.compiled(model)
-    once = CastOnce(model, getattr(torch, options.dtype)) if options.cast_weights_once else None
     run = {"run": whole.block} if options.compile else {}
 
     def blocks(x):
@@ -126,20 +144,6 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         with autocast(device, options.dtype), levers.sdpa(options.sdpa):
             out = function(given)
         out.backward(gradient)
-
-    def update():
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    def step():
-        if once is not None:
-            once.cast()
-        for _ in range(options.gradient_accumulation_steps):
-            with autocast(device, options.dtype), levers.sdpa(options.sdpa):
-                part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
-            (part / options.gradient_accumulation_steps).backward()
-        update()
-        optimizer.zero_grad(set_to_none=True)
 
     def update_alone():
         for parameter in model.parameters():
@@ -166,6 +170,13 @@ def in_a_step(config: ModelConfig, options: StepOptions, part: str) -> float:
     return layers * options.gradient_accumulation_steps
 
 
+def shallow(config: ModelConfig) -> ModelConfig:
+    """The model with at most two layers, and without dropout, whose masks would differ."""
+    if config.model != "gpt":
+        return config
+    return dataclasses.replace(config, n_layer=min(2, config.n_layer), dropout=0.0)
+
+
 # largest relative distance of loss and gradient from those of eager float32
 GATE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.1}
 
@@ -175,8 +186,7 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
 
     Width and length are the model's. Returns no sections. Raises ValueError if loss or gradient differ.
     """
-    # without dropout, whose masks would differ
-    config = dataclasses.replace(config, n_layer=min(2, config.n_layer), dropout=0.0)
+    config = shallow(config)
     tokens, targets = batch(config, 1, device)
 
     def gradients(function, model, dtype, sdpa="auto"):
@@ -184,7 +194,10 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
         with autocast(device, dtype), levers.sdpa(sdpa):
             loss = function(tokens, targets)
         loss.backward()
-        return [loss.detach(), torch.cat([p.grad.flatten().double() for p in model.parameters()])]
+        return [
+            loss.detach(),
+            torch.cat([p.grad.flatten().double() for p in model.parameters() if p.requires_grad]),
+        ]
 
     model = build(config, device)
     exact = gradients(model, model, "float32")

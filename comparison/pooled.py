@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comparison.runs import Arm, Run
 from disk import write_whole
-from model import without_embeddings
+from models import without_embeddings
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
 # these may be empty

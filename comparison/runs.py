@@ -11,7 +11,7 @@ from pathlib import Path
 from architecture import model_config
 from data import mixture
 from disk import read_json
-from model import flops_per_token, parameter_counts
+from models import flops_per_token, parameter_counts
 from training.config import with_defaults
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step

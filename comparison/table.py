@@ -7,7 +7,7 @@ import statistics
 from comparison.runs import Arm
 from comparison.significance import difference
 from markdown_table import table
-from model import without_embeddings
+from models import without_embeddings
 
 COLUMNS = {
     "run": "run",

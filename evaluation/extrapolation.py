@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from architecture import ModelConfig
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from plural import counted
@@ -38,6 +39,16 @@ def documents_for(streams: Sequence[np.ndarray], longest: int) -> list[np.ndarra
             "--lengths"
         )
     return kept
+
+
+def check_model(name: str, config: ModelConfig):
+    """Raises EvaluationError for a model whose predictions read no more of a longer window."""
+    if config.model == "saffu":
+        reads = max((config.saffu_block or 1) - 1, config.saffu_radius or 0)
+        raise EvaluationError(
+            f"{name}: a SAFFU predicts from its block and its radius, here at most {reads} tokens, however "
+            "long the window is: there is nothing to extrapolate. Take --task=perplexity"
+        )
 
 
 def check_documents(name: str, streams: Sequence[np.ndarray], block_size: int, factors: Sequence[int]):

@@ -19,7 +19,8 @@ from data.tokenizer import END_OF_TEXT
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
-from model import Cache, sample_token
+from language_model import sample_token
+from model import Cache
 
 MOST_NEW_TOKENS = 256  # default of the harness, for tasks that set no limit
 SEED = 1234  # for sampling; the harness's seed

@@ -10,7 +10,7 @@ import torch
 from architecture import ModelConfig
 from data.tokenizer import Tokenizer, build_tokenizer
 from evaluation import EvaluationError
-from model import GPT
+from language_model import LanguageModel
 from training import checkpoint, pretrained
 from training.hardware import autocast, choose_device, choose_dtype
 
@@ -21,7 +21,7 @@ class Loaded:
 
     name: str  # as tables call it
     path: Path  # of the checkpoint or model folder
-    model: GPT
+    model: LanguageModel
     tokenizer: Tokenizer
     config: ModelConfig
     end_of_text: int
@@ -46,9 +46,8 @@ class Loaded:
             "parameters": self.parameters,
             "block_size": self.block_size,
             "vocab_size": self.config.vocab_size,
-            "position": self.config.position,
-            "attention": self.config.attention,
-            "ffn": self.config.ffn,
+            "model": self.config.model,
+            **{part: getattr(self.config, part) for part in self.config.parts()},
             "step": self.step,
             "tokens_seen": self.tokens_seen,
             "tokenizer": {"kind": self.tokenizer.kind, "hash": self.tokenizer.hash},

@@ -41,6 +41,9 @@ def open_subjects(
     for name, model in zip(shown_names(models), models, strict=True):
         try:
             source = pretrained.open_source(model, which)
+            if source.config.model != "gpt":
+                kind = f"{model} is of model={source.config.model}"
+                raise CheckpointError(f"{kind}: its hidden state predicts one token and describes no text")
             tokenizer = pretrained.tokenizer_of(source)
             digest = hashlib.blake2b(digest_size=16)
             for key, weight in sorted(pretrained.read_checked(source).items()):

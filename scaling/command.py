@@ -173,6 +173,10 @@ def _families(stacks: list[str], others: list[str]) -> list[Family]:
             for mistake in getattr(error, "mistakes", [str(error)]):
                 mistakes.setdefault(mistake, []).append(stack)
             continue
+        if config.model != "gpt":
+            mistake = f"model={config.model} has no depth and width to scale: scale.py takes model=gpt"
+            mistakes.setdefault(mistake, []).append(stack)
+            continue
         first = first or config
         values = {k: v for k, v in vars(config).items() if k in OF_FAMILY}
         name = file_name(configurator.stacked(stack))

@@ -24,7 +24,7 @@ from ablation.plan import PlanError
 from architecture import model_config
 from comparison.runs import read_run
 from disk import write_whole
-from model import flops_per_token
+from models import flops_per_token
 from scaling.sizing import body, parse
 
 

@@ -27,7 +27,7 @@ from ablation.product import Planned, folder_name
 from architecture import ModelConfig
 from comparison.labels import text
 from disk import write_whole
-from model import flops_per_token
+from models import flops_per_token
 from scaling.command import Family
 from scaling.sizing import Size
 from training import checkpoint

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 
 from architecture import ModelConfig
-from model import parameter_counts, without_embeddings
+from models import parameter_counts, without_embeddings
 
 TOLERANCE = 0.05  # of the target, for the number of parameters
 # widths are multiples of one of these, at a cost; an even head width suits rotations

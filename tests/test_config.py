@@ -11,7 +11,7 @@ from architecture import ModelConfig, model_config
 from configurator import resolve
 from data import mixture
 from layers import POSITION
-from model import flops_per_token, parameter_counts
+from models import flops_per_token, parameter_counts
 from results.trainability import studies as study
 from training.config import TrainConfig
 
@@ -24,8 +24,9 @@ STUDY = [name for name in FILES if "/study/" in name]
 ON_A_MODULE = {"paper": "cffn_gated", "recipe": "cffn_gated"}
 ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1"), "cattn_m")
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
+SAFFU = [name for name in FILES if "saffu" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
-PAPER = [name for name in MODELS if "/paper/" in name and name not in EXPE]
+PAPER = [name for name in MODELS if "/paper/" in name and name not in [*EXPE, *SAFFU]]
 COFRGENETS = [
     f"config/{prefix}cofrgenet{kind}.py" for prefix in ("", "llama_3b_") for kind in ("_f", "_a", "")
 ]
@@ -130,7 +131,7 @@ def test_a_size_makes_no_other_model(name, size):
 
 def test_every_model_has_a_definition():
     named = {name for name in MODELS if "/paper/" not in name and "demo" not in name}
-    assert named - {"config/gpt2.py"} == {f"config/{name}.py" for name in DEFINED}
+    assert named - {"config/gpt2.py", "config/saffu.py"} == {f"config/{name}.py" for name in DEFINED}
 
 
 @pytest.mark.parametrize("name", STUDY)
@@ -284,8 +285,9 @@ def test_counts_of_the_papers_models_beside_table_1():
 
 
 def model_of(ablation):
-    ladders = ["--ffn=cffn_gated"] if ablation == "as_printed" else []
-    return resolve(TrainConfig, [f"config/ablate/{ablation}.py", *ladders])
+    needed = ["--ffn=cffn_gated"] if ablation == "as_printed" else []
+    needed += ["--model=saffu"] if "saffu" in ablation else []
+    return resolve(TrainConfig, [f"config/ablate/{ablation}.py", *needed])
 
 
 def test_ablations_are_what_their_names_say():
@@ -306,6 +308,9 @@ def test_ablations_are_what_their_names_say():
         "expe_once": ("expe_once", True),
         "expe_one": ("expe_width", 1),
         "expe_stable": ("expe_stable", True),
+        "saffu_cold": ("saffu_init", "random"),
+        "saffu_sum": ("saffu_radius_mode", "sum"),
+        "saffu_cat": ("saffu_block_mode", "cat"),
     }
     assert {Path(name).stem for name in ABLATIONS} == {*values, "docling_mix"}
     assert mixture.parse(model_of("docling_mix").dataset)[1].weights[0] == Fraction(24, 100)
@@ -333,8 +338,10 @@ def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
 
     base = re.findall(rf"train\.py (\S+) {re.escape(name)}", (ROOT / name).read_text())
     files = [*base, name] if name in ABLATIONS else [name]
+    size = ["config/size/tiny.py"] if name not in SAFFU else ["--saffu_tokens=4096", "--saffu_tuning=0"]
+    size = ["--saffu_tokens=4096"] if name == "config/ablate/saffu_cold.py" else size
     main([
-        *files, "config/size/tiny.py", f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
+        *files, *size, f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
         "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
         "--eval_tokens=256",
         "--compile=False", "--device=cpu", "--block_size=64",
@@ -352,6 +359,18 @@ def test_the_papers_recipes_are_to_the_letter(name):
     assert (config.beta1, config.beta2, config.grad_clip, config.lr_schedule) == (0.9, 0.95, 1.0, "cosine")
     assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 491_520
     assert config.gradient_accumulation_steps % 16 == 0
+
+
+def test_the_papers_saffu():
+    config = resolve(TrainConfig, ["config/paper/saffu.py"])
+    assert (config.saffu_radius, config.saffu_block, config.block_size) == (8, 128, 127)
+    assert (config.saffu_block_width, config.saffu_radius_width) == (2**7, 2**5)
+    assert (config.saffu_radius_mode, config.saffu_block_mode) == ("cat", "sum")
+    assert (config.learning_rate, config.min_lr, config.warmup_iters) == (5e-6, 5e-6, 0)
+    assert (config.saffu_tokens, config.saffu_tuning, config.saffu_train_embeddings) == (10**6, 10, False)
+    counts = parameter_counts(model_config(config))
+    trained = sum(counts.values()) - (config.vocab_size + 3) * (128 + 32)
+    assert f"{trained:,} are trained" in (ROOT / "config/paper/saffu.py").read_text()
 
 
 def test_the_papers_sparse_attention():

@@ -269,7 +269,7 @@ def all_keys(monkeypatch) -> set[str]:
 def test_keys_that_are_named(page, monkeypatch):
     """Options of any script, keys of a model and its training, and the parts that a model can have."""
     text = BLOCK.sub("", TEXTS[page])
-    families = "cf|cffn|cattn|ladder|dyadic|token|key|expe|exqpe|rope|synthesizer|bigbird|muon|wsd"
+    families = "cf|cffn|cattn|ladder|dyadic|token|key|expe|exqpe|rope|synthesizer|bigbird|muon|wsd|saffu"
     parts = {"attention": layers.ATTENTION, "ffn": layers.FFN, "position": layers.POSITION}
     known = all_keys(monkeypatch) | {name for registry in parts.values() for name in registry}
     named = re.findall(rf"`(?:--)?((?:{families})_\w+)(?:=[^`]*)?`", text)

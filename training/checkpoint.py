@@ -255,7 +255,7 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
         content["model"] = weights_of_today(content["model"])
         content["checksums"] = checksums
         if check:
-            check_tensors(path, content, *TENSORS)
+            check_tensors(path, content, *TENSORS, *({"start"} & content.keys()))
     return content
 
 

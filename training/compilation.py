@@ -1,4 +1,4 @@
-"""A model compiled by part: the embedding, the block, the head.
+"""A model compiled by part: the embedding, the block, the head. One without blocks is compiled as a whole.
 
 All blocks of a model share code and shapes, so that one graph serves all of them: a model of 48 layers
 compiles as fast as one of a single layer. Nothing is fused across two blocks.
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from language_model import LanguageModel
 from model import GPT, Block, Cache
 from training.sharding import as_forward, is_sharded
 
@@ -122,7 +123,7 @@ def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Ten
     return graph.replay, result
 
 
-def compiler(model: GPT, backend: str | Callable, mode: str = "default") -> Callable:
+def compiler(model: LanguageModel, backend: str | Callable, mode: str = "default") -> Callable:
     """torch.compile for the parts of a model."""
     config = torch._dynamo.config
     # the code of a user's module may depend on its block's number: then each block has a graph of its own
@@ -133,7 +134,14 @@ def compiler(model: GPT, backend: str | Callable, mode: str = "default") -> Call
     return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend, **how)
 
 
-def for_training(model: GPT, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
+def compiled_for_training(model: LanguageModel, backend="inductor", mode: str = "default") -> nn.Module:
+    """The model for training, compiled: by part where it has blocks, else as a whole."""
+    if model.blocks:
+        return CompiledTraining(model, backend, mode)
+    return compiler(model, backend, mode)(model)
+
+
+def for_training(model: LanguageModel, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
     """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
     if wanted and device.type == "cpu" and (missing := missing_for_compile()):
         say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
@@ -141,7 +149,7 @@ def for_training(model: GPT, wanted: bool, device: torch.device, say: Callable) 
     if not wanted:
         return model
     say("compiling at the first step: that takes a minute or so")
-    return CompiledTraining(model)
+    return compiled_for_training(model)
 
 
 def missing_for_compile() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
+from training import saffu_passes
 from training.distributed import max_restarts, world_size
 from training.hardware import missing_gpu
 from training.sharding import mistakes
@@ -51,6 +52,17 @@ class TrainConfig(ModelConfig):
     grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping
     dyadic: bool = False  # train ladder weights of depth i only in the last max_iters / 2^i steps
     dyadic_iters: int | None = None  # dyadic: steps that are divided by 2^i; None: max_iters
+    # start of model=saffu
+    saffu_init: Literal["explicit", "prior", "random"] = "explicit"  # from counts, or random weights
+    saffu_embeddings: Literal["cipher", "random"] = "cipher"  # bit-cipher by counts; random: not explicit
+    saffu_tokens: int | None = None  # tokens that are counted, the run's first samples; None: an epoch
+    saffu_tuning: int = 0  # further passes that tune the attention with the weights so far
+    saffu_only: bool = False  # stop after the start: no step of training
+    saffu_attention: Literal["printed", "negated", "uniform"] = "printed"  # sign of V; uniform: W = 0
+    saffu_priming: Literal["bound", "mean"] = "bound"  # K of the decoders: K log K, or the mean norm of H
+    saffu_output_priming: float | None = None  # K of the head; None: the number of units
+    saffu_floor: float = 1e-12  # of co-occurrences, as a share of the largest one
+    saffu_temperature: float = 1.0  # factor on the evidence of the decoders, not on the prior; 1: the paper
     # watching
     log_interval: int = 10  # steps between training records
     eval_interval: int = 2000  # steps between evaluations
@@ -67,12 +79,27 @@ class TrainConfig(ModelConfig):
     dry_run_gpus: int = 1  # dry run: number of GPUs
     dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
 
+    def __post_init__(self):
+        if self.saffu_only:
+            self.max_iters = self.warmup_iters = 0
+
     def check(self) -> list[str]:
         wrong = super().check()
+        own = [key for key in DEFAULTS if key.startswith("saffu_") and not hasattr(ModelConfig, key)]
+        if self.model == "saffu":
+            wrong += saffu_passes.mistakes(self)
+        else:
+            wrong += [
+                f"{key}={getattr(self, key)} is a key of model=saffu, and this is model={self.model}"
+                for key in own
+                if getattr(self, key) != DEFAULTS[key]
+            ]
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
         positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
         optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
         for key in (*positive.split(), *optional):
+            if key == "max_iters" and self.saffu_only:
+                continue
             if getattr(self, key) is not None and not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         at_least_0 = "min_lr warmup_iters weight_decay grad_clip seed"
@@ -95,7 +122,7 @@ class TrainConfig(ModelConfig):
                 wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
         if self.min_lr > self.learning_rate:
             wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
-        if self.warmup_iters >= self.max_iters:
+        if self.warmup_iters >= self.max_iters and not self.saffu_only:
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
         if self.dry_run_mfu > 1:
             wrong.append(f"dry_run_mfu is a share, at most 1, not {self.dry_run_mfu}")
@@ -112,6 +139,7 @@ class TrainConfig(ModelConfig):
         for key in ("dyadic", "decay_ladders", "ladder_lr"):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
                 without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
+                without = without if self.model == "gpt" else f"model={self.model} has no ladders"
                 without += f" with cf_control={self.cf_control}" if self.cf_control != "none" else ""
                 instead = f"take --{key}={DEFAULTS[key]}, or a model with ladders (cattn_*, cffn_*)"
                 wrong.append(f"{key}={getattr(self, key)}, but {without}: {instead}")

@@ -7,8 +7,9 @@ import torch
 
 from architecture import ModelConfig, model_config
 from data import mixture
-from model import GPT, flops_per_token, parameter_counts, without_embeddings
+from models import built, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
+from training.endings import TrainingError
 from training.hardware import PEAK_TFLOPS, peak_flops
 from training.memory import CARDS, GIB, USABLE, activations, fewest, held
 from training.schedule import Dyadic
@@ -34,7 +35,10 @@ def show(config):
     if config.dtype == "auto":
         known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
         config.dtype = "float32" if known and not native else "bfloat16"
-    for line in lines(config, model_config(config), vocabulary):
+    model = model_config(config)
+    if wrong := model.check():  # of the vocabulary, which was not known before
+        raise TrainingError("; ".join(wrong))
+    for line in lines(config, model, vocabulary):
         print(line, flush=True)
 
 
@@ -57,14 +61,14 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
         yield f"without effect   {', '.join(idle)}"
     if config.dyadic:
         with torch.device("meta"):
-            yield Dyadic(GPT(model), config.dyadic_iters or config.max_iters).table()
+            yield Dyadic(built(model), config.dyadic_iters or config.max_iters).table()
     yield from _memory(config, model)
 
 
 def _memory(config, model: ModelConfig) -> Iterator[str]:
     """Memory with each kind of sharding on dry_run_gpus, and the fewest GPUs of known cards."""
     with torch.device("meta"):
-        built = GPT(model)
+        shapes = built(model)
     keys = (model, config.batch_size, config.dtype)
     # without checkpointing, the backward pass needs all rounded weights, whether autocast keeps them or not
     kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
@@ -77,7 +81,7 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
         ways["hybrid"] = group
     label = "memory"
     for way, shards in ways.items():
-        memory = held(built, config.optimizer, shards)
+        memory = held(shapes, config.optimizer, shards)
         memory["activations"] = kept[config.activation_checkpointing, way != "none"]
         kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
         total = f"{sum(memory.values()) / GIB:,.2f} GiB on each GPU"
@@ -97,8 +101,8 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     for card, size in CARDS.items():
         usable = USABLE * size * GIB
         for checkpointing in (False, True):
-            none = fewest(built, config.optimizer, kept[checkpointing, False], [1], usable)
-            full = none or fewest(built, config.optimizer, kept[checkpointing, True], numbers[1:], usable)
+            none = fewest(shapes, config.optimizer, kept[checkpointing, False], [1], usable)
+            full = none or fewest(shapes, config.optimizer, kept[checkpointing, True], numbers[1:], usable)
             means = " with activation_checkpointing" if checkpointing else ""
             found = f"sharding=none {none or 'does not fit'}, full {full or 'does not fit'}"
             yield f"{label:17}{card}{means}: {found}"

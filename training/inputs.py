@@ -95,6 +95,8 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
             refuse_vocabulary(config)
         raise
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+    if config.model == "saffu" and config.saffu_end_of_text is None:
+        config.saffu_end_of_text = data.meta["end_of_text"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = mixture.open_dataset(config.dataset, "val", *keys)
     windows = validation.validation_windows(max(1, config.eval_tokens // config.block_size))

@@ -117,12 +117,14 @@ class Log:
     """Appends records to log.jsonl (and to wandb), and redraws loss.png.
 
     On resume the records after `step` are dropped: the steps that they tell of run again. A log of which
-    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on. whole: see `draw_losses`.
+    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on. whole: see `draw_losses`. records:
+    those that a checkpoint at step 0 knows of.
     """
 
-    def __init__(self, folder: Path, step: int, wandb_run=None, whole: bool = False):
+    def __init__(self, folder: Path, step: int, wandb_run=None, whole: bool = False, records: int = 0):
         self.folder, self.wandb_run, self.whole = folder, wandb_run, whole
-        self.records = [r for r in read_log(folder) if r["step"] <= step] if step else []
+        found = read_log(folder) if step or records else []
+        self.records = [r for r in found if r["step"] <= step] if step else found[:records]
         if not self.records and (folder / "log.jsonl").is_file():
             names = (folder / f"log.{number}.jsonl" for number in itertools.count(1))
             os.replace(folder / "log.jsonl", next(name for name in names if not name.exists()))

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from architecture import ModelConfig
 from kernels.linear_cross_entropy import CHUNK_BYTES
-from model import GPT
+from language_model import LanguageModel
+from models import built
 from training.hardware import autocast
 from training.optimizer import hidden_matrices
 
@@ -25,7 +26,7 @@ USABLE = 0.9
 FEW = 3  # the last, an inner and the first block
 
 
-def held(model: GPT, optimizer: str, shards: int = 1) -> dict[str, int]:
+def held(model: LanguageModel, optimizer: str, shards: int = 1) -> dict[str, int]:
     """Bytes of a rank by kind, all of float32: weights, gradients, AdamW's two moments and Muon's one.
 
     shards: ranks among which each tensor is cut along its first dimension. A piece is rounded up to whole
@@ -37,11 +38,12 @@ def held(model: GPT, optimizer: str, shards: int = 1) -> dict[str, int]:
     """
     muons = {id(matrix) for matrix in hidden_matrices(model)} if optimizer == "muon" else set()
     weights = sum(_piece(parameter, shards) for parameter in model.parameters())
+    trained = sum(_piece(parameter, shards) for parameter in model.parameters() if parameter.requires_grad)
     single = sum(_piece(parameter, shards) for parameter in model.parameters() if id(parameter) in muons)
-    found = {"weights": weights, "gradients": weights, "optimizer": 2 * weights - single}
+    found = {"weights": weights, "gradients": trained, "optimizer": 2 * trained - single}
     if shards > 1:
         blocks = [sum(_piece(p, shards) for p in block.parameters()) for block in model.blocks]
-        found["gathered"] = shards * (2 * (weights - sum(blocks)) + 4 * max(blocks))
+        found["gathered"] = shards * (2 * (weights - sum(blocks)) + 4 * max(blocks, default=0))
     return found
 
 
@@ -50,7 +52,9 @@ def _piece(parameter: torch.Tensor, shards: int) -> int:
     return 4 * -(-rows // shards) * (parameter.numel() // rows)
 
 
-def fewest(model: GPT, optimizer: str, activations: int, numbers: list[int], usable: float) -> int | None:
+def fewest(
+    model: LanguageModel, optimizer: str, activations: int, numbers: list[int], usable: float
+) -> int | None:
     """The first of these numbers of GPUs on which sharding=full takes at most `usable` bytes; or None."""
     for number in numbers:
         if sum(held(model, optimizer, number).values()) + activations <= usable:
@@ -68,9 +72,9 @@ def activations(
     Counted with all layers, or with FEW and FEW + 1 if that gives the same number: see `_peaks`.
     """
     with torch.device("meta"):
-        model = GPT(config)
+        model = built(config)
     buffers = sum(buffer.nbytes for buffer in model.buffers())
-    if config.n_layer <= FEW + 1 or not _equal(model.blocks):
+    if len(model.blocks) <= FEW + 1 or not _equal(model.blocks):
         return buffers + _peaks(config, batch_size, dtype, checkpointing, keep)[-1]
     fewer, more = (
         _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing, keep)
@@ -93,9 +97,10 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
     is there at the end of the forward pass.) What follows does not depend on the number of blocks.
     """
     with FakeTensorMode():
-        model = GPT(config)
+        model = built(config)
         model.activation_checkpointing = checkpointing
         model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here
+        _frozen_as_buffers(model)
         held = sum(buffer.nbytes for buffer in model.buffers())
         for parameter in model.parameters():
             # as in the later micro-batches of a step
@@ -105,7 +110,7 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
         tracker = MemTracker()
         tracker.track_external(model, *(p.grad for p in model.parameters()))
         keys = {"unit": "block", "leave": False, "mininterval": 0.5, "delay": 2}
-        bar = tqdm(desc="counting memory", total=config.n_layer, **keys)
+        bar = tqdm(desc="counting memory", total=len(model.blocks), **keys)
 
         def peak():
             return int(tracker.get_tracker_snapshot("peak")[tokens.device]["Total"]) - held
@@ -125,6 +130,15 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
             loss.backward()
         peaks.append(peak())
     return peaks[0], peaks[1], peaks[-1]
+
+
+def _frozen_as_buffers(model: LanguageModel):
+    """Makes what is not trained a buffer: the tracker hangs hooks on the gradient of every parameter."""
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach())
 
 
 def _equal(blocks) -> bool:

@@ -72,7 +72,8 @@ def _groups(model, weight_decay, decay_ladders, matrices) -> list[dict]:
                 ladders.setdefault(depth, []).extend(parameters)
     undecayed |= {id(parameter) for parameter in model.parameters() if parameter.dim() < 2}
     elsewhere = {id(parameter) for parameters in (matrices, *ladders.values()) for parameter in parameters}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in elsewhere]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    others = [parameter for parameter in trained if id(parameter) not in elsewhere]
     groups = [
         {"params": [p for p in others if id(p) not in undecayed], "weight_decay": weight_decay, "depth": 0},
         {"params": [p for p in others if id(p) in undecayed], "weight_decay": 0.0, "depth": 0},

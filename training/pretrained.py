@@ -19,7 +19,8 @@ from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from disk import read_json
 from history import weights_of_today
-from model import GPT
+from language_model import LanguageModel
+from models import built
 from remote_code import packing
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
@@ -47,7 +48,7 @@ class Source:
 
 def load(
     name: str | Path, which: str = "best", device: torch.device | str = "cpu"
-) -> tuple[GPT, Tokenizer]:
+) -> tuple[LanguageModel, Tokenizer]:
     """(model in evaluation mode, its tokenizer) of a run folder, checkpoint, model folder or one of HUB.
 
     which: the checkpoint of a run folder, `best` (lowest validation loss) or `last`. Raises ValueError for
@@ -98,11 +99,11 @@ def open_source(name: str, which: str = "best") -> Source:
     return Source(path, config, read, model_folder.read_tokenizer(path))
 
 
-def build(source: Source, device: torch.device | str = "cpu") -> GPT:
+def build(source: Source, device: torch.device | str = "cpu") -> LanguageModel:
     """The source's model with its weights; raises CheckpointError."""
     weights = read_checked(source)
     with torch.device("meta"):
-        model = GPT(source.config)
+        model = built(source.config)
     model.to_empty(device="cpu").init_weights()
     model.load_state_dict(weights)
     return model.to(device)
@@ -112,7 +113,7 @@ def read_checked(source: Source) -> dict[str, torch.Tensor]:
     """The source's weights, which are those that its config names; raises CheckpointError."""
     try:
         with torch.device("meta"):
-            model = GPT(source.config)
+            model = built(source.config)
     except ValueError as error:
         raise CheckpointError(f"{source.path}: {error}") from None
     weights = source.read()
@@ -185,6 +186,11 @@ def export(source: Source, folder: Path) -> Exported:
     Raises CheckpointError where something is there already, PackingError where the code cannot be packed,
     DataError where there is no tokenizer, OSError where the disk does not take it.
     """
+    if source.config.model != "gpt":
+        raise CheckpointError(
+            f"{source.path} is of model={source.config.model}: transformers has no such class, and the "
+            "code that is packed for it is that of model=gpt. Our own scripts read the run folder"
+        )
     weights, config = read_checked(source), source.config
     end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
     content = hugging_face.config_json(config, end)

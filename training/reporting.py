@@ -11,7 +11,7 @@ import configurator
 from architecture import model_config
 from data.loader import Dataset
 from data.mixture import Mixture
-from model import flops_per_token, parameter_counts, without_embeddings
+from models import flops_per_token, parameter_counts, without_embeddings
 from plural import counted
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops
@@ -90,8 +90,8 @@ class Report:
     """The run folder's config.json and log (and wandb), and what is printed while a run trains.
 
     folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
-    `resume.restore` found changed. Every method is called on all ranks, and where the first one cannot
-    write, all of them end.
+    `resume.restore` found changed. records: how many the log had at a checkpoint of step 0. Every method is
+    called on all ranks, and where the first one cannot write, all of them end.
     """
 
     def __init__(
@@ -102,10 +102,11 @@ class Report:
         folder: Path,
         progress: Progress,
         changes: dict[str, str],
+        records: int = 0,
     ):
         self.config, self.ranks, self.device = config, ranks, device
         self.folder, self.progress = folder, progress
-        self.log = self.on_first(lambda: self._open_log(changes))
+        self.log = self.on_first(lambda: self._open_log(changes, records))
 
     @property
     def tokens(self) -> int:
@@ -167,7 +168,7 @@ class Report:
     def on_first(self, action):
         return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
 
-    def _open_log(self, changes: dict[str, str]) -> Log:
+    def _open_log(self, changes: dict[str, str], records: int) -> Log:
         config, progress, wandb_run = self.config, self.progress, None
         settings = dataclasses.asdict(config)
         if config.wandb_log:
@@ -175,7 +176,7 @@ class Report:
             wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
-        log = Log(self.folder, progress.step, wandb_run, whole=config.init_from is not None)
+        log = Log(self.folder, progress.step, wandb_run, config.init_from is not None, records)
         if changes:
             log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
         return log

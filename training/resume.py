@@ -42,7 +42,10 @@ CHANGEABLE = {
     "sharding_ranks": "the same model and losses, up to rounding",
     "expe_inference_scale": "evaluations from here on",
     "checkpoint_format": "from the next checkpoint on",
+    "saffu_only": "training follows the explicit start",
 }
+OF_START = [f"saffu_{key}" for key in ("init", "embeddings", "tokens", "tuning", "attention", "priming")]
+OF_START += ["saffu_output_priming", "saffu_floor", "saffu_temperature"]
 REASONS = {
     "seed": "it decides the order of the data, of which a part has been read",
     "init_from": "the weights began there",
@@ -50,6 +53,7 @@ REASONS = {
     "block_size": "the model's positions and the cutting of the data depend on it",
     "dyadic": "depths that trained would fall asleep again, or the other way round",
     "dyadic_iters": "it moves the steps at which depths wake",
+    **dict.fromkeys(OF_START, "the weights began with it"),
     "eval_tokens": "the best validation loss so far is of other tokens",
 }
 

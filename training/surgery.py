@@ -8,7 +8,7 @@ import dataclasses
 
 from architecture import REGISTRIES, ModelConfig
 from configurator import ConfigError
-from model import GPT
+from language_model import LanguageModel
 from training import checkpoint, sharding
 from training.pretrained import Source, read_checked
 
@@ -22,6 +22,13 @@ def architecture(source: Source, given: dict) -> dict:
     for a smaller block_size. Raises ConfigError with every key that contradicts the source.
     """
     old = source.config
+    if kinds := {old.model, given.get("model", old.model)} - {"gpt"}:
+        raise ConfigError(
+            [
+                f"init_from={source.path}: a run starts from the weights of model=gpt, and only as one, "
+                f"not with model={kinds.pop()}; saffu_init says where a SAFFU starts"
+            ]
+        )
     parts = {part: given.get(part, getattr(old, part)) for part in REGISTRIES}
     kept = [part for part, name in parts.items() if _same_weights(part, getattr(old, part), name)]
     fixed = {key: getattr(old, key) for key in fixed_keys(old, parts)}
@@ -73,7 +80,7 @@ def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
     return value
 
 
-def initialise(model: GPT, source: Source) -> list[str]:
+def initialise(model: LanguageModel, source: Source) -> list[str]:
     """Put into `model` every part of the source that both share -> what was kept, is new, was dropped.
 
     The parts that are new keep their weights. Raises CheckpointError.

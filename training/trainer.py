@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
-from model import GPT
+from language_model import LanguageModel
 from training import checkpoint, compilation, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
@@ -40,7 +40,7 @@ class Trainer:
         device: torch.device,
         data: Dataset | Mixture,
         validation: np.ndarray,
-        model: GPT,
+        model: LanguageModel,
         optimizer: Optimizer,
         scaler: torch.amp.GradScaler,
         dyadic: Dyadic | None,
@@ -51,6 +51,7 @@ class Trainer:
         self.data, self.validation, self.tokenizer = data, validation, data.tokenizer().to_json()
         self.model, self.optimizer, self.scaler, self.dyadic = model, optimizer, scaler, dyadic
         self.progress, self.report, self.folder = progress, report, report.folder
+        self.start = None  # how far the explicit start of a SAFFU came
         self.micro_batches = config.gradient_accumulation_steps // ranks.world
         self.samples_per_step = config.batch_size * config.gradient_accumulation_steps
         self.tokens_per_step = self.samples_per_step * config.block_size
@@ -276,6 +277,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
             "tokenizer": self.tokenizer,
             "data": fingerprint(self.data),
+            "start": self.start,
             **dataclasses.asdict(self.progress),
         }
         if self.saver is not None:

@@ -16,7 +16,7 @@ import torch
 
 import architecture
 import configurator
-import model
+import language_model
 from benchmarks import training_step
 from benchmarks.worker import Worker
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
@@ -29,7 +29,7 @@ BATCH_SIZE = 8
 
 
 def step(form: str, device: torch.device):
-    model.linear_cross_entropy = FORMS[form]
+    language_model.linear_cross_entropy = FORMS[form]
     config = configurator.parse(architecture.ModelConfig, ["config/gpt2.py"])
     config.vocab_size = 50257
     options = training_step.StepOptions(

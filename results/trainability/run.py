@@ -51,7 +51,7 @@ from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  #
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from markdown_table import table  # noqa: E402
-from model import parameter_counts, without_embeddings  # noqa: E402
+from models import parameter_counts, without_embeddings  # noqa: E402
 from plural import counted  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     GONE,

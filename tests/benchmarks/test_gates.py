@@ -12,16 +12,16 @@ CPU = torch.device("cpu")
 def test_wrong_models_are_not_timed(tiny, monkeypatch):
     step = training_step.StepOptions(2, "float32", True, False)
     decode = decoding.DecodeOptions(2, "float32", False)
-    monkeypatch.setattr(training_step, "CompiledTraining", lambda model, **how: model)
+    monkeypatch.setattr(training_step, "compiled_for_training", lambda model, **how: model)
     assert training_step.gate(tiny(), step, CPU) == decoding.gate(tiny(), decode, CPU) == {}
     monkeypatch.setattr(
-        training_step, "CompiledTraining", lambda model, **how: lambda *given: 1.01 * model(*given)
+        training_step, "compiled_for_training", lambda model, **how: lambda *given: 1.01 * model(*given)
     )
     with pytest.raises(ValueError, match=r"wrong loss: 0\.01 away"):
         training_step.gate(tiny(), step, CPU)
     monkeypatch.setattr(
         training_step,
-        "CompiledTraining",
+        "compiled_for_training",
         lambda model, **how: lambda *given: (loss := model(*given)) + 0.1 * (loss - loss.detach()),
     )
     with pytest.raises(ValueError, match=r"wrong gradient: 0\.1 away"):

@@ -1,0 +1,5 @@
+# Overlay for a SAFFU: a cold start from random weights, with the same embeddings by the bit-cipher.
+#   python train.py config/saffu.py config/ablate/saffu_cold.py --out_dir=out/saffu_cold
+# The paper's cold models draw and train their embeddings too: --saffu_embeddings=random
+# --saffu_train_embeddings=True.
+saffu_init = "random"
