@@ -252,14 +252,15 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
-        window=None, step=None,
+        window=None, step=None, forbid=None,
     ):  # fmt: skip
         """Yields one token id after the other; of a batch, one int64 [B] after the other.
 
         tokens: list of ids, not empty, or [B, T] int64: equally long prompts. temperature 0 takes the
         likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p; only
         ids below `below` are drawn. step: decodes one token with a cache in place of `decode`, which it is
-        when compiled.
+        when compiled. forbid(text [B, T], logits [B, vocab_size]) -> logits, -inf where a token must not
+        follow; it sees the whole text.
 
         Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
         window slides: the model sees the last tokens, at positions counted from the window's start, and
@@ -273,7 +274,9 @@ class GPT(nn.Module):
         self.check_length(window)
         context = torch.as_tensor(tokens, device=self.embedding.weight.device)
         single = context.dim() == 1
-        context = (context[None] if single else context)[:, -window:]
+        context = context[None] if single else context
+        text = None if forbid is None else context
+        context = context[:, -window:]
         batch, length = context.shape
         if not length:
             raise ValueError("there are no tokens to continue: give end-of-text for a new document")
@@ -285,10 +288,14 @@ class GPT(nn.Module):
                 unread, cache = context, None
             decode = step if step and count and cache is not None else self.decode
             logits = decode(unread, cache)[:, :below].float()
+            if forbid is not None:
+                logits = forbid(text, logits)
             token = sample_token(logits, temperature, top_k, top_p, generator)
             yield int(token) if single else token
             unread = token[:, None]
             context = torch.cat((context, unread), dim=1)[:, -window:]
+            if forbid is not None:
+                text = torch.cat((text, unread), dim=1)
 
     def parameter_count(self) -> int:
         """Parameters as stored, every padding row included."""

@@ -1,0 +1,110 @@
+"""Beam search: the likeliest texts that a search of limited breadth finds.
+
+A text y of n new tokens (end-of-text included) has the score  log p(y) / n^length_penalty.  Each step
+keeps the `beams` likeliest unfinished texts. The scores, and the rule that ends a search, are those of
+transformers' `generate(num_beams=.., early_stopping=False)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from layers.cache import in_use
+from model import GPT, Cache
+
+
+@dataclass
+class Hypothesis:
+    """A text that a search has found."""
+
+    tokens: list[int]  # new ones, without end-of-text
+    score: float  # log-probability in nats, divided by the number of tokens to the power length_penalty
+
+
+@torch.no_grad()
+def beam_search(
+    model: GPT,
+    tokens,
+    beams: int,
+    max_new_tokens: int,
+    end: int,
+    length_penalty: float = 1.0,
+    forbid: Callable | None = None,
+    below: int | None = None,
+    window: int | None = None,
+    step: Callable | None = None,
+    tick: Callable[[], object] = lambda: None,
+) -> list[list[Hypothesis]]:
+    """For each prompt, up to `beams` hypotheses, the best first.
+
+    tokens: [B, T] int64, or lists: equally long prompts, not empty. A text ends at the token `end`, or
+    after max_new_tokens. length_penalty: above 0 favours long texts, below 0 short ones. forbid, below,
+    window, step: as in `GPT.generate`; forbid gets log-probabilities. tick() is called after each step.
+    Raises ValueError as `GPT.generate` does.
+    """
+    device = model.embedding.weight.device
+    window = window or model.config.block_size
+    model.check_length(window)
+    text = torch.as_tensor(tokens, device=device)
+    batch, prompt = text.shape
+    if not prompt:
+        raise ValueError("there are no tokens to continue: give end-of-text for a new document")
+    # the last token that is found is never read
+    cache = model.new_cache(batch, min(window, prompt + max_new_tokens - 1)) if prompt < window else None
+    logits = model.decode(text[:, -window:], cache).repeat_interleave(beams, 0)
+    text = text.repeat_interleave(beams, 0)
+    if cache is not None:
+        blocks = [tuple(held.repeat_interleave(beams, 0) for held in block) for block in cache.blocks]
+        cache = Cache(blocks, cache.filled)
+    running = torch.full((batch, beams), float("-inf"), device=device)
+    running[:, 0] = 0.0  # all beams hold the same prompt: only one of them counts
+    first_rows = torch.arange(0, batch * beams, beams, device=device)[:, None]
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    done = [False] * batch
+
+    for count in range(1, max_new_tokens + 1):
+        scores = logits[:, :below].float().log_softmax(-1)
+        if forbid is not None:
+            scores = forbid(text, scores)
+        vocabulary = scores.shape[-1]
+        total = (running.flatten()[:, None] + scores).view(batch, -1)
+        # of twice as many, enough go on even if all beams end
+        values, places = total.topk(min(2 * beams, total.shape[1]))
+        rows, following = first_rows + places // vocabulary, places % vocabulary
+        ends = following == end
+        last = count == max_new_tokens
+        over = (ends | last)[:, :beams] & values[:, :beams].isfinite()
+        for place, rank in over.nonzero().tolist():
+            if not done[place]:
+                new = text[rows[place, rank], prompt:].tolist()
+                new += [] if ends[place, rank] else [int(following[place, rank])]
+                found[place].append(Hypothesis(new, float(values[place, rank]) / count**length_penalty))
+        running, chosen = values.masked_fill(ends, float("-inf")).topk(beams)
+        for place, best in enumerate(running[:, 0].tolist()):
+            ranked = found[place] = sorted(found[place], key=lambda one: -one.score)[:beams]
+            hopeless = len(ranked) == beams and best / count**length_penalty <= ranked[-1].score
+            done[place] = done[place] or hopeless or best == float("-inf")
+        tick()
+        if last or all(done):
+            break
+        rows, following = (both.gather(1, chosen).flatten() for both in (rows, following))
+        text = torch.cat((text[rows], following[:, None]), dim=1)
+        if cache is not None and prompt + count > window:
+            cache = None
+        if cache is None:
+            logits = model.decode(text[:, -window:])
+        else:
+            reorder(cache, rows)
+            logits = (step or model.decode)(following[:, None], cache)
+    return found
+
+
+def reorder(cache: Cache, rows):
+    """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64"""
+    if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
+        return
+    filled = int(cache.filled)
+    for block in cache.blocks:
+        for held in in_use(block, filled):
+            held.copy_(held.index_select(0, rows))
