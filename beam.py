@@ -5,6 +5,7 @@ keeps the `beams` likeliest unfinished texts. The scores, and the rule that ends
 transformers' `generate(num_beams=.., early_stopping=False)`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -98,6 +99,22 @@ def beam_search(
             reorder(cache, rows)
             logits = (step or model.decode)(following[:, None], cache)
     return found
+
+
+def mistakes(config) -> list[str]:
+    """What is wrong with a script's keys of a search, and with those that act on drawn tokens only."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    if config.beams is None:
+        if config.length_penalty == defaults["length_penalty"]:
+            return []
+        return ["length_penalty acts with beams only: leave it out, or add --beams=5"]
+    idle = {"temperature": 0, "top_k": None, "top_p": None}
+    return [
+        f"{key}={value} acts on drawn tokens only, and a search with beams draws none: leave out {key} or "
+        "beams"
+        for key, nothing in idle.items()
+        if (value := getattr(config, key)) not in (nothing, defaults[key])
+    ]
 
 
 def reorder(cache: Cache, rows):

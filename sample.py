@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
+import beam
 import configurator
-from beam import Hypothesis, beam_search
 from data import DataError
 from data.tokenizer import valid_unicode
 from no_repeat import without_repeats
@@ -65,34 +65,17 @@ class SampleConfig:
             wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
-        wrong += self.check_beams()
+        wrong += beam.mistakes(self)
+        if self.beams is not None and 1 <= self.beams < self.num_samples:
+            wrong.append(
+                f"num_samples={self.num_samples}: a search keeps the best {counted(self.beams, 'text')}; "
+                f"take at least --beams={self.num_samples}"
+            )
         if self.interactive and self.start:
             wrong.append("start acts without interactive only: leave it out, and type it as the first line")
         if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
             wrong.append(f"compile=True, but torch.compile lacks {' and '.join(lacks)}")
         wrong += missing_gpu(self.device)
-        return wrong
-
-    def check_beams(self) -> list[str]:
-        if self.beams is None:
-            unused = ["length_penalty"] if self.length_penalty != SampleConfig.length_penalty else []
-            return [f"{key} acts with beams only: leave it out, or add --beams=5" for key in unused]
-        idle = {
-            "temperature": (SampleConfig.temperature, 0),
-            "top_k": (SampleConfig.top_k, None),
-            "top_p": (None,),
-        }
-        wrong = [
-            f"{key}={getattr(self, key)} acts on drawn tokens only, and a search with beams draws none: "
-            f"leave out {key} or beams"
-            for key, values in idle.items()
-            if getattr(self, key) not in values
-        ]
-        if 1 <= self.beams < self.num_samples:
-            wrong.append(
-                f"num_samples={self.num_samples}: a search keeps the best {counted(self.beams, 'text')}; "
-                f"take at least --beams={self.num_samples}"
-            )
         return wrong
 
 
@@ -219,12 +202,14 @@ def source_of_tokens(model, tokenizer, config: SampleConfig, step) -> Callable[[
     return lambda prompt, number: model.generate(prompt, *how, **keys)
 
 
-def search(model, config: SampleConfig, end: int, keys: dict, prompt: tuple[int, ...]) -> list[Hypothesis]:
+def search(
+    model, config: SampleConfig, end: int, keys: dict, prompt: tuple[int, ...]
+) -> list[beam.Hypothesis]:
     """The texts that a beam search finds, the best first."""
     # without a terminal, no bar
     with tqdm(total=config.max_new_tokens, unit="token", leave=False, disable=None) as bar:
         how = (config.beams, config.max_new_tokens, end, config.length_penalty)
-        return beam_search(model, [prompt], *how, **keys, tick=bar.update)[0]
+        return beam.beam_search(model, [prompt], *how, **keys, tick=bar.update)[0]
 
 
 def ranked(search, prompt, number) -> list[int]:

@@ -126,7 +126,7 @@ def test_no_repeats(trained, capsys, how):
 
 
 def test_a_search_that_finds_few_texts(trained, capsys, monkeypatch):
-    monkeypatch.setattr("sample.beam_search", lambda *rest, **keys: [[Hypothesis([*b"xy"], 0.0)]])
+    monkeypatch.setattr("beam.beam_search", lambda *rest, **keys: [[Hypothesis([*b"xy"], 0.0)]])
     main([str(trained), "--start=ab", "--beams=2", "--num_samples=2"])
     said = capsys.readouterr()
     assert said.out == "--- sample 1 of 2 ---\nabxy\n--- sample 2 of 2 ---\nab\n"
