@@ -85,6 +85,7 @@ class GPT(nn.Module):
         self.config = config
         self.activation_checkpointing = False  # True: keep only the blocks' inputs for the backward pass
         self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
+        self.label_smoothing = 0.0  # of the loss in training; evaluation scores the targets alone
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
@@ -185,8 +186,8 @@ class GPT(nn.Module):
 
     def loss(self, h, targets):
         """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
-        vocabulary = self.config.vocab_size
-        return linear_cross_entropy(h, self._head(), targets, vocabulary, self.loss_bytes)
+        keys = (self.config.vocab_size, self.loss_bytes, self.label_smoothing if self.training else 0.0)
+        return linear_cross_entropy(h, self._head(), targets, *keys)
 
     @torch.no_grad()
     def token_losses(self, tokens, targets):

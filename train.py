@@ -142,6 +142,7 @@ def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> GPT:
     except ValueError as error:
         raise TrainingError(f"the model cannot start: {error}") from None
     model.activation_checkpointing = config.activation_checkpointing
+    model.label_smoothing = config.label_smoothing
     return model
 
 

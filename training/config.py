@@ -39,8 +39,8 @@ class TrainConfig(ModelConfig):
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for linear maps of the blocks, else AdamW
     learning_rate: float = 6e-4  # peak learning rate, after the warmup
     muon_learning_rate: float | None = None  # muon: peak learning rate of Muon; None: learning_rate
-    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # wsd: warmup, stable, decay
-    min_lr: float = 6e-5  # learning rate at the end of the schedule
+    lr_schedule: Literal["cosine", "linear", "wsd", "rsqrt"] = "cosine"  # shape of the decay
+    min_lr: float = 6e-5  # learning rate at the end of the schedule; rsqrt: the lowest
     warmup_iters: int = 2000  # steps of linear warmup
     wsd_decay_iters: int | None = None  # wsd: steps of the decay; None: a fifth of max_iters
     weight_decay: float = 0.1  # weight decay of matrices and embeddings; norms and biases have none
@@ -48,6 +48,7 @@ class TrainConfig(ModelConfig):
     ladder_lr: float = 1.0  # factor on the learning rate of the ladder weights
     beta1: float = 0.9  # AdamW: decay rate of the first moment
     beta2: float = 0.95  # AdamW: decay rate of the second moment
+    label_smoothing: float = 0.0  # share of the target's probability that all tokens divide in training
     grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping
     dyadic: bool = False  # train ladder weights of depth i only in the last max_iters / 2^i steps
     dyadic_iters: int | None = None  # dyadic: steps that are divided by 2^i; None: max_iters
@@ -93,6 +94,13 @@ class TrainConfig(ModelConfig):
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
+        if not 0 <= self.label_smoothing < 1:
+            wrong.append(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
+        if self.lr_schedule == "rsqrt" and self.warmup_iters == 0:
+            wrong.append(
+                "lr_schedule=rsqrt is learning_rate sqrt(warmup_iters / step), 0 for warmup_iters=0: "
+                "set it, such as to 400"
+            )
         if self.min_lr > self.learning_rate:
             wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
         if self.warmup_iters >= self.max_iters:

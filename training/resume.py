@@ -35,6 +35,7 @@ CHANGEABLE = {
     "ladder_lr": "from here on",
     "beta1": "from here on",
     "beta2": "from here on",
+    "label_smoothing": "from here on",
     "grad_clip": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
