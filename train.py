@@ -108,7 +108,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
         if config.sharding != "none":
             ranks.say(sharding.told(config, ranks))
-        report = Report(config, ranks, device, folder, progress, changes)
+        report = Report(config, ranks, device, folder, progress, changes, data.of_pairs)
         parts = (model, optimizer, scaler, dyadic, progress, report)
         return Trainer(config, ranks, device, data, validation, *parts).train(stop)
 

@@ -167,4 +167,4 @@ def _tokens_seen(source: pretrained.Source) -> int | None:
     if not checkpoint.is_checkpoint(source.path):
         return None
     content = checkpoint.load(source.path, mmap=True, check=False)
-    return content["samples"] * source.config.block_size
+    return content.get("tokens", content["samples"] * source.config.block_size)

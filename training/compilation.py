@@ -23,16 +23,17 @@ from training.sharding import as_forward, is_sharded
 class CompiledTraining(nn.Module):
     """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar.
 
-    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew. A block
+    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew; shapes:
+    how many there may be. A block
     of a sharded model gathers its weights before the compiled code runs, and drops them after it.
     Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos) and
     loss(x, targets) of what the last block leaves.
     """
 
-    def __init__(self, model: GPT, backend="inductor", mode: str = "default"):
+    def __init__(self, model: GPT, backend="inductor", mode: str = "default", shapes: int = 1):
         super().__init__()
         self.model = model
-        compiled = compiler(model, backend, mode)
+        compiled = compiler(model, backend, mode, shapes)
         self.embed, self.block = compiled(model.embed), compiled(Block.forward)
         self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
         self.whole, self.run_block = self.compute, self.block
@@ -122,26 +123,34 @@ def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Ten
     return graph.replay, result
 
 
-def compiler(model: GPT, backend: str | Callable, mode: str = "default") -> Callable:
+def compiler(model: GPT, backend: str | Callable, mode: str = "default", shapes: int = 1) -> Callable:
     """torch.compile for the parts of a model."""
     config = torch._dynamo.config
     # the code of a user's module may depend on its block's number: then each block has a graph of its own
-    config.recompile_limit = max(config.recompile_limit, 8 + len(model.blocks))
+    needed = 8 + len(model.blocks) * shapes
+    config.recompile_limit = max(config.recompile_limit, needed)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, needed)
     # gradients travel after each block anyway: splitting a block's graph at DDP's buckets gains nothing
     config.optimize_ddp = False
     how = {"mode": mode} if backend == "inductor" else {}
     return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend, **how)
 
 
-def for_training(model: GPT, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
-    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
+def for_training(
+    model: GPT, wanted: bool, device: torch.device, say: Callable, shapes: int = 1
+) -> nn.Module:
+    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs.
+
+    shapes: how many widths its batches may have.
+    """
     if wanted and device.type == "cpu" and (missing := missing_for_compile()):
         say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
         return model
     if not wanted:
         return model
-    say("compiling at the first step: that takes a minute or so")
-    return CompiledTraining(model)
+    of_shapes = f", and again for each of up to {shapes} widths of batches" if shapes > 1 else ""
+    say(f"compiling at the first step{of_shapes}: that takes a minute or so")
+    return CompiledTraining(model, shapes=shapes)
 
 
 def missing_for_compile() -> list[str]:

@@ -32,6 +32,7 @@ class TrainConfig(ModelConfig):
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
     verify_data: bool | None = None  # read and check all training data first; None: if half of it is read
+    score_source: bool = False  # pairs: the training loss is of the source's tokens too
     batch_size: int = 12  # sequences in a micro-batch
     gradient_accumulation_steps: int = 40  # micro-batches per step, over all ranks together
     # optimisation

@@ -52,6 +52,7 @@ REASONS = {
     "dyadic": "depths that trained would fall asleep again, or the other way round",
     "dyadic_iters": "it moves the steps at which depths wake",
     "eval_tokens": "the best validation loss so far is of other tokens",
+    "score_source": "the loss so far is of other tokens",
 }
 
 
@@ -61,6 +62,7 @@ class Progress:
 
     step: int = 0  # finished updates
     samples: int = 0  # of the data's order, read so far
+    tokens: int = 0  # of these samples, that the loss has scored
     best_val_loss: float = math.inf
     seconds: float = 0.0  # of training, evaluations and checkpoints left out
     wandb_id: str | None = None
@@ -186,6 +188,8 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
         _load_whole(path, content, model, optimizer)
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
+    # not in older checkpoints
+    content.setdefault("tokens", content["samples"] * content["config"]["block_size"])
     progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
     content.clear()  # gigabytes, of which whoever called would hold on to
     return progress
