@@ -3,13 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from data import DataError, mixture
 from data.files import readable
-from data.loader import Dataset
+from data.loader import read_meta
+from data.pairs import PairDataset
 from data.tokenizer import valid_unicode
-from disk import read_json
 from evaluation.models import Opened
 from plural import counted
 from training import pretrained
@@ -70,42 +68,26 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> Sources:
     """
     file = Path(path)
     folder, split = (file.parent, file.stem) if file.suffix == ".bin" else (file, "val")
-    dataset = Dataset(folder, split, block_size=1)
-    if "pairs" not in dataset.meta:
+    if "pairs" not in read_meta(folder):
         raise TranslationError(f"{path} holds documents, not pairs: prepare pairs, such as by {PREPARE}")
+    dataset = PairDataset(folder, split, opened.config.block_size)
     pretrained.check_tokenizer(opened.source, dataset.tokenizer())
     if split != "train":  # the training split may be large
         for _ in dataset.verified():
             pass
-    ends = np.flatnonzero(dataset.tokens == dataset.meta["end_of_text"])
-    if len(ends) % 2 or not len(ends) or ends[-1] + 1 != len(dataset.tokens):
-        raise TranslationError(f"{path} does not end with a whole pair: prepare the data set again")
-    starts = np.concatenate(([0], ends[1::2] + 1))
-    # end-of-text, source, end-of-text, target: what the model reads of a pair
-    fits = np.diff(starts) <= opened.config.block_size
-    chosen = np.flatnonzero(fits)[:limit]
-    if not len(chosen):
-        raise TranslationError(
-            f"none of the {counted(len(fits), 'pair')} of {path} fits into "
-            f"block_size={opened.config.block_size} of {opened.name}"
-        )
-    left_out = int(np.count_nonzero(~fits[: chosen[-1] + 1 if limit else None]))
-    sources, targets = [], []
-    for place in chosen:
-        begin, middle, end = starts[place], ends[2 * place], ends[2 * place + 1]
-        sources.append(dataset.tokens[begin:middle].tolist())
-        targets.append(dataset.tokens[middle + 1 : end].tolist())
+    pairs = [dataset.pair(number) for number in range(min(dataset.n_windows, limit or dataset.n_windows))]
+    sources, targets = ([side.tolist() for side in sides] for sides in zip(*pairs, strict=True))
     decode = opened.tokenizer.decode
     about = {"prepared": str(folder), "split": split, "recipe": dataset.meta.get("source"), "limit": limit}
-    return Sources(list(map(decode, sources)), sources, list(map(decode, targets)), left_out, about)
+    return Sources(list(map(decode, sources)), sources, list(map(decode, targets)), dataset.left_out, about)
 
 
 def check_trained_on_pairs(opened: Opened):
     """Raises TranslationError where the data set of a run is known to hold no pairs."""
     if opened.source.dataset is None:
         return
-    metas = [Path(folder) / "meta.json" for folder in mixture.parse(opened.source.dataset)[0]]
-    if all(path.is_file() and "pairs" not in read_json(path, DataError) for path in metas):
+    folders = [Path(folder) for folder in mixture.parse(opened.source.dataset)[0]]
+    if all((one / "meta.json").is_file() and "pairs" not in read_meta(one) for one in folders):
         raise TranslationError(
             f"{opened.name} was trained on {opened.source.dataset}, which holds documents, not pairs: it "
             f"has not learnt that a target follows its source. Prepare pairs, such as by {PREPARE}, and "
