@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from block import Cache
 from layers.cache import in_use
-from model import GPT, Cache
+from model import GPT
 
 
 @dataclass
@@ -36,13 +37,15 @@ def beam_search(
     window: int | None = None,
     step: Callable | None = None,
     tick: Callable[[], object] = lambda: None,
+    source=None,
+    lengths=None,
 ) -> list[list[Hypothesis]]:
     """For each prompt, up to `beams` hypotheses, the best first.
 
     tokens: [B, T] int64, or lists: equally long prompts, not empty. A text ends at the token `end`, or
     after max_new_tokens. length_penalty: above 0 favours long texts, below 0 short ones. forbid, below,
-    window, step: as in `GPT.generate`; forbid gets log-probabilities. tick() is called after each step.
-    Raises ValueError as `GPT.generate` does.
+    window, step, source, lengths: as in `GPT.generate`; forbid gets log-probabilities. tick() is called
+    after each step. Raises ValueError as `GPT.generate` does.
     """
     device = model.embedding.weight.device
     window = window or model.config.block_size
@@ -52,12 +55,13 @@ def beam_search(
     if not prompt:
         raise ValueError("there are no tokens to continue: give end-of-text for a new document")
     # the last token that is found is never read
-    cache = model.new_cache(batch, min(window, prompt + max_new_tokens - 1)) if prompt < window else None
-    logits = model.decode(text[:, -window:], cache).repeat_interleave(beams, 0)
+    room = min(window, prompt + max_new_tokens - 1)
+    of_source = {} if source is None else {"source": source, "lengths": lengths}
+    cache = model.new_cache(batch, room, **of_source) if prompt < window else None
+    logits = model.decode(text[:, -window:], cache, **of_source).repeat_interleave(beams, 0)
     text = text.repeat_interleave(beams, 0)
-    if cache is not None:
-        blocks = [tuple(held.repeat_interleave(beams, 0) for held in block) for block in cache.blocks]
-        cache = Cache(blocks, cache.filled)
+    cache = None if cache is None else repeated(cache, beams)
+    of_source = {name: held.repeat_interleave(beams, 0) for name, held in of_source.items()}
     running = torch.full((batch, beams), float("-inf"), device=device)
     running[:, 0] = 0.0  # all beams hold the same prompt: only one of them counts
     first_rows = torch.arange(0, batch * beams, beams, device=device)[:, None]
@@ -94,7 +98,7 @@ def beam_search(
         if cache is not None and prompt + count > window:
             cache = None
         if cache is None:
-            logits = model.decode(text[:, -window:])
+            logits = model.decode(text[:, -window:], None, **of_source)
         else:
             reorder(cache, rows)
             logits = (step or model.decode)(following[:, None], cache)
@@ -117,8 +121,22 @@ def mistakes(config) -> list[str]:
     ]
 
 
+def repeated(cache: Cache, beams: int) -> Cache:
+    """A cache in which each row of the batch stands `beams` times, one after the other."""
+
+    def repeat(blocks):
+        return [tuple(held.repeat_interleave(beams, 0) for held in block) for block in blocks]
+
+    source = None
+    if cache.source is not None:
+        source = repeat(cache.source[0]), cache.source[1].repeat_interleave(beams, 0)
+    return Cache(repeat(cache.blocks), cache.filled, source)
+
+
 def reorder(cache: Cache, rows):
-    """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64"""
+    """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources, which
+    therefore stay where they are.
+    """
     if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
         return
     filled = int(cache.filled)

@@ -2,7 +2,7 @@
 #   python data/pairs/prepare.py --input=pairs.tsv --out=data/pairs/en_fr --tokenizer=bpe:8192
 #   python train.py config/translation.py
 #   python translate.py out/translation --pairs=data/pairs/en_fr/val.bin --beams=5
-# What to expect: not measured yet. Label smoothing, dropout and the schedule are those of Vaswani et al. 2017.
+# What to expect: not measured yet. Label smoothing, dropout and schedule are those of Vaswani et al. 2017.
 # Sinusoidal positions go with every attention. The loss is of the targets alone; a batch is 64 pairs.
 out_dir = "out/translation"
 dataset = "data/pairs/en_fr"

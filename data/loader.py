@@ -10,7 +10,7 @@ Samples are rows of integers. A token that the loss does not score is written as
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -212,7 +212,7 @@ class Samples(Protocol):
 
 
 class Loader:
-    """Iterates over batches (x, y) of int64 [batch_size, T] on `device`, without end; see `batch_of`.
+    """Iterates over batches on `device`, without end: what `to_batch` makes of samples [batch_size, T + 1].
 
     `next_sample` is the global index of the first sample of the next batch, `first_sample` that of the
     first batch. Of n ranks, rank r starts at first_sample = done + r * batch_size with a stride of
@@ -228,7 +228,9 @@ class Loader:
         device: str | torch.device,
         first_sample: int = 0,
         stride: int | None = None,
+        to_batch: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
     ):
+        self.to_batch = to_batch or batch_of
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.stride = stride or batch_size
         self.device = torch.device(device)
@@ -237,27 +239,28 @@ class Loader:
         on_cuda = self.device.type == "cuda"
         self._thread = ThreadPoolExecutor(1, initializer=self._use_device) if on_cuda else None
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return self
 
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __next__(self) -> tuple[torch.Tensor, ...]:
         batch = self.batch(self.next_sample)
         self.next_sample += self.stride
         if self._thread:
             self._ahead = self.next_sample, self._thread.submit(self._gather, self.next_sample)
         return batch
 
-    def batch(self, sample_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, sample_index: int) -> tuple[torch.Tensor, ...]:
         """The batch whose first sample has this global index; does not move `next_sample`."""
         if self._ahead and self._ahead[0] == sample_index:
-            windows = self._ahead[1].result()
+            batch = self._ahead[1].result()
         else:
-            windows = self._gather(sample_index)
-        return batch_of(windows.to(self.device, non_blocking=True))
+            batch = self._gather(sample_index)
+        return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
-    def _gather(self, sample_index: int) -> torch.Tensor:
+    def _gather(self, sample_index: int) -> tuple[torch.Tensor, ...]:
         windows = torch.from_numpy(self.dataset.windows(sample_index, self.batch_size, self.seed))
-        return windows.pin_memory() if self._thread else windows
+        batch = self.to_batch(windows)
+        return tuple(part.pin_memory() for part in batch) if self._thread else batch
 
     def _use_device(self) -> None:
         # A thread that pins memory without choosing a device would open a context on the first device.

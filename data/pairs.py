@@ -13,12 +13,15 @@ permutation orders. So batches of a size that divides CHUNK hold pairs of simila
 pure function of (data set, seed, block size, i).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from data import DataError
-from data.loader import Dataset, keys_of, permute
+from data.loader import Dataset, batch_of, keys_of, permute
+from kernels.linear_cross_entropy import IGNORED
 
 CHUNK = 64  # samples of similar length, one after the other
 POOL = 64 * CHUNK  # samples that are sorted by length
@@ -154,3 +157,36 @@ class PairDataset(Dataset):
                 np.invert(source, out=source)
         self._checked(np.maximum(rows, ~rows))
         return rows
+
+
+def batches_for(encoder_layers: int) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]]:
+    """What makes batches of samples for a model with so many encoder layers."""
+    return source_and_target if encoder_layers else batch_of
+
+
+def source_and_target(windows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows of pairs whose targets alone are scored, [B, T + 1] -> what an encoder-decoder takes.
+
+    tokens and targets: [B, N] int64 each: end-of-text and the target, and the target and end-of-text.
+    source: [B, N] int64, lengths: [B] int64, without end-of-text. All are padded on the right with
+    end-of-text and, in targets, IGNORED. N is the longest of all, rounded up to a multiple of MULTIPLE.
+    """
+    scored = windows >= 0
+    ids = torch.where(scored, windows, ~windows)
+    # a row is end-of-text, source, end-of-text, and then what is scored
+    first, count = scored.int().argmax(1, keepdim=True), scored.sum(1, keepdim=True)
+    lengths = first - 2
+    longest = int(torch.maximum(lengths, count).max())
+    column = torch.arange(min(-(-longest // MULTIPLE) * MULTIPLE, ids.shape[1] - 1))
+
+    def piece(start, length, padding):
+        place = (start + column).clamp(max=ids.shape[1] - 1)
+        return torch.where(column < length, ids.gather(1, place), padding)
+
+    end_of_text = ids[:, :1]
+    return (
+        piece(first - 1, count, end_of_text),
+        piece(first, count, torch.full_like(end_of_text, IGNORED)),
+        piece(torch.ones_like(first), lengths, end_of_text),
+        lengths[:, 0],
+    )

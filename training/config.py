@@ -90,6 +90,11 @@ class TrainConfig(ModelConfig):
             mixture.parse(self.dataset)
         except DataError as error:
             wrong.append(str(error))
+        if self.encoder_layers > 0 and self.score_source:
+            wrong.append(
+                f"score_source=True, but encoder_layers={self.encoder_layers}: the encoder reads the "
+                "source, and nothing predicts it; leave score_source out"
+            )
         if self.seed >= 2**32:
             wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):

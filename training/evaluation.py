@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from data.loader import batch_of
+from data.pairs import batches_for
 from layers.ladder import Fraction
 from training.distributed import Ranks
 from training.hardware import autocast
@@ -76,9 +76,9 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
     for number in range(ranks.rank, ranks.rank + last + 1, ranks.world):
         start = min(number, last) * batch_size
         rows, count = _without_padding(windows[start : start + batch_size])
-        tokens, targets = batch_of(torch.from_numpy(rows).to(device))
+        batch = batches_for(model.config.encoder_layers)(torch.from_numpy(rows))
         with autocast(device, dtype, keep=not is_sharded(model)):
-            mean = model(tokens, targets).double().cpu()
+            mean = model(*(one.to(device) for one in batch)).double().cpu()
         if number <= last:
             nats += mean * count
     return ranks.sum(nats).item() / int(_scored(windows).sum())
@@ -103,8 +103,8 @@ def reduce_ranges(model, ranks: Ranks):
 
 
 @torch.no_grad()
-def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
-    """How near the ladders of each layer come to their poles on `tokens` [B, T]. Makes a forward pass.
+def ladder_statistics(model, dtype: str, tokens, targets=None, *source) -> dict[str, dict[str, float]]:
+    """How near the ladders of each layer come to their poles on a batch. Makes a forward pass.
 
     {layer: {clamped: share of |K_d| < cf_eps, whether or not the pole clamps there, min_denominator: least
     |K_d|, z_99: 99th percentile of |z|}}. Empty for a model without ladders.
@@ -129,7 +129,7 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
     if hooks:
         model.eval()
         with autocast(tokens.device, dtype, keep=not is_sharded(model)), unclipped(fractions.values()):
-            model(tokens)
+            model(tokens, None, *source)
     for hook in hooks:
         hook.remove()
     return found

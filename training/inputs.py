@@ -95,6 +95,11 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
         if config.init_from:  # the source fixes vocab_size, so that another one is no way out
             refuse_vocabulary(config)
         raise
+    if config.encoder_layers and not data.of_pairs:
+        raise DataError(
+            f"encoder_layers={config.encoder_layers}, but {config.dataset} holds texts: an encoder reads "
+            "the source of a pair; prepare pairs, such as by data/pairs/prepare.py, or leave it out"
+        )
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = mixture.open_dataset(config.dataset, "val", *keys)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data.loader import Dataset, Loader, batch_of
+from data.loader import Dataset, Loader
 from data.mixture import Mixture
+from data.pairs import batches_for
 from model import GPT
 from training import checkpoint, compilation, sharding
 from training.distributed import Ranks
@@ -55,7 +56,10 @@ class Trainer:
         self.samples_per_step = config.batch_size * config.gradient_accumulation_steps
         self.stride = ranks.world * config.batch_size
         first = progress.samples + ranks.rank * config.batch_size
-        self.loader = Loader(data, config.batch_size, config.seed, device, first, self.stride)
+        self.to_batch = batches_for(config.encoder_layers)
+        self.loader = Loader(
+            data, config.batch_size, config.seed, device, first, self.stride, self.to_batch
+        )
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
         training_model = compilation.for_training(model, config.compile, device, ranks.say, data.shapes)
         self.compiles = training_model is not model
@@ -189,10 +193,10 @@ class Trainer:
         for number in range(self.micro_batches):
             targets_here = self.data.targets(self.loader.next_sample, self.config.batch_size, seed)
             parts = targets_of_step / (targets_here * ranks.world)  # of equal size: the micro-batches
-            tokens, targets = next(self.loader)
+            batch = next(self.loader)
             with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
                 with autocast(self.device, self.config.dtype, keep=not self.sharded):
-                    part = self.training_model(tokens, targets) / parts
+                    part = self.training_model(*batch) / parts
                 self.scaler.scale(part).backward()
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
@@ -254,12 +258,12 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
-        tokens, _ = batch_of(torch.from_numpy(self.validation[: config.batch_size]).to(self.device))
+        batch = self.to_batch(torch.from_numpy(self.validation[: config.batch_size]))
         with self.ranks.waiting("the weights of the other ranks"):
             result = evaluate(
                 self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
             )
-            ladders = ladder_statistics(self.model, tokens, config.dtype)
+            ladders = ladder_statistics(self.model, config.dtype, *(one.to(self.device) for one in batch))
         if self.sharded:
             self.model.reshard()  # the embedding is kept after a forward pass, for a backward pass
         for layer, statistics in ladders.items():

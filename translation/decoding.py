@@ -1,7 +1,7 @@
-"""Sources -> translations, in batches of equally long prompts, with a cache.
+"""Sources -> translations, in batches of equally long sources, with a cache.
 
-A prompt is end-of-text, source, end-of-text: what stands before a target in training. A translation ends
-with end-of-text.
+A prompt is what stands before a target in training: end-of-text, source, end-of-text, and for an
+encoder-decoder, which gets the source by itself, end-of-text alone. A translation ends with end-of-text.
 """
 
 from collections import defaultdict
@@ -56,9 +56,8 @@ def translate(
     found: list[list[int]] = [[] for _ in sources]
     with tqdm(total=len(sources), desc=progress, unit="text", disable=progress is None) as bar:
         for places in batches(sources, how.batch_size):
-            prompts = [[loaded.end_of_text, *sources[place], loaded.end_of_text] for place in places]
             with loaded.autocast():
-                written = _decoded(loaded, prompts, how, generator)
+                written = _decoded(loaded, [sources[place] for place in places], how, generator)
             for place, tokens in zip(places, written, strict=True):
                 found[place] = tokens
             bar.update(len(places))
@@ -76,21 +75,32 @@ def batches(sources: list[list[int]], size: int) -> Iterator[list[int]]:
             yield places[start : start + size]
 
 
-def _decoded(loaded: Loaded, prompts: list[list[int]], how: Decoding, generator) -> list[list[int]]:
-    model, end, prompt = loaded.model, loaded.end_of_text, len(prompts[0])
-    room = loaded.block_size + 1 - prompt  # the last token is never read
-    new = min(room, how.max_new_tokens or prompt - 2 + EXTRA)
+def _decoded(loaded: Loaded, sources: list[list[int]], how: Decoding, generator) -> list[list[int]]:
+    model, end, length = loaded.model, loaded.end_of_text, len(sources[0])
+    if model.config.encoder_layers:
+        prompts = [[end]] * len(sources)
+        read = {
+            "source": torch.tensor(sources, device=loaded.device),
+            "lengths": torch.full((len(sources),), length, device=loaded.device),
+        }
+    else:
+        prompts, read = [[end, *source, end] for source in sources], {}
+    prompt = len(prompts[0])
+    # both models have room for the same targets; the last token is never read
+    new = min(loaded.block_size - 1 - length, how.max_new_tokens or length + EXTRA)
     forbid = None
     if how.no_repeat_ngram:
         # a translation may repeat its source, such as a name, but not itself
         forbid = partial(without_repeats, size=how.no_repeat_ngram, end=end, start=prompt)
     below = loaded.tokenizer.vocab_size
     if how.beams is not None:
-        searched = beam_search(model, prompts, how.beams, new, end, how.length_penalty, forbid, below)
+        searched = beam_search(
+            model, prompts, how.beams, new, end, how.length_penalty, forbid, below, **read
+        )
         return [ranked[0].tokens for ranked in searched]
     drawn = (how.temperature, how.top_k, how.top_p, generator)
     written, running = [[] for _ in prompts], set(range(len(prompts)))
-    for tokens in model.generate(torch.tensor(prompts), new, *drawn, below=below, forbid=forbid):
+    for tokens in model.generate(torch.tensor(prompts), new, *drawn, below=below, forbid=forbid, **read):
         for place, token in enumerate(tokens.tolist()):
             if token == end:
                 running.discard(place)
