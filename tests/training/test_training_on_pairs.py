@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
 
+import ablate
 from data.binary import prepare
 from data.loader import batch_of
 from data.pairs import PairDataset
@@ -109,6 +111,22 @@ def test_what_a_run_says_of_pairs(run, pairs, dataset, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run("c", *KEYS, "--score_source=True")
     assert f"score_source=True, but {dataset} holds texts" in str(stop.value.code)
+
+
+def test_a_dry_run_names_the_longest_pair(arguments, pairs, capsys, monkeypatch):
+    monkeypatch.setattr("training.dry_run.activations", lambda *keys, **more: 0)
+    main([*arguments, *KEYS, f"--dataset={pairs}", "--dry_run=True"])
+    assert "(as if each pair had 40 tokens, which is the most that it may have)" in capsys.readouterr().out
+
+
+def test_an_ablation_on_pairs(pairs, arguments, here, tmp_path, capsys):
+    keys = [*arguments, *KEYS, f"--dataset={pairs}", "--max_iters=2", "--parallel=1"]
+    with pytest.raises(SystemExit) as stop:
+        ablate.main(["config/gpt2.py", *keys, "--seeds=1,2", f"--out_dir={tmp_path / 'ablation'}"])
+    assert stop.value.code == 0
+    assert len(here) == 2
+    # the bar counts tokens of full windows, which the log of a run on pairs does not have
+    assert re.search(r"100%\|█+\| 1.92k/1.92k \[", capsys.readouterr().err)
 
 
 def test_two_ranks_train_as_one(pairs, tmp_path):
