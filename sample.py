@@ -84,6 +84,7 @@ def main(argv: list[str]):
     try:
         start = read_start(config.start)
         source = pretrained.open_source(config.out_dir, config.which)
+        pretrained.check_no_encoder(source, "sample.py")
         model, tokenizer = load_model(source, config.device)
         prompt = encode(tokenizer, start)
     except (CheckpointError, DataError, OSError) as error:

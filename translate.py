@@ -98,7 +98,7 @@ def main(argv: list[str]):
     config = configurator.parse(TranslateConfig, argv, positional="out_dir")
     how = Decoding(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Decoding)})
     try:
-        opened = open_model(config.out_dir, config.which)
+        opened = open_model(config.out_dir, config.which, of_pairs=True)
         sources.check_trained_on_pairs(opened)
         chosen = read(config, opened)
         if chosen.references is not None:

@@ -41,6 +41,7 @@ def open_subjects(
     for name, model in zip(shown_names(models), models, strict=True):
         try:
             source = pretrained.open_source(model, which)
+            pretrained.check_no_encoder(source, "finetune.py")
             tokenizer = pretrained.tokenizer_of(source)
             digest = hashlib.blake2b(digest_size=16)
             for key, weight in sorted(pretrained.read_checked(source).items()):
