@@ -38,6 +38,7 @@ from plural import counted
 
 FORMAT = 1
 PROGRESS = "progress.json"
+NO_FOLDER = "out: a data set with a tokenizer.json needs a folder: give --out=data/NAME/FOLDER"
 PROGRESS_SECONDS = 60  # time between saves of the progress
 
 
@@ -184,6 +185,15 @@ def run_texts(config, texts: list[str], package: str, what: str) -> dict:
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     source = {"package": package, what: len(texts), "sha256": digest}
     return run(config, lambda: iter(texts), source, scan=True)
+
+
+def folder_of_pairs(name: str, language: str, tokenizer: str) -> str | None:
+    """data/bible/en_fr_bpe8192: where pairs of English and another language are written by default.
+
+    None if the tokenizer is a file, whose name does not say what it is.
+    """
+    label = tokenizer.replace(":", "")
+    return None if label.endswith(".json") else f"data/{name}/en_{language}_{label}"
 
 
 def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:

@@ -63,10 +63,10 @@ class PrepareConfig:
 
     def __post_init__(self):
         self.translations = self.translations or DEFAULTS[self.language]
-        name = self.tokenizer.replace(":", "")
-        if self.out is None and not name.endswith(".json"):
-            of_pairs = "" if self.language == "en" else f"en_{self.language}_"
-            self.out = f"data/bible/{of_pairs}{name}"
+        if self.out is None:
+            self.out = binary.folder_of_pairs("bible", self.language, self.tokenizer)
+            if self.out and self.language == "en":
+                self.out = self.out.replace("en_en_", "")
 
     def check(self) -> list[str]:
         known = {**ENGLISH, **OTHERS.get(self.language, {})}
@@ -80,7 +80,7 @@ class PrepareConfig:
         if self.language != "en" and not (self.english() and self.others()):
             wrong.append(f"translations: pairs need an English one and one of language={self.language}")
         if self.out is None:
-            wrong.append("out: a data set with a tokenizer.json needs a folder: give --out=data/bible/NAME")
+            wrong.append(binary.NO_FOLDER)
         return wrong
 
     def english(self) -> list[str]:
