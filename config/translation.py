@@ -1,11 +1,13 @@
 # A small translator, decoder-only: the model reads source, end-of-text, target as one text.
-#   python data/pairs/prepare.py --input=pairs.tsv --out=data/pairs/en_fr --tokenizer=bpe:8192
+#   python data/libreoffice/prepare.py --language=fr --tokenizer=bpe:8192
 #   python train.py config/translation.py
-#   python translate.py out/translation --pairs=data/pairs/en_fr/val.bin --beams=5
+#   python translate.py out/translation --pairs=data/libreoffice/en_fr_bpe8192/val.bin --beams=5
+# The same data and recipe with an encoder of two blocks and a decoder of two:
+#   python train.py config/translation.py --encoder_layers=2 --n_layer=2 --out_dir=out/translation_encoder
 # What to expect: not measured yet. Label smoothing, dropout and schedule are those of Vaswani et al. 2017.
 # Sinusoidal positions go with every attention. The loss is of the targets alone; a batch is 64 pairs.
 out_dir = "out/translation"
-dataset = "data/pairs/en_fr"
+dataset = "data/libreoffice/en_fr_bpe8192"
 
 n_layer = 4
 n_head = 4
