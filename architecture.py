@@ -16,7 +16,7 @@ REGISTRIES = {"attention": ATTENTION, "ffn": FFN, "position": POSITION}
 BASES = {"attention": TokenMixer, "ffn": ChannelMixer, "position": Part}
 # keys of the whole model, which no part needs to name
 OF_ALL = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "bias", "dropout", "norm", "norm_eps")
-OF_ALL += ("tie_embeddings", "model", *REGISTRIES)
+OF_ALL += ("tie_embeddings", "encoder_layers", "model", *REGISTRIES)
 SHARED = ("model", "block_size", "vocab_size")  # keys of every kind of model
 
 
@@ -26,6 +26,7 @@ class ModelConfig:
 
     model: Literal["gpt", "saffu"] = "gpt"  # gpt: blocks on a residual stream; saffu: see docs/saffu.md
     n_layer: int = 12  # blocks
+    encoder_layers: int = 0  # blocks that read a source, seen whole, for pairs; 0: no encoder
     n_head: int = 12  # heads of softmax attention, synthesizer and bigbird
     n_kv_head: int | None = None  # heads of keys and values; None: n_head, fewer: grouped-query attention
     token_shift: bool = False  # softmax, bigbird, cattn_relative: each key has a map of the token before
@@ -109,6 +110,8 @@ class ModelConfig:
         for key in ("cf_eps", "cf_floor", "norm_eps", "rope_base", "rope_factor", "rope_low_freq_factor"):
             if not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        if self.encoder_layers < 0:
+            wrong.append(f"encoder_layers must not be below 0, not {self.encoder_layers}")
         if not 0 <= self.dropout < 1:
             wrong.append(f"dropout must be in [0, 1), not {self.dropout}")
         for field in dataclasses.fields(self):
@@ -136,6 +139,13 @@ class ModelConfig:
             wrong.append(
                 f"position={self.position} acts on queries and keys, which attention={self.attention} does "
                 "not have: take learned, sinusoidal or none"
+            )
+        if self.encoder_layers > 0 and attention and not attention.bidirectional:
+            able = [name for name, one in ATTENTION.items() if one.bidirectional]
+            wrong.append(
+                f"encoder_layers={self.encoder_layers} needs an attention that can look ahead, and "
+                f"attention={self.attention} is causal as it is built: take {' or '.join(able)}, or "
+                "encoder_layers=0, which trains on pairs too"
             )
         mixers = {} if wrong else {"attention": attention, "ffn": FFN[self.ffn]}
         for key, mixer in mixers.items():
@@ -247,6 +257,11 @@ class ModelConfig:
     @property
     def _has_floor(self) -> bool:
         return self.cf_pole == "positive"
+
+    @property
+    def residual_scale(self) -> float:
+        """What the initialisation of the decoder's maps to the residual stream is multiplied by."""
+        return ((3 if self.encoder_layers else 2) * self.n_layer) ** -0.5
 
     @property
     def has_ladders(self) -> bool:

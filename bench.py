@@ -179,6 +179,13 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
     for name in given:
         model = configurator.parse(ModelConfig, [name, *others])
         model.vocab_size = model.vocab_size or 50257
+        if model.encoder_layers:
+            print(
+                f"bench.py: {name} has encoder_layers={model.encoder_layers}, and texts of a benchmark "
+                "have no source: leave encoder_layers out",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         if config.mode == "infer" and model.block_size < decoding.SHORTEST:
             print(
                 f"bench.py: block_size={model.block_size} has no room for a prompt and two steps: "

@@ -1,6 +1,7 @@
 """Measure trained models: perplexity, length extrapolation, recall, zero-shot tasks.
 
     python evaluate.py out/demo_dense out/demo_cofrgenet --texts=data/sotu/bpe4096/val.bin
+    python evaluate.py out/demo_dense --texts=data/sotu/bpe4096/val.bin --ngrams=True
     python evaluate.py out/gpt2 gpt2 --compare=True --json=out/table_3.json
     python evaluate.py gpt2-xl --protocol=gpt2 --texts=wikitext103,lambada,lm1b
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
@@ -25,11 +26,13 @@ import torch
 import configurator
 import picture
 from data import DataError
+from data.tokenizer import Tokenizer
 from evaluation import (
     EvaluationError,
     extrapolation,
     figure,
     gpt2_protocol,
+    ngram_rows,
     recall,
     report,
     texts,
@@ -45,7 +48,7 @@ from training.log import write_whole
 OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
 OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
 OF_TASK = {
-    "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol"),
+    "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol", "ngrams", "ngram_tokens"),
     "extrapolation": (*OF_TEXTS, "lengths", "scales", *OF_PICTURES, "compare"),
     "recall": (*OF_TEXTS, "window", "stride", *OF_PICTURES),
     "zero_shot": ("tasks", "include_path", "limit", "compare"),
@@ -77,6 +80,8 @@ class EvaluateConfig:
     stride: int | None = None  # tokens by which the window moves; None: as published, or half a window
     # perplexity
     protocol: Literal["raw", "gpt2"] = "raw"  # per token, or (gpt2) per word of plain text
+    ngrams: bool = False  # rows of unigram, bigram and trigram models of the runs' training tokens
+    ngram_tokens: int = 50_000_000  # training tokens to count at most, 60 bytes of memory for each
     # extrapolation
     lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
@@ -94,7 +99,7 @@ class EvaluateConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("batch_size", "window", "stride", "max_bytes", "max_tokens", "limit"):
+        for key in ("batch_size", "window", "stride", "max_bytes", "max_tokens", "ngram_tokens", "limit"):
             if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
@@ -117,6 +122,10 @@ class EvaluateConfig:
         for key in ("join", "max_bytes", "max_tokens"):
             if self.protocol == "gpt2" and getattr(self, key) is not None:
                 wrong.append(f"{key} acts with protocol=raw only: gpt2 joins and scores all of each text")
+        if self.ngrams and self.protocol == "gpt2":
+            wrong.append("ngrams acts with protocol=raw only: its models are of tokens, not of words")
+        if not self.ngrams and self.ngram_tokens != type(self).ngram_tokens:
+            wrong.append("ngram_tokens acts with ngrams=True only")
         if self.join is not None and self.join not in texts.JOINS:
             wrong.append(f"join must be one of {', '.join(texts.JOINS)}, not {self.join!r}")
         if self.task in ("extrapolation", "recall") and not self.texts:
@@ -156,6 +165,8 @@ def main(argv: list[str]):
         sys.exit("evaluate.py: interrupted; nothing was written")
     per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
     print(getattr(report, config.task)(results, config.compare, **per_token))
+    for counted in found.get("ngrams", []):
+        print(f"\n{', '.join(counted['results'])}: {counted['of']}")
     try:
         if config.json:
             write_json(config, found)
@@ -190,8 +201,17 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     for model in opened:
         for text in chosen:
             check_layout(model.name, model.config, stride(config, model.config, text), config.window)
-    results, known = {}, {}
+    counted = ngram_rows.training_tokens(opened, config.ngram_tokens) if config.ngrams else []
+    known: dict[str, dict[str, list]] = {}
+
+    def streams(tokenizer: Tokenizer) -> dict[str, list]:
+        if tokenizer.hash not in known:
+            given = (tokenizer, config.join)
+            known[tokenizer.hash] = {text.name: text.streams(*given, **limits(config)) for text in chosen}
+        return known[tokenizer.hash]
+
     found = about(config, opened, chosen)
+    results, found["ngrams"] = ngram_rows.measured(counted, {model.name for model in opened}, streams)
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = {}
         for text in chosen:
@@ -200,11 +220,13 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
                 given = (loaded, text, step, config.window, config.batch_size, label)
                 results[loaded.name][text.name] = gpt2_protocol.measure(*given)
                 continue
-            key = text.name, loaded.tokenizer.hash
-            if key not in known:
-                known[key] = text.streams(loaded.tokenizer, config.join, **limits(config))
             results[loaded.name][text.name] = perplexity(
-                loaded, known[key], step, config.window, config.batch_size, label
+                loaded,
+                streams(loaded.tokenizer)[text.name],
+                step,
+                config.window,
+                config.batch_size,
+                label,
             )
         found["models"][-1]["results"] = results[loaded.name]
     return found, results

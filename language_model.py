@@ -12,13 +12,17 @@ class LanguageModel(nn.Module):
 
     A subclass sets `config`, whose block_size and vocab_size are read here, and defines `hidden`,
     `head_weight`, `new_cache` and `init_weights`.
+
+    source, lengths of its methods are for a model with an encoder, which raises ValueError without them:
+    [B, S] int64, padded on the right with any token, and [B] int64, the tokens of each, at least 1.
     """
 
     def __init__(self):
         super().__init__()
         self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
+        self.label_smoothing = 0.0  # of the loss in training; evaluation scores the targets alone
 
-    def hidden(self, tokens, cache=None):
+    def hidden(self, tokens, cache=None, source=None, lengths=None):
         """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
         ValueError as `decode` does.
         """
@@ -28,10 +32,10 @@ class LanguageModel(nn.Module):
         """W: [at least vocab_size, C]; rows from vocab_size on are padding."""
         raise NotImplementedError
 
-    def new_cache(self, batch, length=None, dtype=None):
+    def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None):
         """An empty cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
-        model's device; dtype: of what is kept, None for that of the weights. Raises ValueError for a
-        length that `forward` would refuse.
+        model's device; dtype: of what is kept, None for that of the weights. An encoder reads the source
+        here, once. Raises ValueError for a length that `forward` would refuse.
         """
         raise NotImplementedError
 
@@ -39,12 +43,16 @@ class LanguageModel(nn.Module):
     def device(self) -> torch.device:
         return self.head_weight().device
 
-    def forward(self, tokens, targets=None):
+    def stacks(self) -> list:
+        """All blocks of the model."""
+        return [*self.blocks]
+
+    def forward(self, tokens, targets=None, source=None, lengths=None):
         """tokens: [B, T] int64 -> logits [B, T, vocab_size]; with targets [B, T] int64 the mean
         cross-entropy in nats (scalar, float32). Padding rows of the embedding get no share of the
         probability. Raises ValueError for T > block_size where attention or position has no more places.
         """
-        h = self.hidden(tokens)
+        h = self.hidden(tokens, None, source, lengths)
         return self.logits(h) if targets is None else self.loss(h, targets)
 
     def logits(self, h):
@@ -53,16 +61,16 @@ class LanguageModel(nn.Module):
 
     def loss(self, h, targets):
         """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
-        vocabulary = self.config.vocab_size
-        return linear_cross_entropy(h, self.head_weight(), targets, vocabulary, self.loss_bytes)
+        keys = (self.config.vocab_size, self.loss_bytes, self.label_smoothing if self.training else 0.0)
+        return linear_cross_entropy(h, self.head_weight(), targets, *keys)
 
     @torch.no_grad()
-    def token_losses(self, tokens, targets):
+    def token_losses(self, tokens, targets, source=None, lengths=None):
         """tokens, targets: [B, T] int64 -> the cross-entropy of each target in nats, [B, T] float32, and 0
         where the target is -100, which costs no row of the head. `forward` gives their mean. Raises
         ValueError as `forward` does.
         """
-        h = self.hidden(tokens)
+        h = self.hidden(tokens, None, source, lengths)
         scored = targets != IGNORED
         rows = max(1, CHUNK_BYTES["cpu"] // (4 * len(self.head_weight())))
         losses = torch.zeros(targets.shape, device=targets.device)
@@ -74,7 +82,7 @@ class LanguageModel(nn.Module):
         return losses
 
     @torch.no_grad()
-    def decode(self, tokens, cache=None):
+    def decode(self, tokens, cache=None, source=None, lengths=None):
         """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size].
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
@@ -83,7 +91,7 @@ class LanguageModel(nn.Module):
 
         Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """
-        return self.logits(self.hidden(tokens, cache)[:, -1])
+        return self.logits(self.hidden(tokens, cache, source, lengths)[:, -1])
 
     @torch.no_grad()
     def logits_at(self, tokens, wanted, cache=None):
@@ -104,14 +112,15 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def generate(
         self, tokens, max_new_tokens, temperature=1.0, top_k=None, top_p=None, generator=None, below=None,
-        window=None, step=None,
+        window=None, step=None, forbid=None, source=None, lengths=None,
     ):  # fmt: skip
         """Yields one token id after the other; of a batch, one int64 [B] after the other.
 
         tokens: list of ids, not empty, or [B, T] int64: equally long prompts. temperature 0 takes the
         likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p; only
         ids below `below` are drawn. step: decodes one token with a cache in place of `decode`, which it is
-        when compiled.
+        when compiled. forbid(text [B, T], logits [B, vocab_size]) -> logits, -inf where a token must not
+        follow; it sees the whole text.
 
         Up to `window` tokens (None: block_size) a step decodes one token with a cache. From then on the
         window slides: the model sees the last tokens, at positions counted from the window's start, and
@@ -125,22 +134,33 @@ class LanguageModel(nn.Module):
         self.check_length(window)
         context = torch.as_tensor(tokens, device=self.device)
         single = context.dim() == 1
-        context = (context[None] if single else context)[:, -window:]
+        context = context[None] if single else context
+        text = None if forbid is None else context
+        context = context[:, -window:]
         batch, length = context.shape
         if not length:
             raise ValueError("there are no tokens to continue: give end-of-text for a new document")
         # the last token that is drawn is never read
-        cache = self.new_cache(batch, min(window, length + max_new_tokens - 1)) if length < window else None
+        room, of_source = min(window, length + max_new_tokens - 1), {}
+        if source is not None:
+            of_source = {"source": source, "lengths": lengths}
+        cache = self.new_cache(batch, room, **of_source) if length < window else None
         unread = context
         for count in range(max_new_tokens):
             if length + count > window:
                 unread, cache = context, None
-            decode = step if step and count and cache is not None else self.decode
-            logits = decode(unread, cache)[:, :below].float()
+            if cache is None:
+                logits = self.decode(unread, None, **of_source)[:, :below].float()
+            else:
+                logits = (step if step and count else self.decode)(unread, cache)[:, :below].float()
+            if forbid is not None:
+                logits = forbid(text, logits)
             token = sample_token(logits, temperature, top_k, top_p, generator)
             yield int(token) if single else token
             unread = token[:, None]
             context = torch.cat((context, unread), dim=1)[:, -window:]
+            if forbid is not None:
+                text = torch.cat((text, unread), dim=1)
 
     def parameter_count(self) -> int:
         """Parameters as stored, every padding row included."""

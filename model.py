@@ -1,77 +1,33 @@
 """The language model: embedding -> blocks -> norm -> head, and exact counts of its parameters and FLOPs.
 
-A block is x + attention(norm(x)), then x + ffn(norm(x)). What stands behind `attention`, `ffn` and
-`position` is looked up by name in the registries of `layers`. `python count.py config/gpt2.py` prints the
-counts of any config.
+block.py holds a block. What stands behind `attention`, `ffn` and `position` is looked up by name in the
+registries of `layers`. `python count.py config/gpt2.py` prints the counts of any config.
 """
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import encoder
 from architecture import ModelConfig
+from block import Block, Cache, residual_outputs
 from kernels.embedding import embedding
 from language_model import LanguageModel
 from layers import ATTENTION, FFN, POSITION
-from layers.cache import in_use
-from layers.protocol import Drawn, Mixer, Part, built, has_nan, keep_constructor_values
-
-
-def _norm(config):
-    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias."""
-    if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.n_embd, eps=config.norm_eps)
-    return nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=config.bias)
-
-
-class Block(nn.Module):
-    """x: [B, T, C], the model's positional encoding, pos: [T] int64 -> [B, T, C]"""
-
-    def __init__(self, config, layer):
-        super().__init__()
-        self.layer = layer
-        self.norm1 = _norm(config)
-        self.attention = built(ATTENTION[config.attention], config, layer)
-        self.norm2 = _norm(config)
-        self.ffn = built(FFN[config.ffn], config)
-
-    def forward(self, x, position, pos, cache=None):
-        """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it"""
-        attention, h = self.attention, self.norm1(x)
-        hooks = {"position": position, "layer": self.layer} if attention.queries_and_keys else {}
-        if cache is not None:
-            x = x + attention.decode(h, pos, cache, **hooks)
-        else:
-            x = x + (attention(h, pos=pos, **hooks) if hooks else attention(h))
-        return x + self.ffn(self.norm2(x))
-
-
-@dataclass
-class Cache:
-    """What decoding keeps of a batch of equally long sequences: see `GPT.new_cache` and `GPT.decode`."""
-
-    blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
-    filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
-
-    def in_use(self, new):
-        """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
-        room.
-        """
-        end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
-        if end > length:
-            raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
-        return [in_use(held, end) for held in self.blocks]
-
-    def clear(self):
-        self.filled.zero_()
+from layers.cross_attention import CrossAttention
+from layers.norm import norm_of
+from layers.protocol import Drawn, Part, built, has_nan, keep_constructor_values
 
 
 class GPT(LanguageModel):
-    """A decoder-only language model; its head is tied to the embedding unless tie_embeddings=False.
+    """A language model; its head is tied to the embedding unless tie_embeddings=False.
+
+    With encoder_layers, it is an encoder-decoder, and the embedding and the positional encoding serve both.
+    Methods then take `source` ([B, S] int64, padded on the right with any token) and `lengths` ([B] int64,
+    the tokens of each source, at least 1), and raise ValueError without them.
 
     Build it under `torch.device("meta")` for its shapes alone; call `init_weights()` to draw the
     weights. Raises ValueError where the config is not sound or has no vocab_size.
@@ -86,29 +42,32 @@ class GPT(LanguageModel):
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
+        self.encoder = encoder.Encoder(config) if config.encoder_layers else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = _norm(config)
+        self.norm = norm_of(config)
         if not config.tie_embeddings:
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
 
     def init_weights(self, holding: Callable = contextlib.nullcontext):
         """Draws all weights, module by module, and returns the model.
 
-        GPT-2's rule: N(0, 0.02), for what writes to the residual stream N(0, 0.02 / sqrt(2 n_layer)), for
-        biases 0. The deviation of the embedding is `embedding_std` of the positional encoding. A module of
+        GPT-2's rule: N(0, 0.02), for biases 0, and N(0, 0.02 / sqrt(m)) for the m maps that write to the
+        residual stream of a stack: m = 2 n_layer, with an encoder 3 n_layer, in it 2 encoder_layers. The
+        deviation of the embedding is `embedding_std` of the positional encoding. A module of
         `layers.protocol.Drawn` draws what is its own. What nobody draws keeps its constructor's values.
         holding(module): a context in which the module's parameters are there, for models of which no
         process holds all (training/sharding.py). Raises ValueError, naming the parameter, where one is
         still without a value.
         """
-        mixers = [module for module in self.modules() if isinstance(module, Mixer)]
-        residual = {id(output) for mixer in mixers for output in mixer.residual_outputs()}
+        residual = residual_outputs(self.blocks, self.config.residual_scale)
+        if self.encoder is not None:
+            residual |= residual_outputs(self.encoder, (2 * self.config.encoder_layers) ** -0.5)
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.fill_(float("nan"))
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                scale = (2 * self.config.n_layer) ** -0.5 if id(module) in residual else 1.0
+                scale = residual.get(id(module), 1.0)
                 std = self.position.embedding_std if module is self.embedding else 0.02
                 with holding(module):
                     nn.init.normal_(module.weight, std=std * scale)
@@ -139,49 +98,80 @@ class GPT(LanguageModel):
             )
         return self
 
+    def stacks(self):
+        """All blocks: those of the encoder, and those of the decoder."""
+        return [*(self.encoder.blocks if self.encoder is not None else []), *self.blocks]
+
     def embed(self, tokens, pos):
         """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
         return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
 
-    def run_blocks(self, x, pos, held=None, run=Block.__call__):
+    def encode(self, source, lengths, embed=None, run=encoder.EncoderBlock.__call__):
+        """source: [B, S] int64, lengths: [B] int64 -> [B, S, C], what cross-attention reads. embed, run: to
+        call compiled code. Raises ValueError as `forward` does.
+        """
+        if source is None or lengths is None:
+            raise ValueError(
+                f"this model has encoder_layers={self.config.encoder_layers}: give source and lengths"
+            )
+        self.check_length(source.shape[1])
+        pos = torch.arange(source.shape[1], device=source.device)
+        x = (embed or self.embed)(source, pos)
+        checkpointing = self.activation_checkpointing and self.training
+        return self.encoder(x, self.position, pos, lengths, run, checkpointing)
+
+    def run_blocks(self, x, pos, held=None, run=Block.__call__, memory=None, lengths=None):
         """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
-        `Cache.in_use` gives them. run: calls a block, by default without a compiler.
+        `Cache.in_use` gives them. run: calls a block, by default uncompiled. memory: of `encode`, or a list
+        of one for each block, as `Cache.source` has it.
         """
         checkpointing = self.activation_checkpointing and self.training and held is None
-        for block, of_block in zip(self.blocks, held or [None] * len(self.blocks), strict=True):
+        for number, block in enumerate(self.blocks):
+            source = () if memory is None else (memory[number] if held else memory, lengths)
+            of_block = held[number] if held else None
             if checkpointing:
-                x = checkpoint(run, block, x, self.position, pos, use_reentrant=False)
+                x = checkpoint(run, block, x, self.position, pos, None, *source, use_reentrant=False)
             else:
-                x = run(block, x, self.position, pos, of_block)
+                x = run(block, x, self.position, pos, of_block, *source)
         return x
 
-    def hidden(self, tokens, cache=None):
+    def hidden(self, tokens, cache=None, source=None, lengths=None):
         length = tokens.shape[1]
         self.check_length(length)
-        pos, held = torch.arange(length, device=tokens.device), None
+        pos, held, memory = torch.arange(length, device=tokens.device), None, None
         if cache is not None:
             pos, held = cache.filled + pos, cache.in_use(length)
-        x = self.run_blocks(self.embed(tokens, pos), pos, held)
+        if self.encoder is not None:
+            memory, lengths = cache.source if cache else (self.encode(source, lengths), lengths)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held, memory=memory, lengths=lengths)
         if cache is not None:
             cache.filled.add_(length)
         return self.norm(x)
 
-    def new_cache(self, batch, length=None, dtype=None) -> Cache:
+    def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None) -> Cache:
         length = self.config.block_size if length is None else length
         self.check_length(length)
         weight = self.embedding.weight
         keys = (batch, length, weight.device, dtype or weight.dtype)
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
-        return Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
+        cache = Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
+        if self.encoder is not None:
+            with torch.no_grad():
+                memory = self.encode(source, lengths)
+                held = [block.cross.keys_and_values(memory) for block in self.blocks]
+            cache.source = [tuple(part.to(keys[-1]) for part in one) for one in held], lengths
+        return cache
 
     def head_weight(self):
         return self.embedding.weight if self.config.tie_embeddings else self.head.weight
 
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
-    """Parameters by part, in closed form; the values add up to `GPT(config).parameter_count()`."""
+    """Parameters by part, in closed form; the values add up to `GPT(config).parameter_count()`. Those of an
+    encoder are one part, and cross-attention with its norms another.
+    """
     norm = config.n_embd * (1 + (config.bias and config.norm == "layernorm"))
-    return {
+    counts = {
         # a head of its own counts here: it is no part of the body either
         "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd,
         "position": POSITION[config.position].parameter_count(config),
@@ -189,22 +179,36 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
         "ffn": config.n_layer * FFN[config.ffn].parameter_count(config),
         "norm": (2 * config.n_layer + 1) * norm,
     }
+    if config.encoder_layers:
+        counts["encoder"] = encoder.parameter_count(config)
+        counts["cross_attention"] = config.n_layer * (CrossAttention.parameter_count(config) + norm)
+    return counts
 
 
 def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
     """Forward model FLOPs per token at a context length (block_size unless given); training takes
     three times as many. Matrix products only, the head included, causal attention counted in full, as
-    nanoGPT and PaLM count.
+    nanoGPT and PaLM count. Of an encoder-decoder: for one token of the source and one of the target, of
+    `context` tokens each.
     """
     context = context or config.block_size
     block = ATTENTION[config.attention].flops_per_token(config, context)
     block += FFN[config.ffn].flops_per_token(config, context)
-    return config.n_layer * block + 2 * config.n_embd * config.padded_vocab_size
+    total = config.n_layer * block + 2 * config.n_embd * config.padded_vocab_size
+    if config.encoder_layers:
+        total += encoder.flops_per_token(config, context)
+        total += config.n_layer * CrossAttention.flops_per_token(config, context)
+    return total
 
 
 def cache_bytes_per_token(config: ModelConfig) -> int:
-    """Bytes in bfloat16 that decoding keeps for each token of the past, in all layers."""
-    return 2 * config.n_layer * ATTENTION[config.attention].cached_values(config)
+    """Bytes in bfloat16 that decoding keeps for each token of the past, in all layers; of an
+    encoder-decoder, for each of the source and of the past together.
+    """
+    values = ATTENTION[config.attention].cached_values(config)
+    if config.encoder_layers:
+        values += CrossAttention.cached_values(config)
+    return 2 * config.n_layer * values
 
 
 def without_embeddings(counts: dict[str, int]) -> int:

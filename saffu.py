@@ -42,6 +42,14 @@ class Cache:
     def clear(self):
         self.filled.zero_()
 
+    def repeated(self, times: int) -> "Cache":
+        """A cache in which each row of the batch stands `times` times, one after the other."""
+        return Cache(self.tokens.repeat_interleave(times, 0), self.filled)
+
+    def reorder(self, rows: torch.Tensor):
+        """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64."""
+        self.tokens = self.tokens[rows]
+
 
 class Saffu(LanguageModel):
     """A causal language model, like `model.GPT` for all that reads or trains it. Its products are float32
@@ -71,7 +79,7 @@ class Saffu(LanguageModel):
             self.counts.zero_()
         return self
 
-    def hidden(self, tokens, cache=None):
+    def hidden(self, tokens, cache=None, source=None, lengths=None):
         new = tokens.shape[1]
         self.check_length(new)
         if cache is not None:
@@ -105,7 +113,7 @@ class Saffu(LanguageModel):
     def head_weight(self):
         return self.head
 
-    def new_cache(self, batch, length=None, dtype=None) -> Cache:
+    def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None) -> Cache:
         """As in `LanguageModel`; dtype has no effect, because tokens are kept."""
         length = self.config.block_size if length is None else length
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=self.device)

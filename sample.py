@@ -3,6 +3,7 @@
 python sample.py out/demo_dense --start="Fellow citizens," --num_samples=2
 python sample.py out/gpt2/ckpt/step_00002000.pt --start=FILE:prompt.txt --temperature=0.7 --top_p=0.95
 python sample.py out/demo_dense --interactive
+python sample.py out/demo_dense --start="Fellow citizens," --beams=5 --no_repeat_ngram=2
 """
 
 import openmp  # noqa: F401 (before torch)
@@ -11,16 +12,20 @@ import codecs
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from tqdm import tqdm
 
+import beam
 import configurator
 from data import DataError
 from data.tokenizer import valid_unicode
+from no_repeat import without_repeats
+from plural import counted
 from training import pretrained
 from training.checkpoint import CheckpointError
 from training.compilation import CompiledDecoding, missing_for_compile
@@ -40,6 +45,9 @@ class SampleConfig:
     temperature: float = 0.8  # 0: always the likeliest token; 1: the model's own probabilities
     top_k: int | None = 200  # draw from the k likeliest tokens only; None: from all
     top_p: float | None = None  # draw from the likeliest tokens that together reach this probability
+    beams: int | None = None  # search the likeliest text with so many beams; None: draw tokens
+    length_penalty: float = 1.0  # beams: a text's score is log p / tokens^this; above 0 favours long texts
+    no_repeat_ngram: int | None = None  # write no sequence of so many tokens twice; None: any text
     window: int | None = None  # past tokens that the model sees; None: its block_size
     compile: bool = False  # torch.compile the decoding step: pays off for very long texts only
     seed: int = 1337  # seed of the sampling: same seed, same texts
@@ -47,7 +55,7 @@ class SampleConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("num_samples", "max_new_tokens", "top_k", "window"):
+        for key in ("num_samples", "max_new_tokens", "top_k", "beams", "no_repeat_ngram", "window"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
@@ -57,6 +65,12 @@ class SampleConfig:
             wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
+        wrong += beam.mistakes(self)
+        if self.beams is not None and 1 <= self.beams < self.num_samples:
+            wrong.append(
+                f"num_samples={self.num_samples}: a search keeps the best {counted(self.beams, 'text')}; "
+                f"take at least --beams={self.num_samples}"
+            )
         if self.interactive and self.start:
             wrong.append("start acts without interactive only: leave it out, and type it as the first line")
         if self.compile and self.device != "cuda" and (lacks := missing_for_compile()):
@@ -70,6 +84,7 @@ def main(argv: list[str]):
     try:
         start = read_start(config.start)
         source = pretrained.open_source(config.out_dir, config.which)
+        pretrained.check_no_encoder(source, "sample.py")
         model, tokenizer = load_model(source, config.device)
         prompt = encode(tokenizer, start)
     except (CheckpointError, DataError, OSError) as error:
@@ -84,10 +99,9 @@ def main(argv: list[str]):
             "whose steps cost little: leave it out"
         )
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    generator = torch.Generator(device=model.device).manual_seed(config.seed)
     step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
-    write = functools.partial(write_one, model, tokenizer, config, generator, step)
+    write = functools.partial(write_one, tokenizer, source_of_tokens(model, tokenizer, config, step))
     try:
         if config.interactive:
             talk(config, source.path, tokenizer, write)
@@ -95,7 +109,7 @@ def main(argv: list[str]):
         for number in range(1, config.num_samples + 1):
             print(f"--- sample {number} of {config.num_samples} ---")
             written = []
-            show(write(prompt, start), written)
+            show(write(prompt, start, number), written)
             print()
             keep(Path(config.out_dir), source.path, config, "".join(written))
     except KeyboardInterrupt:
@@ -126,7 +140,7 @@ def talk(config: SampleConfig, path: Path, tokenizer, write: Callable[[list[int]
                 print(f"--- sample {number} of {config.num_samples} ---")
             written = []
             try:
-                show(write(prompt, line), written)
+                show(write(prompt, line, number), written)
             except KeyboardInterrupt:
                 stopped = True
             print()
@@ -174,23 +188,55 @@ def show(pieces: Iterator[str], written: list[str]):
         print(piece, end="", flush=True)
 
 
-def write_one(model, tokenizer, config, generator, step, prompt, start) -> Iterator[str]:
-    """Generates one text: yields its start, then each piece as soon as its bytes are whole characters."""
+def source_of_tokens(model, tokenizer, config: SampleConfig, step) -> Callable[[list[int], int], Iterable]:
+    """tokens(prompt, number) -> the token ids of the text of that number, counted from 1."""
+    end, forbid = tokenizer.end_of_text, None
+    if config.no_repeat_ngram is not None:
+        forbid = functools.partial(without_repeats, size=config.no_repeat_ngram, end=end)
+    keys = {
+        "below": tokenizer.vocab_size,  # the model's vocabulary may be larger
+        "window": config.window,
+        "step": step,
+        "forbid": forbid,
+    }
+    if config.beams is not None:
+        # the texts of a prompt come from one search
+        found = functools.lru_cache(1)(functools.partial(search, model, config, end, keys))
+        return functools.partial(ranked, found)
+    generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    how = (config.max_new_tokens, config.temperature, config.top_k, config.top_p, generator)
+    return lambda prompt, number: model.generate(prompt, *how, **keys)
+
+
+def search(
+    model, config: SampleConfig, end: int, keys: dict, prompt: tuple[int, ...]
+) -> list[beam.Hypothesis]:
+    """The texts that a beam search finds, the best first."""
+    # without a terminal, no bar
+    with tqdm(total=config.max_new_tokens, unit="token", leave=False, disable=None) as bar:
+        how = (config.beams, config.max_new_tokens, end, config.length_penalty)
+        return beam.beam_search(model, [prompt], *how, **keys, tick=bar.update)[0]
+
+
+def ranked(search, prompt, number) -> list[int]:
+    """The tokens of a search's text of that rank, counted from 1."""
+    found = search(tuple(prompt))
+    if number > len(found):
+        print(f"sample.py: the search found {counted(len(found), 'text')} only", file=sys.stderr)
+        return []
+    return found[number - 1].tokens
+
+
+def write_one(tokenizer, tokens, prompt, start, number) -> Iterator[str]:
+    """Generates one text: yields its start, then each piece as soon as its bytes are whole characters.
+
+    tokens: of `source_of_tokens`.
+    """
     pieces = tokenizer.token_bytes()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    written = tokens(prompt, number)  # first: the bar of a search would overwrite the start
     yield start
-    stream = model.generate(
-        prompt,
-        config.max_new_tokens,
-        config.temperature,
-        config.top_k,
-        config.top_p,
-        generator,
-        below=tokenizer.vocab_size,  # the model's vocabulary may be larger
-        window=config.window,
-        step=step,
-    )
-    for token in stream:
+    for token in written:
         if token == tokenizer.end_of_text:
             break
         yield decoder.decode(pieces[token])
@@ -218,9 +264,13 @@ def keep(run: Path, path: Path, config: SampleConfig, text: str):
     """Append a text to the run folder's samples.txt, if it is a run folder that can be written."""
     if not (run / "ckpt").is_dir():
         return
-    settings = (
-        f"temperature {config.temperature}, top_k {config.top_k}, top_p {config.top_p}, seed {config.seed}"
-    )
+    if config.beams is None:
+        settings = f"temperature {config.temperature}, top_k {config.top_k}, top_p {config.top_p}"
+        settings += f", seed {config.seed}"
+    else:
+        settings = f"beams {config.beams}, length_penalty {config.length_penalty}"
+    if config.no_repeat_ngram is not None:
+        settings += f", no_repeat_ngram {config.no_repeat_ngram}"
     try:
         with open(run / "samples.txt", "a", encoding="utf-8") as file:
             file.write(f"--- {path.name}, {settings} ---\n{text}\n\n")

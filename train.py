@@ -112,7 +112,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
         if config.sharding != "none":
             ranks.say(sharding.told(config, ranks))
-        report = Report(config, ranks, device, folder, progress, changes, records)
+        report = Report(config, ranks, device, folder, progress, changes, records, data.of_pairs)
         parts = (model, optimizer, scaler, dyadic, progress, report)
         trainer = Trainer(config, ranks, device, data, validation, *parts)
         if config.model == "saffu" and not progress.step and not explicit_start.run(trainer, start, stop):
@@ -149,6 +149,7 @@ def build_model(config: TrainConfig, device: torch.device, ranks: Ranks) -> Lang
     except ValueError as error:
         raise TrainingError(f"the model cannot start: {error}") from None
     model.activation_checkpointing = config.activation_checkpointing
+    model.label_smoothing = config.label_smoothing
     return model
 
 

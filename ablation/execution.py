@@ -103,7 +103,7 @@ def execute(
     said, lost, asked = set(), set(), False
 
     def so_far(run):
-        return run.work(tokens_so_far(plan.folder / run.name))
+        return run.work(run.tokens_at(steps_so_far(plan.folder / run.name)))
 
     def work():
         return sum(map(so_far, runs))
@@ -223,13 +223,13 @@ def reason(output: Path, status: int) -> str:
     return (own or lines or [f"status {status}"])[-1]
 
 
-def tokens_so_far(run: Path) -> int:
-    """The tokens of the last whole record in the end of a run's log."""
+def steps_so_far(run: Path) -> int:
+    """The step of the last whole record in the end of a run's log."""
     with contextlib.suppress(OSError, ValueError), open(run / "log.jsonl", "rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - 65_536))
         for line in reversed(log.read().splitlines()):
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                return json.loads(line)["tokens"]
+                return json.loads(line)["step"]
     return 0
 
 

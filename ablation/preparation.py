@@ -1,6 +1,6 @@
 """Before the first run of an ablation starts: find every mistake, and show the plan."""
 
-from ablation.execution import gpus, tokens_so_far
+from ablation.execution import gpus, steps_so_far
 from ablation.plan import Plan
 from ablation.product import Planned
 from configurator import ConfigError
@@ -54,7 +54,7 @@ def announcement(plan: Plan, runs: list[Planned], parallel: int) -> list[str]:
     """The plan in words: all runs, the finished ones, and how much is left to train."""
     todo = [run for run in runs if run.name not in plan.done]
     lines = [f"  {run.name}{': done' if run.name in plan.done else ''}" for run in runs]
-    tokens = sum(run.tokens - tokens_so_far(plan.folder / run.name) for run in todo)
+    tokens = sum(run.tokens - run.tokens_at(steps_so_far(plan.folder / run.name)) for run in todo)
     done = [run for arm in plan.arms() for run in arm.runs]
     hours = sum(run.evaluations[run.last_step]["seconds"] for run in done) / 3600
     arms = len({run.arm for run in runs})

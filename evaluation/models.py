@@ -95,9 +95,16 @@ class Opened:
         )
 
 
-def open_model(path: str, which: str = "best", tokenizer: str | None = None) -> Opened:
-    """Checks the arguments of `load` quickly, to find mistakes before any work starts."""
+def open_model(
+    path: str, which: str = "best", tokenizer: str | None = None, of_pairs: bool = False
+) -> Opened:
+    """Checks the arguments of `load` quickly, to find mistakes before any work starts.
+
+    of_pairs: whether the model will read pairs. Others refuse one with an encoder.
+    """
     source = pretrained.open_source(path, which)
+    if not of_pairs:
+        pretrained.check_no_encoder(source, "evaluate.py")
     reader = _tokenizer(source, tokenizer)
     if reader.vocab_size > source.config.vocab_size:
         raise EvaluationError(
@@ -166,4 +173,4 @@ def _tokens_seen(source: pretrained.Source) -> int | None:
     if not checkpoint.is_checkpoint(source.path):
         return None
     content = checkpoint.load(source.path, mmap=True, check=False)
-    return content["samples"] * source.config.block_size
+    return content.get("tokens", content["samples"] * source.config.block_size)

@@ -119,7 +119,7 @@ def scored_batches(
         for at in range(0, len(layout), batch_size):
             x, y = _batch(streams, layout[at : at + batch_size], loaded.end_of_text)
             scored = y[y != IGNORED]
-            _check_tokens(scored, vocab_size)
+            check_tokens(int(scored.max()) if scored.numel() else 0, vocab_size)
             with loaded.autocast():
                 losses = loaded.model.token_losses(x.to(loaded.device), y.to(loaded.device))
             yield x, y, losses.double().cpu()
@@ -141,9 +141,10 @@ def _batch(streams, places, padding) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def _check_tokens(scored: torch.Tensor, vocab_size: int):
-    if scored.numel() and scored.max() >= vocab_size:
+def check_tokens(largest: int, vocab_size: int):
+    """Raises EvaluationError if a text holds a token that the tokenizer does not know."""
+    if largest >= vocab_size:
         raise EvaluationError(
-            f"the text holds token {scored.max()}, the tokenizer only {vocab_size:,} tokens: the text was "
+            f"the text holds token {largest}, the tokenizer only {vocab_size:,} tokens: the text was "
             "encoded with another tokenizer; prepare it again with the model's"
         )

@@ -8,6 +8,7 @@ The way the documents of a text are joined decides what a model sees before a to
     separate      one stream per document, so that no document sees another
 
 Every stream begins with an end-of-text token, as documents do in training. This first token is not scored.
+Of a prepared data set of pairs, every pair is a stream of its own, with both sides scored.
 A limit in bytes gives every tokenizer the same text; a limit in tokens does not.
 """
 
@@ -134,6 +135,9 @@ class Prepared(Text):
         if max_bytes is not None:
             tokens = tokens[: _within(tokens, own, max_bytes)]
         same = own.same_tokens(tokenizer)
+        if "pairs" in self.dataset.meta:
+            yield from self._pairs(tokenizer, own, tokens, join, same)
+            return
         if same and join == "end_of_text":
             yield np.concatenate(([end], tokens[:max_tokens])).astype(np.int64)
             return
@@ -149,6 +153,20 @@ class Prepared(Text):
                 break
         if join == "end_of_text":
             yield np.concatenate(stream).astype(np.int64)
+
+    def _pairs(self, tokenizer, own, tokens, join, same):
+        """Yields a stream for each pair: end-of-text, source, end-of-text, target, end-of-text."""
+        if join == "separate":
+            raise EvaluationError(
+                f"{self.name} holds pairs, whose sides do not stand alone: join must be end_of_text"
+            )
+        end, sides = [tokenizer.end_of_text], []
+        for document, ended in _documents(tokens, own.end_of_text):
+            document = document if same else tokenizer.encode(self._decoded(own, document))
+            sides += [document, end * ended]
+            if len(sides) == 4 or not ended:  # a limit may cut the last pair off
+                yield np.concatenate((end, *sides)).astype(np.int64)
+                sides = []
 
     def _decoded(self, own: Tokenizer, document: np.ndarray) -> str:
         try:

@@ -44,6 +44,7 @@ def open_subjects(
             if source.config.model != "gpt":
                 kind = f"{model} is of model={source.config.model}"
                 raise CheckpointError(f"{kind}: its hidden state predicts one token and describes no text")
+            pretrained.check_no_encoder(source, "finetune.py")
             tokenizer = pretrained.tokenizer_of(source)
             digest = hashlib.blake2b(digest_size=16)
             for key, weight in sorted(pretrained.read_checked(source).items()):

@@ -2,6 +2,10 @@
 
     loss = mean over tokens n of (log sum_v exp(s_nv) - s_n,target),    s = h W^T
 
+With label smoothing e (Szegedy et al. 2016), all tokens divide a share e of the target's probability:
+
+    loss = mean over tokens n of (log sum_v exp(s_nv) - (1 - e) s_n,target - e mean_v s_nv)
+
 With a vocabulary of 50,304, the logits of a batch, their float32 copy and their gradient are most of a
 training step's memory. Here they exist for one chunk of tokens at a time. The forward pass computes the
 gradient of a chunk while its logits exist, with the same three matrix products as without chunks. The
@@ -29,6 +33,7 @@ def linear_cross_entropy(
     targets: torch.Tensor,
     columns: int | None = None,
     chunk_bytes: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Mean cross-entropy of the targets in nats, float32 (float64 for float64), scalar.
 
@@ -37,7 +42,7 @@ def linear_cross_entropy(
     beyond it are padding: they get no probability and a gradient of 0.
     Matrix products are in autocast's dtype if it is enabled, else in h's. Sums over rows and over chunks
     are float32. Memory grows with `chunk_bytes` (None: CHUNK_BYTES of the device), not with tokens times V.
-    Differentiable once.
+    label_smoothing: e in [0, 1); the mean over v is one over `columns`. Differentiable once.
     """
     chunk_bytes = chunk_bytes or CHUNK_BYTES.get(h.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(h)
@@ -45,12 +50,13 @@ def linear_cross_entropy(
     rows = targets.numel()
     count = max(1, -(-4 * rows * weight.shape[0] // chunk_bytes))
     h, targets = h.reshape(rows, -1), targets.reshape(rows)
-    return _LinearCrossEntropy.apply(h, weight, targets, columns, max(1, -(-rows // count)), dtype)
+    chunk = max(1, -(-rows // count))
+    return _LinearCrossEntropy.apply(h, weight, targets, columns, chunk, dtype, label_smoothing)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, weight, targets, columns, chunk, dtype):
+    def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing):
         wide = torch.promote_types(dtype, torch.float32)
         gradient_of = _compiled if torch.compiler.is_compiling() else _eager
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
@@ -59,7 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for h_c, target, valid in zip(
             h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
         ):
-            nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns)
+            nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns, smoothing)
             total = total + nats.where(valid, 0.0).sum()
             if not any(ctx.needs_input_grad):
                 continue
@@ -80,7 +86,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = grad / count
         of_h, of_w = ctx.types
         grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
-        return grad_h, (grad_w * scale).to(of_w) if grad_w is not None else None, None, None, None, None
+        grad_w = (grad_w * scale).to(of_w) if grad_w is not None else None
+        return grad_h, grad_w, None, None, None, None, None
 
 
 @torch.library.custom_op(f"{NAMESPACE}::add_product", mutates_args=("total",))
@@ -114,21 +121,25 @@ def adds_to_wider(device: torch.device, dtype: torch.dtype) -> bool:
     return bool((total == 17).all())
 
 
-def _compiled(logits, target, valid, columns):
+def _compiled(logits, target, valid, columns, smoothing):
     """logits: [n, V] -> nats: [n], gradient: [n, V] (0 in rows that are not valid).
 
     Written so that the compiler fuses all of it with the sums over rows.
     """
     column = torch.arange(logits.shape[-1], device=logits.device)
+    share = (column == target[:, None]).to(logits.dtype)
+    if smoothing:
+        share = (1 - smoothing) * share + smoothing / columns
     if columns < len(column):
         logits = torch.where(column < columns, logits, float("-inf"))
-    at_target = column == target[:, None]
+        share = torch.where(column < columns, share, 0.0)
     norm = logits.logsumexp(-1, keepdim=True)
-    nats = norm.squeeze(-1) - torch.where(at_target, logits, 0.0).sum(-1)
-    return nats, torch.where(valid[:, None], (logits - norm).exp() - at_target.to(logits.dtype), 0.0)
+    # selected, not multiplied alone: 0 * inf is NaN
+    nats = norm.squeeze(-1) - torch.where(share > 0, share * logits, 0.0).sum(-1)
+    return nats, torch.where(valid[:, None], (logits - norm).exp() - share, 0.0)
 
 
-def _eager(logits, target, valid, columns):
+def _eager(logits, target, valid, columns, smoothing):
     """`_compiled` for runs without a compiler, in few passes over memory.
 
     log sum_v exp(s_v) = s_max - log p_max comes from a softmax. A softmax is one pass, and on a CPU it is
@@ -140,12 +151,18 @@ def _eager(logits, target, valid, columns):
     largest, where = logits.max(-1, keepdim=True)
     grad = logits.softmax(-1)
     nats = (largest - grad.gather(-1, where).log() - of_target).squeeze(-1)
-    grad.scatter_add_(-1, at_target, torch.full_like(largest, -1.0))
+    if smoothing:
+        nats += smoothing * (of_target.squeeze(-1) - logits[:, :columns].mean(-1))
+        grad[:, :columns] -= smoothing / columns
+    grad.scatter_add_(-1, at_target, torch.full_like(largest, smoothing - 1))
     return nats, grad.masked_fill_(~valid[:, None], 0.0)
 
 
-def linear_cross_entropy_naive(h, weight, targets, columns=None):
+def linear_cross_entropy_naive(h, weight, targets, columns=None, label_smoothing=0.0):
     """The reference for tests: all logits at once, differentiated by autograd."""
     logits = F.linear(h, weight)[..., :columns]
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(wide).flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+    log_p = logits.to(wide).flatten(0, -2).log_softmax(-1)
+    scored = targets.flatten() != IGNORED
+    of_target = log_p[scored].gather(-1, targets.flatten()[scored][:, None])
+    return -((1 - label_smoothing) * of_target.mean() + label_smoothing * log_p[scored].mean())

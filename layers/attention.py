@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from kernels.autocast import without_autocast
-from layers.cache import causal_mask, of_token_before, products, update_cache, weighted_sum
+from layers.cache import causal_mask, key_mask, of_token_before, products, update_cache, weighted_sum
 from layers.protocol import TokenMixer
 
 
@@ -20,6 +20,7 @@ class SoftmaxAttention(TokenMixer):
 
     keys = ("n_head", "n_kv_head", "token_shift")
     any_length = True
+    bidirectional = True
     queries_and_keys = True
 
     def __init__(self, config, layer=0):
@@ -59,6 +60,14 @@ class SoftmaxAttention(TokenMixer):
         q, k, v = self.project(x, position, pos, layer, *cache[2:])
         k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
         return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype))
+
+    def encode(self, x, lengths, position=None, pos=None, layer=0):
+        """As `forward`, but every token sees all `lengths` ([B] int64) tokens of its sequence."""
+        q, k, v = self.project(x, position, pos, layer)
+        dropout, grouped = self.dropout_rate if self.training else 0.0, self.n_kv_head != self.n_head
+        mask = key_mask(lengths, x.shape[1])
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        return self.joined(F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped))
 
     def joined(self, out):
         """[B, n_head, T, D] -> [B, T, C]"""

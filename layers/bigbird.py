@@ -34,6 +34,7 @@ class BigBird(SoftmaxAttention):
         *SoftmaxAttention.keys,
         *("bigbird_block", "bigbird_global", "bigbird_window", "bigbird_random", "bigbird_seed"),
     )
+    bidirectional = False  # the pattern holds past blocks only
     any_length = False  # the pattern of blocks ends at block_size
     same_weights = ("softmax",)
 

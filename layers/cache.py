@@ -54,6 +54,11 @@ def causal_mask(pos, rows):
     return torch.arange(rows, device=pos.device) <= pos[:, None]
 
 
+def key_mask(lengths, rows):
+    """lengths: [B] int64 -> [B, 1, 1, rows] bool: whether a row is one of the first `lengths` rows."""
+    return (torch.arange(rows, device=lengths.device) < lengths[:, None])[:, None, None]
+
+
 def products(q, k):
     """q k^T: [.., T, D], [.., rows, D] -> [.., T, rows].
 

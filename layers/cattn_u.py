@@ -39,7 +39,7 @@ class CAttnU(Ladders, TokenMixer):
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
         self.block_size = config.block_size
-        self.residual_scale = (2 * config.n_layer) ** -0.5
+        self.residual_scale = config.residual_scale
         shape = (2, config.block_size)
         self.w0 = nn.Parameter(torch.empty(shape))
         self.b0 = nn.Parameter(torch.empty(shape)) if config.cf_linear_intercept else None

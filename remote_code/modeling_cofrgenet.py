@@ -7,8 +7,9 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from architecture import ModelConfig, model_config
+from block import Cache
 from layers.protocol import Drawn, Part
-from model import GPT, Cache
+from model import GPT
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
 
 FEWEST_ROWS = 64  # of a new cache

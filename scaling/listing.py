@@ -2,7 +2,7 @@
 
 from ablation.execution import OUTPUT
 from comparison.labels import text
-from data import mixture
+from data import DataError, mixture
 from markdown_table import table
 from plural import counted
 from scaling.page import shown
@@ -12,10 +12,17 @@ from training.config import TrainConfig
 
 
 def vocabulary(config: TrainConfig) -> int:
-    """Tokens in the vocabulary of the models. Raises DataError where the data set is not prepared."""
-    if config.vocab_size:
-        return config.vocab_size
-    return mixture.open_dataset(config.dataset, "train", config.block_size).meta["vocab_size"]
+    """Tokens in the vocabulary of the models. Raises DataError where the data set is not prepared, and for
+    one of pairs, whose samples have other lengths than the sizes, FLOPs and hours here count with.
+    """
+    data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
+    if data.of_pairs:
+        raise DataError(
+            f"dataset: {config.dataset} holds pairs, and scale.py counts block_size tokens in each sample, "
+            "which a pair does not have: take a data set of texts, or compare models of pairs with "
+            "ablate.py"
+        )
+    return config.vocab_size or data.meta["vocab_size"]
 
 
 def training_tokens(config: TrainConfig) -> int:

@@ -25,6 +25,7 @@ import finetune
 import layers
 import sample
 import scale
+import translate
 from architecture import ModelConfig
 from launch.measure_gpu import MeasureConfig, with_values
 from model import GPT
@@ -40,6 +41,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SCRIPTS = {
     "train.py": (TrainConfig, None),
     "sample.py": (sample.SampleConfig, "out_dir"),
+    "translate.py": (translate.TranslateConfig, "out_dir"),
     "evaluate.py": (evaluate.EvaluateConfig, "models"),
     "finetune.py": (finetune.FinetuneConfig, "models"),
     "compare.py": (compare.CompareConfig, "runs"),
@@ -49,6 +51,7 @@ SCRIPTS = {
 UNCHECKED = {
     "source .venv/bin/activate": "the shell's",
     "pip install lm_eval==0.4.13": "installs, in the version of requirements-test.txt",
+    "pip install sacrebleu==2.6.0": "installs, in the version of requirements-test.txt",
     "lm_eval --model hf": "the harness's own command",
     "python -m pytest": "its arguments are paths of tests",
     "python tests/test_golden.py": "takes no arguments",

@@ -1,7 +1,9 @@
 """evaluate.py: what it prints, what it writes, what it refuses."""
 
+import itertools
 import json
 import math
+import shutil
 import types
 
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 import torch
 
 import evaluate
+import export
 from data.binary import prepare
 from data.loader import Dataset
 from data.tokenizer import BpeTokenizer
 from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
+from evaluation.ngrams import Ngrams
 from tests.conftest import documents
 from training.distributed import Ranks
 from training.evaluation import evaluate as in_training
@@ -118,6 +122,68 @@ def test_models_of_different_tokenizers(runs, of_bpe, dataset, capsys, tmp_path)
     said = printed(capsys, *models, "--task=extrapolation", f"--texts={texts[2]}", "--lengths=1,2")
     assert "no model is marked as the best, because their tokenizers differ" in said
     assert "**" not in said
+
+
+def test_ngrams_of_the_training_tokens(runs, of_bpe, dataset, capsys, tmp_path):
+    file, text = tmp_path / "numbers.json", f"{dataset}/val.bin"
+    keys = (f"--texts={text}", "--max_bytes=900", f"--json={file}", "--ngrams=True")
+    said = printed(capsys, *runs.values(), *keys)
+    rows = [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("|")]
+    assert rows[2:7] == ["unigram", "bigram", "trigram", "learned", "rope"]
+    assert "unigram, bigram, trigram: counts of 1,280 training tokens of learned and rope" in said
+    (found,) = json.loads(file.read_text())["ngrams"]
+    data = Dataset(dataset, "train", 32)
+    pieces = data.pieces(40, 1337)
+    assert sum(len(piece) - 1 for piece in pieces) == 40 * 32
+    model = Ngrams(pieces, 257)
+    stream = np.array([256, *Dataset(dataset, "val", 1).tokens])
+    for name, order in zip(("unigram", "bigram", "trigram"), model.probabilities(stream), strict=True):
+        result = found["results"][name][text]
+        assert result["loss"] == pytest.approx(-np.log(order[: result["tokens"]]).mean())
+    losses = [found["results"][name][text]["loss"] for name in found["results"]]
+    assert losses == sorted(losses, reverse=True)
+    assert found["weights"]["unigram"].keys() == {"1024-2047"}
+    said = printed(capsys, *runs.values(), *keys[:2], "--ngrams=True", "--ngram_tokens=700")
+    assert "counts of 672 training tokens of learned and rope, which read 1,280" in said
+    # runs on different data have rows of their own
+    said = printed(capsys, runs["rope"], of_bpe[0], *keys[:2], "--ngrams=True")
+    assert "| trigram of rope " in said
+    assert "| trigram of bpe " in said
+
+
+def test_ngrams_need_the_training_data(runs, dataset, capsys, tmp_path):
+    text = f"--texts={dataset}/val.bin"
+    for keys, told in (
+        (["--protocol=gpt2", "--ngrams=True"], "ngrams acts with protocol=raw only"),
+        (["--ngram_tokens=9"], "ngram_tokens acts with ngrams=True only"),
+        (["--task=recall", text, "--ngrams=True"], "ngrams acts with task=perplexity only"),
+        (["--ngrams=True", "--ngram_tokens=0"], "ngram_tokens must be at least 1, not 0"),
+    ):
+        assert told in refused(capsys, runs["rope"], *keys)
+    moved = tmp_path / "moved"
+    shutil.copytree(runs["rope"], moved)
+    for path in (moved / "ckpt").iterdir():
+        content = torch.load(path, weights_only=True)
+        content["config"]["dataset"] = str(tmp_path / "gone")
+        torch.save(content, path)
+    said = refused(capsys, moved, text, "--ngrams=True")
+    assert "counts the training tokens of moved, and they cannot be opened" in said
+    assert "gone is not a prepared data set" in said
+    prepare(
+        lambda: itertools.islice(documents(), 200),
+        {"made": "up"},
+        "bytes",
+        tmp_path / "gone",
+        0.1,
+        workers=1,
+    )
+    assert "gone holds other data than the run was trained on" in refused(
+        capsys, moved, text, "--ngrams=True"
+    )
+    export.main([str(runs["rope"]), str(tmp_path / "exported")])
+    capsys.readouterr()
+    said = refused(capsys, tmp_path / "exported", text, "--ngrams=True")
+    assert "exported is no run of train.py, so its training tokens are not known" in said
 
 
 def test_a_text_of_one_window_has_the_loss_that_training_reports(runs, dataset, capsys, tmp_path):

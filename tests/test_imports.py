@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = {"train", "sample", "evaluate", "finetune", "bench", "compare", "ablate", "export", "count"}
-SCRIPTS |= {"scale"}
+SCRIPTS |= {"scale", "translate"}
 
 
 def module_files() -> dict[str, Path]:

@@ -234,6 +234,16 @@ def test_dropout_acts_in_training_only(build):
         assert torch.equal(model(tokens), model(tokens))
 
 
+def test_labels_are_smoothed_in_training_only(build):
+    model, tokens = build(scale=1.0), torch.randint(0, 100, (2, 17))
+    plain, logits = model(tokens, tokens), model(tokens).flatten(0, 1)
+    model.label_smoothing = 0.2
+    expected = cross_entropy(logits, tokens.flatten(), label_smoothing=0.2)
+    torch.testing.assert_close(model.train()(tokens, tokens), expected)
+    assert abs(expected - plain) > 1e-3
+    assert torch.equal(model.eval()(tokens, tokens), plain)
+
+
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_greedy_generation_follows_the_model_past_the_block(build, attention):
     """Each token is the likeliest after the last block_size tokens."""

@@ -1,6 +1,7 @@
 """sample.py: what it prints, what it keeps, what it refuses."""
 
 import io
+import itertools
 import os
 import pty
 import select
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from beam import Hypothesis
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
@@ -92,6 +94,43 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     monkeypatch.setattr("sample.CompiledDecoding", decoding)
     assert sample(capsys, *keys) == expected
     assert len(compiled) == 1
+
+
+def test_beams(trained, capsys):
+    """Samples are the best texts of one search, which no seed changes; one beam is greedy."""
+    keys = (trained, "--start=abc", "--max_new_tokens=40")
+    texts = sample(capsys, *keys, "--beams=3", "--num_samples=3", "--length_penalty=0.5").split(
+        "--- sample "
+    )
+    assert len({text.partition("\n")[2] for text in texts[1:]}) == 3
+    assert all(text.partition("\n")[2].startswith("abc") for text in texts[1:])
+    assert sample(capsys, *keys, "--beams=3", "--length_penalty=0.5", "--seed=2").endswith(
+        texts[1].partition("\n")[2]
+    )
+    assert "--- best.pt, beams 3, length_penalty 0.5 ---" in (trained / "samples.txt").read_text()
+    assert sample(capsys, *keys, "--beams=1") == sample(capsys, *keys, "--temperature=0")
+
+
+@pytest.mark.parametrize("how", ["--temperature=0", "--top_k=2", "--beams=2"])
+def test_no_repeats(trained, capsys, how):
+    keys = (trained, "--start=abab", "--max_new_tokens=60", how)
+    for said, repeated in (
+        (sample(capsys, *keys), True),
+        (sample(capsys, *keys, "--no_repeat_ngram=2"), False),
+    ):
+        text = said.partition("\n")[2].rstrip("\n")[4:]
+        pairs = list(itertools.pairwise(text))
+        assert len(pairs) > 10
+        assert (len(set(pairs)) < len(pairs)) == repeated
+    assert ", no_repeat_ngram 2 ---" in (trained / "samples.txt").read_text()
+
+
+def test_a_search_that_finds_few_texts(trained, capsys, monkeypatch):
+    monkeypatch.setattr("beam.beam_search", lambda *rest, **keys: [[Hypothesis([*b"xy"], 0.0)]])
+    main([str(trained), "--start=ab", "--beams=2", "--num_samples=2"])
+    said = capsys.readouterr()
+    assert said.out == "--- sample 1 of 2 ---\nabxy\n--- sample 2 of 2 ---\nab\n"
+    assert "sample.py: the search found 1 text only" in said.err
 
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
@@ -288,9 +327,16 @@ def test_what_it_refuses(trained, capsys, tmp_path):
         ("--top_k=0", "top_k must be at least 1"),
         ("--num_samples=0", "num_samples must be at least 1"),
         ("--learning_rate=1", "learning_rate is a key of train.py"),
+        ("--beams=0", "beams must be at least 1, not 0"),
+        ("--no_repeat_ngram=0", "no_repeat_ngram must be at least 1, not 0"),
+        ("--length_penalty=2", "length_penalty acts with beams only: leave it out, or add --beams=5"),
         ("--which=newest", "which must be one of 'best', 'last'"),
     ]:
         assert message in refused(capsys, trained, argument)
+    said = refused(capsys, trained, "--beams=2", "--num_samples=3", "--temperature=1", "--top_p=0.5")
+    assert "num_samples=3: a search keeps the best 2 texts; take at least --beams=3" in said
+    assert "temperature=1.0 acts on drawn tokens only, and a search with beams draws none" in said
+    assert "leave out top_p or beams" in said
     foreign = tmp_path / "foreign.pt"
     torch.save({"model": {}}, foreign)
     assert "was not written by this repository's train.py" in refused(capsys, foreign)

@@ -16,42 +16,49 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from block import Block, Cache
+from encoder import EncoderBlock
 from language_model import LanguageModel
-from model import GPT, Block, Cache
+from model import GPT
 from training.sharding import as_forward, is_sharded
 
 
 class CompiledTraining(nn.Module):
-    """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar.
+    """model(tokens, targets), compiled: [B, T] int64 each -> mean cross-entropy in nats, float32 scalar. An
+    encoder-decoder takes source and lengths too.
 
-    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew. A block
-    of a sharded model gathers its weights before the compiled code runs, and drops them after it.
-    Attributes: `embed`, `block` and `loss`, the compiled parts; block(module, x, position, pos) and
-    loss(x, targets) of what the last block leaves.
+    It shares all parameters with the model, which itself stays as it is. Other shapes compile anew; shapes:
+    how many there may be. A block of a sharded model gathers its weights before the compiled code runs, and
+    drops them after it. Attributes: `embed`, `block`, `encoder_block` and `loss`, the compiled parts;
+    block(module, x, position, pos) and loss(x, targets) of what the last block leaves.
     """
 
-    def __init__(self, model: GPT, backend="inductor", mode: str = "default"):
+    def __init__(self, model: GPT, backend="inductor", mode: str = "default", shapes: int = 1):
         super().__init__()
         self.model = model
-        compiled = compiler(model, backend, mode)
+        compiled = compiler(model, backend, mode, shapes)
         self.embed, self.block = compiled(model.embed), compiled(Block.forward)
+        self.encoder_block = compiled(EncoderBlock.forward)
         self.loss = compiled(lambda x, targets: model.loss(model.norm(x), targets))
-        self.whole, self.run_block = self.compute, self.block
+        self.whole, self.run_block, self.run_encoder_block = self.compute, self.block, self.encoder_block
         if is_sharded(model):
-            for block in model.blocks:
-                as_forward(block, "compiled", partial(self.block, block))
+            for block in model.stacks():
+                run = self.block if isinstance(block, Block) else self.encoder_block
+                as_forward(block, "compiled", partial(run, block))
             as_forward(model, "compiled", self.compute)
             self.whole = model.compiled
-            self.run_block = lambda block, *arguments: block.compiled(*arguments)
+            self.run_block = self.run_encoder_block = lambda block, *inputs: block.compiled(*inputs)
 
-    def forward(self, tokens, targets):
-        return self.whole(tokens, targets)
+    def forward(self, tokens, targets, source=None, lengths=None):
+        return self.whole(tokens, targets, source, lengths)
 
-    def compute(self, tokens, targets):
-        model = self.model
+    def compute(self, tokens, targets, source=None, lengths=None):
+        model, memory = self.model, None
         model.check_length(tokens.shape[1])
+        if model.encoder is not None:
+            memory = model.encode(source, lengths, self.embed, self.run_encoder_block)
         pos = torch.arange(tokens.shape[1], device=tokens.device)
-        x = model.run_blocks(self.embed(tokens, pos), pos, run=self.run_block)
+        x = model.run_blocks(self.embed(tokens, pos), pos, None, self.run_block, memory, lengths)
         return self.loss(x, targets)
 
 
@@ -86,7 +93,8 @@ class CompiledDecoding:
     def run(self, tokens, cache: Cache):
         model, length = self.model, tokens.shape[1]
         pos = cache.filled + torch.arange(length, device=tokens.device)
-        x = model.run_blocks(self.embed(tokens, pos), pos, cache.blocks, self.block)
+        source = cache.source or (None, None)
+        x = model.run_blocks(self.embed(tokens, pos), pos, cache.blocks, self.block, *source)
         cache.filled.add_(length)
         return self.logits(x[:, -1])
 
@@ -96,7 +104,9 @@ class CapturedStep:
 
     def __init__(self, run: Callable, tokens, cache: Cache):
         self.cache, self.tokens = cache, tokens.clone()
-        spare = Cache([tuple(map(torch.clone, held)) for held in cache.blocks], cache.filled.clone())
+        spare = Cache(
+            [tuple(map(torch.clone, held)) for held in cache.blocks], cache.filled.clone(), cache.source
+        )
         capture = captured(lambda: run(self.tokens, spare), lambda: run(self.tokens, cache))
         self.replay, self.logits = capture
 
@@ -123,33 +133,45 @@ def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Ten
     return graph.replay, result
 
 
-def compiler(model: LanguageModel, backend: str | Callable, mode: str = "default") -> Callable:
+def compiler(
+    model: LanguageModel, backend: str | Callable, mode: str = "default", shapes: int = 1
+) -> Callable:
     """torch.compile for the parts of a model."""
     config = torch._dynamo.config
     # the code of a user's module may depend on its block's number: then each block has a graph of its own
-    config.recompile_limit = max(config.recompile_limit, 8 + len(model.blocks))
+    needed = 8 + len(model.stacks()) * shapes
+    config.recompile_limit = max(config.recompile_limit, needed)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, needed)
     # gradients travel after each block anyway: splitting a block's graph at DDP's buckets gains nothing
     config.optimize_ddp = False
     how = {"mode": mode} if backend == "inductor" else {}
     return partial(torch.compile, fullgraph=True, dynamic=False, backend=backend, **how)
 
 
-def compiled_for_training(model: LanguageModel, backend="inductor", mode: str = "default") -> nn.Module:
+def compiled_for_training(
+    model: LanguageModel, backend="inductor", mode: str = "default", shapes: int = 1
+) -> nn.Module:
     """The model for training, compiled: by part where it has blocks, else as a whole."""
     if model.blocks:
-        return CompiledTraining(model, backend, mode)
-    return compiler(model, backend, mode)(model)
+        return CompiledTraining(model, backend, mode, shapes)
+    return compiler(model, backend, mode, shapes)(model)
 
 
-def for_training(model: LanguageModel, wanted: bool, device: torch.device, say: Callable) -> nn.Module:
-    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs."""
+def for_training(
+    model: LanguageModel, wanted: bool, device: torch.device, say: Callable, shapes: int = 1
+) -> nn.Module:
+    """The model for training: compiled if `wanted` and if the machine has what torch.compile needs.
+
+    shapes: how many widths its batches may have.
+    """
     if wanted and device.type == "cpu" and (missing := missing_for_compile()):
         say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
         return model
     if not wanted:
         return model
-    say("compiling at the first step: that takes a minute or so")
-    return compiled_for_training(model)
+    of_shapes = f", and again for each of up to {shapes} widths of batches" if shapes > 1 else ""
+    say(f"compiling at the first step{of_shapes}: that takes a minute or so")
+    return compiled_for_training(model, shapes=shapes)
 
 
 def missing_for_compile() -> list[str]:

@@ -33,6 +33,7 @@ class TrainConfig(ModelConfig):
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
     verify_data: bool | None = None  # read and check all training data first; None: if half of it is read
+    score_source: bool = False  # pairs: the training loss is of the source's tokens too
     batch_size: int = 12  # sequences in a micro-batch
     gradient_accumulation_steps: int = 40  # micro-batches per step, over all ranks together
     # optimisation
@@ -40,8 +41,8 @@ class TrainConfig(ModelConfig):
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for linear maps of the blocks, else AdamW
     learning_rate: float = 6e-4  # peak learning rate, after the warmup
     muon_learning_rate: float | None = None  # muon: peak learning rate of Muon; None: learning_rate
-    lr_schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # wsd: warmup, stable, decay
-    min_lr: float = 6e-5  # learning rate at the end of the schedule
+    lr_schedule: Literal["cosine", "linear", "wsd", "rsqrt"] = "cosine"  # shape of the decay
+    min_lr: float = 6e-5  # learning rate at the end of the schedule; rsqrt: the lowest
     warmup_iters: int = 2000  # steps of linear warmup
     wsd_decay_iters: int | None = None  # wsd: steps of the decay; None: a fifth of max_iters
     weight_decay: float = 0.1  # weight decay of matrices and embeddings; norms and biases have none
@@ -49,6 +50,7 @@ class TrainConfig(ModelConfig):
     ladder_lr: float = 1.0  # factor on the learning rate of the ladder weights
     beta1: float = 0.9  # AdamW: decay rate of the first moment
     beta2: float = 0.95  # AdamW: decay rate of the second moment
+    label_smoothing: float = 0.0  # share of the target's probability that all tokens divide in training
     grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping
     dyadic: bool = False  # train ladder weights of depth i only in the last max_iters / 2^i steps
     dyadic_iters: int | None = None  # dyadic: steps that are divided by 2^i; None: max_iters
@@ -115,11 +117,23 @@ class TrainConfig(ModelConfig):
             mixture.parse(self.dataset)
         except DataError as error:
             wrong.append(str(error))
+        if self.encoder_layers > 0 and self.score_source:
+            wrong.append(
+                f"score_source=True, but encoder_layers={self.encoder_layers}: the encoder reads the "
+                "source, and nothing predicts it; leave score_source out"
+            )
         if self.seed >= 2**32:
             wrong.append(f"seed must be below 2^32, not {self.seed}")
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
                 wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
+        if not 0 <= self.label_smoothing < 1:
+            wrong.append(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
+        if self.lr_schedule == "rsqrt" and self.warmup_iters == 0:
+            wrong.append(
+                "lr_schedule=rsqrt is learning_rate sqrt(warmup_iters / step), 0 for warmup_iters=0: "
+                "set it, such as to 400"
+            )
         if self.min_lr > self.learning_rate:
             wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
         if self.warmup_iters >= self.max_iters and not self.saffu_only:

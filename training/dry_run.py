@@ -23,9 +23,11 @@ def show(config):
     Sets config.vocab_size and config.dtype where they are open.
     """
     folders, _ = mixture.parse(config.dataset)
+    of_pairs = False
     if all((Path(folder) / "meta.json").is_file() for folder in folders):
         data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
         config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+        of_pairs = data.of_pairs
         vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
     elif config.vocab_size:
         vocabulary = f"{config.vocab_size:,} (vocab_size)"
@@ -38,14 +40,14 @@ def show(config):
     model = model_config(config)
     if wrong := model.check():  # of the vocabulary, which was not known before
         raise TrainingError("; ".join(wrong))
-    for line in lines(config, model, vocabulary):
+    for line in lines(config, model, vocabulary, of_pairs):
         print(line, flush=True)
 
 
-def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
+def lines(config, model: ModelConfig, vocabulary: str, of_pairs: bool = False) -> Iterator[str]:
     """The lines that --dry_run=True prints; the memory comes last, because counting it takes a while.
 
-    config: a TrainConfig whose dtype is resolved.
+    config: a TrainConfig whose dtype is resolved. of_pairs: whether its data are pairs.
     """
     counts = parameter_counts(model)
     total = sum(counts.values())
@@ -56,6 +58,8 @@ def lines(config, model: ModelConfig, vocabulary: str) -> Iterator[str]:
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
     yield f"tokens           {tokens:,} per step, {all_tokens:,} in {counted(config.max_iters, 'step')}"
+    if of_pairs:
+        yield f"{'':17}(as if each pair had {config.block_size} tokens, which is the most that it may have)"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
     if idle := model.unused_keys():
         yield f"without effect   {', '.join(idle)}"

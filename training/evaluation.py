@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from data.pairs import batches_for
 from layers.ladder import Fraction
 from training.distributed import Ranks
 from training.hardware import autocast
@@ -24,26 +25,26 @@ def evaluate(
     ranks: Ranks,
     parts: dict[str, np.ndarray] | None = None,
 ) -> dict:
-    """Score every target token of `windows` [count, block_size + 1] once, whatever the number of ranks.
+    """Score every target token of `windows` [count, T + 1] once, whatever the number of ranks.
 
-    Returns mean loss in nats per token, perplexity, and bits per byte; `text_bytes` is the size of the
-    targets' text. If the ladders are clipped to their ranges in evaluation, `val_loss_unclipped` is the
-    loss without clipping. If `parts` divides the windows, {name: indices}, `val_loss_<name>` is the loss
-    of each part.
+    Tokens that are not scored are ~token, as in data/loader.py. Returns mean loss in nats per token,
+    perplexity, and bits per byte; `text_bytes` is the size of the targets' text. If the ladders are clipped
+    to their ranges in evaluation, `val_loss_unclipped` is the loss without clipping. If `parts` divides the
+    windows, {name: indices}, `val_loss_<name>` is the loss of each part.
     """
     model.eval()
-    losses = {}
+    losses, scored = {}, int(_scored(windows).sum())
     for name, rows in (parts or {}).items():
         losses[f"val_loss_{name}"] = _loss(model, windows[rows], batch_size, dtype, ranks)
     if parts:
-        sizes = [len(rows) for rows in parts.values()]
-        loss = math.fsum(map(operator.mul, losses.values(), sizes)) / len(windows)
+        sizes = [int(_scored(windows[rows]).sum()) for rows in parts.values()]
+        loss = math.fsum(map(operator.mul, losses.values(), sizes)) / scored
     else:
         loss = _loss(model, windows, batch_size, dtype, ranks)
     result = {
         "val_loss": loss,
         "val_perplexity": math.exp(min(loss, 700)),
-        "val_bits_per_byte": loss * windows[:, 1:].size / math.log(2) / text_bytes,
+        "val_bits_per_byte": loss * scored / math.log(2) / text_bytes,
         **losses,
     }
     clipped = [module for module in model.modules() if isinstance(module, Fraction) and module.has_range]
@@ -71,14 +72,27 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
     """
     device = next(model.parameters()).device
     nats = torch.zeros((), dtype=torch.float64)
-    batches = torch.from_numpy(windows).split(batch_size)
-    for number in range(ranks.rank, ranks.rank + len(batches), ranks.world):
-        rows = batches[min(number, len(batches) - 1)].to(device)
+    last = -(-len(windows) // batch_size) - 1
+    for number in range(ranks.rank, ranks.rank + last + 1, ranks.world):
+        start = min(number, last) * batch_size
+        rows, count = _without_padding(windows[start : start + batch_size])
+        batch = batches_for(model.config.encoder_layers)(torch.from_numpy(rows))
         with autocast(device, dtype, keep=not is_sharded(model)):
-            mean = model(rows[:, :-1], rows[:, 1:]).double().cpu()
-        if number < len(batches):
-            nats += mean * rows[:, 1:].numel()
-    return ranks.sum(nats).item() / windows[:, 1:].size
+            mean = model(*(one.to(device) for one in batch)).double().cpu()
+        if number <= last:
+            nats += mean * count
+    return ranks.sum(nats).item() / int(_scored(windows).sum())
+
+
+def _scored(windows: np.ndarray) -> np.ndarray:
+    """Which targets of windows [count, T + 1] are scored: bool [count, T]."""
+    return windows[:, 1:] >= 0
+
+
+def _without_padding(windows: np.ndarray) -> tuple[np.ndarray, int]:
+    """(windows [count, T + 1] up to the last scored target of any, their scored targets)"""
+    scored = _scored(windows)
+    return windows[:, : 2 + int(np.flatnonzero(scored.any(axis=0))[-1])], int(scored.sum())
 
 
 def reduce_ranges(model, ranks: Ranks):
@@ -89,8 +103,8 @@ def reduce_ranges(model, ranks: Ranks):
 
 
 @torch.no_grad()
-def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict[str, float]]:
-    """How near the ladders of each layer come to their poles on `tokens` [B, T]. Makes a forward pass.
+def ladder_statistics(model, dtype: str, tokens, targets=None, *source) -> dict[str, dict[str, float]]:
+    """How near the ladders of each layer come to their poles on a batch. Makes a forward pass.
 
     {layer: {clamped: share of |K_d| < cf_eps, whether or not the pole clamps there, min_denominator: least
     |K_d|, z_99: 99th percentile of |z|}}. Empty for a model without ladders.
@@ -115,7 +129,7 @@ def ladder_statistics(model, tokens: torch.Tensor, dtype: str) -> dict[str, dict
     if hooks:
         model.eval()
         with autocast(tokens.device, dtype, keep=not is_sharded(model)), unclipped(fractions.values()):
-            model(tokens)
+            model(tokens, None, *source)
     for hook in hooks:
         hook.remove()
     return found

@@ -76,7 +76,7 @@ def failure(
 
 
 def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
-    """Run micro-batches [(tokens, targets), ...] again, with the weights that they had.
+    """Run micro-batches [(tokens, targets, ..), ...] again, with the weights that they had.
 
     model: the plain module, not compiled, not wrapped; its gradients are overwritten. Returns, for each
     micro-batch whose loss or gradients are not finite, its number and a sentence: the first module whose
@@ -86,7 +86,7 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
     sentences = []
     model.train()
     torch.manual_seed(seed)
-    for number, (tokens, targets) in enumerate(batches):
+    for number, batch in enumerate(batches):
         for parameter in model.parameters():
             parameter.grad = None
         first: list[str] = []
@@ -96,10 +96,12 @@ def diagnose(model, batches, dtype: str, seed: int) -> list[tuple[int, str]]:
             if name
         ]
         overflowed: set[str] = set()
-        for prefix, module in (("", model), *((f"blocks.{n}", b) for n, b in enumerate(model.blocks))):
+        blocks = model.stacks()
+        parts = [(name, module) for name, module in model.named_modules() if module in blocks]
+        for prefix, module in (("", model), *parts):
             hooks.append(module.register_forward_pre_hook(_watch_gradients(prefix, overflowed, hooks)))
-        with autocast(tokens.device, dtype, keep=not is_sharded(model)):
-            loss = model(tokens, targets)
+        with autocast(batch[0].device, dtype, keep=not is_sharded(model)):
+            loss = model(*batch)
         loss.backward()
         for hook in hooks:
             hook.remove()

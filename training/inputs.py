@@ -80,20 +80,31 @@ def how_to_prepare(config: TrainConfig, source: pretrained.Source, data: Dataset
 
 
 def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
-    """The training split, opened and checked, and the fixed validation windows [count, block_size + 1].
+    """The training split, opened and checked, and the fixed validation windows [count, T + 1].
 
-    Sets config.vocab_size where it was None. Raises DataError before anything is built.
+    Of pairs, the validation loss is always that of the targets. Sets config.vocab_size where it was None.
+    Raises DataError before anything is built.
     """
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
     keys = (config.block_size, config.vocab_size)
     if config.init_from:
         check_prepared(config)
     try:
-        data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step)
+        data = mixture.open_dataset(config.dataset, "train", *keys, samples_per_step, config.score_source)
     except VocabularyError:
         if config.init_from:  # the source fixes vocab_size, so that another one is no way out
             refuse_vocabulary(config)
         raise
+    if config.encoder_layers and not data.of_pairs:
+        raise DataError(
+            f"encoder_layers={config.encoder_layers}, but {config.dataset} holds texts: an encoder reads "
+            "the source of a pair; prepare pairs, such as by data/pairs/prepare.py, or leave it out"
+        )
+    if config.model == "saffu" and data.of_pairs:
+        raise DataError(
+            f"model=saffu sees no token before an end-of-text, and {config.dataset} holds pairs, whose "
+            "target stands behind one: it would never see the source. Take model=gpt, or texts"
+        )
     config.vocab_size = config.vocab_size or data.meta["vocab_size"]
     if config.model == "saffu" and config.saffu_end_of_text is None:
         config.saffu_end_of_text = data.meta["end_of_text"]

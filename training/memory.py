@@ -42,7 +42,7 @@ def held(model: LanguageModel, optimizer: str, shards: int = 1) -> dict[str, int
     single = sum(_piece(parameter, shards) for parameter in model.parameters() if id(parameter) in muons)
     found = {"weights": weights, "gradients": trained, "optimizer": 2 * trained - single}
     if shards > 1:
-        blocks = [sum(_piece(p, shards) for p in block.parameters()) for block in model.blocks]
+        blocks = [sum(_piece(p, shards) for p in block.parameters()) for block in model.stacks()]
         found["gathered"] = shards * (2 * (weights - sum(blocks)) + 4 * max(blocks, default=0))
     return found
 
@@ -74,7 +74,7 @@ def activations(
     with torch.device("meta"):
         model = built(config)
     buffers = sum(buffer.nbytes for buffer in model.buffers())
-    if len(model.blocks) <= FEW + 1 or not _equal(model.blocks):
+    if len(model.blocks) <= FEW + 1 or config.encoder_layers or not _equal(model.blocks):
         return buffers + _peaks(config, batch_size, dtype, checkpointing, keep)[-1]
     fewer, more = (
         _peaks(dataclasses.replace(config, n_layer=n_layer), batch_size, dtype, checkpointing, keep)
@@ -107,6 +107,8 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
             parameter.grad = torch.zeros_like(parameter)
             held += 8 * parameter.numel()
         tokens = torch.zeros(batch_size, config.block_size, dtype=torch.int64)
+        lengths = torch.full((batch_size,), config.block_size)
+        source = (tokens, lengths) if config.encoder_layers else ()
         tracker = MemTracker()
         tracker.track_external(model, *(p.grad for p in model.parameters()))
         keys = {"unit": "block", "leave": False, "mininterval": 0.5, "delay": 2}
@@ -125,7 +127,7 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
             block.register_full_backward_hook(tick)
         with bar, tracker:
             with autocast(tokens.device, dtype, keep=keep):
-                loss = model(tokens, tokens)
+                loss = model(tokens, tokens, *source)
             peaks.append(peak())
             loss.backward()
         peaks.append(peak())

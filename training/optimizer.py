@@ -57,7 +57,8 @@ def hidden_matrices(model) -> list[nn.Parameter]:
     depths wake at different times; CAttnM's columns and the Synthesizer's W_1 and W_2, stacks indexed by
     head and position; CAttnU's M, two packed triangles; and vectors.
     """
-    return [module.weight for module in model.blocks.modules() if isinstance(module, nn.Linear)]
+    modules = (module for block in model.stacks() for module in block.modules())
+    return [module.weight for module in modules if isinstance(module, nn.Linear)]
 
 
 def _groups(model, weight_decay, decay_ladders, matrices) -> list[dict]:

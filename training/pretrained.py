@@ -99,6 +99,15 @@ def open_source(name: str, which: str = "best") -> Source:
     return Source(path, config, read, model_folder.read_tokenizer(path))
 
 
+def check_no_encoder(source: Source, verb: str):
+    """Raises CheckpointError for an encoder-decoder, which `verb` cannot do anything with."""
+    if source.config.encoder_layers:
+        raise CheckpointError(
+            f"{source.path} has an encoder (encoder_layers={source.config.encoder_layers}) and reads "
+            f"pairs, which {verb} does not have: take translate.py, or a model without an encoder"
+        )
+
+
 def build(source: Source, device: torch.device | str = "cpu") -> LanguageModel:
     """The source's model with its weights; raises CheckpointError."""
     weights = read_checked(source)
@@ -191,6 +200,7 @@ def export(source: Source, folder: Path) -> Exported:
             f"{source.path} is of model={source.config.model}: transformers has no such class, and the "
             "code that is packed for it is that of model=gpt. Our own scripts read the run folder"
         )
+    check_no_encoder(source, "export.py")
     weights, config = read_checked(source), source.config
     end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
     content = hugging_face.config_json(config, end)

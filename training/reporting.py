@@ -35,8 +35,11 @@ def announcement(
         sources = "\n  ".join(data.describe(samples))
         told, epochs = f"{len(data.sources)} data sets, by weight:\n  {sources}\n  ", ""
     else:
-        told = f"{config.dataset}, {len(data.tokens):,} training tokens, "
-        epochs = f" ({config.max_iters * tokens / len(data.tokens):.2f} epochs)"
+        told = f"{config.dataset}, {data.size()}, "
+        epochs = f" ({data.epochs(samples):.2f} epochs)"
+    size, unit = tokens, "tokens"
+    if data.of_pairs:
+        size, unit = config.batch_size * config.gradient_accumulation_steps, "pairs"
     unused = ""
     if more := config.vocab_size - data.meta["vocab_size"]:
         unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
@@ -46,8 +49,8 @@ def announcement(
         f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
         f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
         f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
-        f"run: {counted(config.max_iters, 'step')} of {tokens:,} tokens, "
-        f"{config.max_iters * tokens:,} in all{epochs}{ranks}, on {device.type}",
+        f"run: {counted(config.max_iters, 'step')} of {size:,} {unit}, "
+        f"{config.max_iters * size:,} in all{epochs}{ranks}, on {device.type}",
     ]
     if idle := model.unused_keys():
         lines.append(f"without effect in this model: {', '.join(idle)}")
@@ -59,30 +62,31 @@ def announcement(
 class Speed:
     """Tokens per second since the last reading: of recent steps alone.
 
-    step, seconds: of training, where the first window begins. A compiled model's first step is left out
-    with `restart`.
+    step, tokens, seconds: of training, where the first window begins. A compiled model's first step is left
+    out with `restart`.
     """
 
-    def __init__(self, tokens_per_step: int, step: int, seconds: float):
-        self.tokens_per_step, self.last = tokens_per_step, None
-        self.restart(step, seconds)
+    def __init__(self, step: int, tokens: int, seconds: float):
+        self.last = self.seconds_per_step = None
+        self.restart(step, tokens, seconds)
 
-    def restart(self, step: int, seconds: float):
-        self.step, self.seconds = step, seconds
+    def restart(self, step: int, tokens: int, seconds: float):
+        self.step, self.tokens, self.seconds = step, tokens, seconds
 
-    def read(self, step: int, seconds: float) -> float | None:
+    def read(self, step: int, tokens: int, seconds: float) -> float | None:
         """None where no step was measured."""
         if step > self.step:
-            self.last = (step - self.step) * self.tokens_per_step / (seconds - self.seconds)
+            self.last = (tokens - self.tokens) / (seconds - self.seconds)
+            self.seconds_per_step = (seconds - self.seconds) / (step - self.step)
         measured = self.last if step > self.step else None
-        self.restart(step, seconds)
+        self.restart(step, tokens, seconds)
         return measured
 
     def told(self, steps_left: int) -> str:
         """The last speed and the time that so many steps take at it, to follow the loss; "" before it."""
         if self.last is None:
             return ""
-        left = tqdm.format_interval(steps_left * self.tokens_per_step / self.last)
+        left = tqdm.format_interval(steps_left * self.seconds_per_step)
         return f", {self.last:,.0f} tokens/s, {left} left"
 
 
@@ -90,8 +94,9 @@ class Report:
     """The run folder's config.json and log (and wandb), and what is printed while a run trains.
 
     folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
-    `resume.restore` found changed. records: how many the log had at a checkpoint of step 0. Every method is
-    called on all ranks, and where the first one cannot write, all of them end.
+    `resume.restore` found changed. records: how many the log had at a checkpoint of step 0. of_pairs:
+    whether the data are pairs. Every method is called on all ranks, and where the first one cannot write,
+    all of them end.
     """
 
     def __init__(
@@ -103,19 +108,15 @@ class Report:
         progress: Progress,
         changes: dict[str, str],
         records: int = 0,
+        of_pairs: bool = False,
     ):
-        self.config, self.ranks, self.device = config, ranks, device
+        self.config, self.ranks, self.device, self.of_pairs = config, ranks, device, of_pairs
         self.folder, self.progress = folder, progress
         self.log = self.on_first(lambda: self._open_log(changes, records))
 
-    @property
-    def tokens(self) -> int:
-        """Trained on so far."""
-        return self.progress.samples * self.config.block_size
-
     def record(self, values: dict):
         """Append a record to the log."""
-        record = {"step": self.progress.step, "tokens": self.tokens, **values}
+        record = {"step": self.progress.step, "tokens": self.progress.tokens, **values}
         self.on_first(lambda: self.log.add(record))
 
     def training(self, values: dict, seconds: float, tokens_per_second: float | None):
@@ -124,7 +125,9 @@ class Report:
         """
         rate = {}
         if tokens_per_second is not None:
-            rate = {"tokens_per_second": tokens_per_second, **self.mfu(tokens_per_second)}
+            # the FLOPs of a pair are not those of as many tokens of a full context
+            mfu = {} if self.of_pairs else self.mfu(tokens_per_second)
+            rate = {"tokens_per_second": tokens_per_second, **mfu}
         self.record({"seconds": seconds, **values, **rate})
 
     def evaluation(self, result: dict, parts: list[str], ladders: dict):
@@ -161,7 +164,7 @@ class Report:
         """The run came to its end."""
         self._close()
         self.ranks.say(
-            f"done: {counted(self.progress.step, 'step')}, {self.tokens:,} tokens; "
+            f"done: {counted(self.progress.step, 'step')}, {self.progress.tokens:,} tokens; "
             f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
         )
 
@@ -178,7 +181,7 @@ class Report:
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
         log = Log(self.folder, progress.step, wandb_run, config.init_from is not None, records)
         if changes:
-            log.add({"step": progress.step, "tokens": self.tokens, "resumed": changes})
+            log.add({"step": progress.step, "tokens": progress.tokens, "resumed": changes})
         return log
 
     def _close(self):

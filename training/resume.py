@@ -35,6 +35,7 @@ CHANGEABLE = {
     "ladder_lr": "from here on",
     "beta1": "from here on",
     "beta2": "from here on",
+    "label_smoothing": "from here on",
     "grad_clip": "from here on",
     "dtype": "from here on",
     "dropout": "from here on",
@@ -55,6 +56,7 @@ REASONS = {
     "dyadic_iters": "it moves the steps at which depths wake",
     **dict.fromkeys(OF_START, "the weights began with it"),
     "eval_tokens": "the best validation loss so far is of other tokens",
+    "score_source": "the loss so far is of other tokens",
 }
 
 # of a group of parameters, what is the checkpoint's and not the configuration's
@@ -67,6 +69,7 @@ class Progress:
 
     step: int = 0  # finished updates
     samples: int = 0  # of the data's order, read so far
+    tokens: int = 0  # of these samples, that the loss has scored
     best_val_loss: float = math.inf
     seconds: float = 0.0  # of training, evaluations and checkpoints left out
     wandb_id: str | None = None
@@ -192,6 +195,8 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
         _load_whole(path, content, model, optimizer)
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
+    # not in older checkpoints
+    content.setdefault("tokens", content["samples"] * content["config"]["block_size"])
     progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
     content.clear()  # gigabytes, of which whoever called would hold on to
     return progress

@@ -14,18 +14,22 @@ def learning_rate(
     learning_rate: float,
     min_lr: float,
 ) -> float:
-    """Linear warmup over `warmup_iters` steps, then down to the absolute floor `min_lr` at `max_iters`.
+    """Linear warmup over `warmup_iters` steps, then down to the absolute floor `min_lr`, at `max_iters` but
+    for rsqrt.
 
     step counts finished updates, from 0; the first update already has a rate above 0.
     cosine: half a cosine that would reach the floor one step after the last (nanoGPT). linear: a straight
     line to the floor in the last step. wsd (warmup, stable, decay): the peak, and in the last `decay_iters`
-    steps a straight line, to the floor in the very last.
+    steps a straight line, to the floor in the very last. rsqrt: peak sqrt(warmup_iters / step), whatever
+    max_iters is (Vaswani et al. 2017, equation 3); needs warmup_iters >= 1.
     """
     if step < warmup_iters:
         return learning_rate * (step + 1) / (warmup_iters + 1)
     if schedule == "cosine":
         share = min(1.0, (step - warmup_iters) / max(1, max_iters - warmup_iters))
         return min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (learning_rate - min_lr)
+    if schedule == "rsqrt":
+        return max(min_lr, learning_rate * math.sqrt(warmup_iters / step))
     # the last step at the peak, from which the line goes down
     start = max(warmup_iters, max_iters - 1 - decay_iters) if schedule == "wsd" else warmup_iters
     share = min(1.0, max(0, step - start) / max(1, max_iters - 1 - start))

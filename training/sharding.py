@@ -82,7 +82,7 @@ def mesh(config, ranks: Ranks, device: torch.device):
 
 
 def shard(model: nn.Module, mesh) -> nn.Module:
-    """Give each rank its part of every parameter; each of `model.blocks` is gathered as one.
+    """Give each rank its part of every parameter; each of `model.stacks()` is gathered as one.
 
     A model on the meta device takes no memory before `to_empty`, and then only that of the part. Raises
     ValueError, naming the parameter, where one has no dimension.
@@ -95,7 +95,7 @@ def shard(model: nn.Module, mesh) -> nn.Module:
                 f"{name} has no dimension, so that ranks cannot share it: make it a vector of one, "
                 "torch.empty(1), or train with --sharding=none"
             )
-    for block in model.blocks:
+    for block in model.stacks():
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 

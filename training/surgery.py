@@ -13,6 +13,7 @@ from training import checkpoint, sharding
 from training.pretrained import Source, read_checked
 
 TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
+TRUNK += ("encoder_layers",)
 
 
 def architecture(source: Source, given: dict) -> dict:

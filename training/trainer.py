@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
+from data.pairs import batches_for
 from language_model import LanguageModel
 from training import checkpoint, compilation, sharding
 from training.distributed import Ranks
@@ -29,7 +30,7 @@ from training.stopping import Stop
 class Trainer:
     """The loop of one run on one rank. All ranks do the same, and the first one alone writes.
 
-    config: a TrainConfig. validation: the windows [count, block_size + 1] that every evaluation scores.
+    config: a TrainConfig. validation: the windows [count, T + 1] that every evaluation scores.
     model, optimizer, scaler, progress: as they were drawn, or as a checkpoint left them.
     """
 
@@ -54,12 +55,14 @@ class Trainer:
         self.start = None  # how far the explicit start of a SAFFU came
         self.micro_batches = config.gradient_accumulation_steps // ranks.world
         self.samples_per_step = config.batch_size * config.gradient_accumulation_steps
-        self.tokens_per_step = self.samples_per_step * config.block_size
         self.stride = ranks.world * config.batch_size
         first = progress.samples + ranks.rank * config.batch_size
-        self.loader = Loader(data, config.batch_size, config.seed, device, first, self.stride)
+        self.to_batch = batches_for(config.encoder_layers)
+        self.loader = Loader(
+            data, config.batch_size, config.seed, device, first, self.stride, self.to_batch
+        )
         # the compiled model trains, the plain one evaluates: other shapes must not recompile it
-        training_model = compilation.for_training(model, config.compile, device, ranks.say)
+        training_model = compilation.for_training(model, config.compile, device, ranks.say, data.shapes)
         self.compiles = training_model is not model
         self.sharded = sharding.is_sharded(model)
         self.training_model = training_model if self.sharded else ranks.wrap(training_model)
@@ -82,7 +85,7 @@ class Trainer:
             with self.clock.paused() as progress.seconds:
                 self.catch_up()
         first = progress.step
-        speed = Speed(self.tokens_per_step, first, self.clock.seconds())
+        speed = Speed(first, progress.tokens, self.clock.seconds())
         bar = tqdm(
             total=config.max_iters, initial=progress.step, dynamic_ncols=True, bar_format=BAR,
             mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
@@ -91,7 +94,7 @@ class Trainer:
             rate, ladders, stopping = self.step(stop)
             bar.update()
             if self.compiles and progress.step == first + 1:
-                speed.restart(progress.step, self.clock.seconds())
+                speed.restart(progress.step, progress.tokens, self.clock.seconds())
             logging, evaluating, saving = map(
                 self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
             )
@@ -99,7 +102,7 @@ class Trainer:
                 values = self.look(rate)
             if logging:
                 now = self.clock.seconds()
-                self.report.training(values, now, speed.read(progress.step, now))
+                self.report.training(values, now, speed.read(progress.step, progress.tokens, now))
                 told = speed.told(config.max_iters - progress.step)
                 bar.set_postfix_str(f"loss {values['loss']:.3f}{told}", refresh=False)
             if stopping:
@@ -162,6 +165,7 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
+        progress.tokens += self.data.targets(progress.samples, self.samples_per_step, config.seed)
         progress.samples += self.samples_per_step
         # a missing rank is noticed here, with a message, before the host waits for a GPU
         failed = self.saver is not None and self.saver.failed()
@@ -179,15 +183,21 @@ class Trainer:
         return values
 
     def backward(self, step: int) -> torch.Tensor:
-        """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them."""
-        ranks = self.ranks
+        """Accumulate the gradients of this rank's micro-batches -> the loss, averaged over all of them.
+
+        Micro-batches of pairs differ in their number of targets: all targets of a step count alike.
+        """
+        ranks, seed = self.ranks, self.config.seed
+        targets_of_step = self.data.targets(self.progress.samples, self.samples_per_step, seed)
         loss = torch.zeros((), device=self.device)
         what = f"{'weights or ' if self.sharded else ''}gradients of the other ranks"
         for number in range(self.micro_batches):
-            tokens, targets = next(self.loader)
+            targets_here = self.data.targets(self.loader.next_sample, self.config.batch_size, seed)
+            parts = targets_of_step / (targets_here * ranks.world)  # of equal size: the micro-batches
+            batch = next(self.loader)
             with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
                 with autocast(self.device, self.config.dtype, keep=not self.sharded):
-                    part = self.training_model(tokens, targets) / self.micro_batches
+                    part = self.training_model(*batch) / parts
                 self.scaler.scale(part).backward()
             loss += part.detach()
         return ranks.sum(loss) / ranks.world
@@ -249,12 +259,12 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
-        tokens = torch.from_numpy(self.validation[: config.batch_size, :-1]).to(self.device)
+        batch = self.to_batch(torch.from_numpy(self.validation[: config.batch_size]))
         with self.ranks.waiting("the weights of the other ranks"):
             result = evaluate(
                 self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
             )
-            ladders = ladder_statistics(self.model, tokens, config.dtype)
+            ladders = ladder_statistics(self.model, config.dtype, *(one.to(self.device) for one in batch))
         if self.sharded:
             self.model.reshard()  # the embedding is kept after a forward pass, for a backward pass
         for layer, statistics in ladders.items():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data import DataError
-from data.loader import Dataset, Loader, _keys, permute
+from data.loader import Dataset, Loader, keys_of, permute
 
 BLOCK = 8
 N_TOKENS = 101  # 12 windows, 4 tokens left over
@@ -44,16 +44,29 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("n", [*range(1, 301), *(2**k + d for k in (9, 12, 16) for d in (-1, 0, 1))])
 def test_every_place_once(n):
-    places = permute(np.arange(n, dtype=np.uint64), n, _keys("order", 7, n))
+    places = permute(np.arange(n, dtype=np.uint64), n, keys_of("order", 7, n))
     assert places.dtype == np.uint64
     np.testing.assert_array_equal(np.sort(places), np.arange(n))
+
+
+@pytest.mark.parametrize("samples", [0, 1, 5, 11, 12, 30])
+def test_pieces_have_the_targets_of_the_windows(folder, samples):
+    dataset = Dataset(folder, "train", BLOCK)
+    targets = np.unique(dataset.windows(0, min(samples, dataset.n_windows), seed=3)[:, 1:])
+    pieces = dataset.pieces(samples, seed=3)
+    found = np.concatenate([np.empty(0), *(piece[1:] for piece in pieces)])
+    assert len(np.unique(found)) == len(found)  # the tokens of this data set are their places
+    if samples < dataset.n_windows:
+        assert set(found) == set(targets)
+    else:
+        assert pieces == [dataset.tokens]
 
 
 @pytest.mark.parametrize("n", [10**8, 10**12, 2**40 + 1])
 def test_large_ranges(n):
     sample = np.linspace(0, n - 1, 100_000).astype(np.uint64)
     for chosen in (sample, np.arange(n - 50_000, n, dtype=np.uint64)):
-        places = permute(chosen, n, _keys("order", 0, 3))
+        places = permute(chosen, n, keys_of("order", 0, 3))
         assert len(np.unique(places)) == len(chosen)
         assert places.max() < n
         assert abs(places.mean() / n - 0.5) < 0.01
@@ -62,7 +75,9 @@ def test_large_ranges(n):
 def test_order_looks_random():
     n = 10_000
     identity = np.arange(n)
-    orders = [permute(identity.astype(np.uint64), n, _keys("order", 0, e)).astype(float) for e in range(4)]
+    orders = [
+        permute(identity.astype(np.uint64), n, keys_of("order", 0, e)).astype(float) for e in range(4)
+    ]
     for i, order in enumerate(orders):
         assert abs(np.corrcoef(identity, order)[0, 1]) < 0.05
         assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
@@ -73,13 +88,13 @@ def test_order_looks_random():
 
 
 def test_the_order_is_the_one_that_checkpoints_count_on():
-    places = permute(np.arange(10, dtype=np.uint64), 10, _keys("order", 0, 0))
+    places = permute(np.arange(10, dtype=np.uint64), 10, keys_of("order", 0, 0))
     assert places.tolist() == [6, 0, 5, 7, 1, 3, 2, 9, 8, 4]
-    assert [int(_keys("shift", 0, epoch)[0] % 1024) for epoch in (1, 2)] == [1014, 360]
+    assert [int(keys_of("shift", 0, epoch)[0] % 1024) for epoch in (1, 2)] == [1014, 360]
 
 
 def test_small_permutations_are_all_reached():
-    found = {tuple(permute(np.arange(4, dtype=np.uint64), 4, _keys("order", s, 0))) for s in range(1000)}
+    found = {tuple(permute(np.arange(4, dtype=np.uint64), 4, keys_of("order", s, 0))) for s in range(1000)}
     assert len(found) == 24
 
 
@@ -87,8 +102,8 @@ def naive(tokens, seed, i):
     """Sample i as the module's docstring words it, one number at a time."""
     n = (len(tokens) - 1) // BLOCK
     epoch = i // n
-    order = permute(np.arange(n, dtype=np.uint64), n, _keys("order", seed, epoch))
-    shift = int(_keys("shift", seed, epoch)[0]) % BLOCK if epoch > 0 else 0
+    order = permute(np.arange(n, dtype=np.uint64), n, keys_of("order", seed, epoch))
+    shift = int(keys_of("shift", seed, epoch)[0]) % BLOCK if epoch > 0 else 0
     start = int(order[i % n]) * BLOCK + shift
     return [tokens[(start + k) % len(tokens)] for k in range(BLOCK + 1)]
 

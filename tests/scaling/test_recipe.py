@@ -98,4 +98,4 @@ def test_without_the_checkpoint_a_longer_run_starts_anew(tmp_path, arguments):
     long, _ = wsd_run(arguments, 20, "long")
     assert head_start(tmp_path, short, long) == 0
     assert not (tmp_path / "long").exists()
-    assert execution.tokens_so_far(tmp_path / "long") == 0
+    assert execution.steps_so_far(tmp_path / "long") == 0

@@ -7,8 +7,10 @@ import pytest
 
 import picture
 import scale
+from data.binary import prepare
 from scaling import step_times
 from scaling.points import write
+from tests.data.test_pairs import pairs_of
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 from training.log import Log
@@ -197,6 +199,10 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
     missing = [a for a in command("--sizes=4K", "--dataset=nowhere") if "bytes" not in a]
     assert "nowhere" in refused(missing, capsys)
+    pairs = tmp_path / "pairs"
+    prepare(lambda: pairs_of(60), {"made": "up"}, "bytes", pairs, 0.3, 1, pairs=True)
+    of_pairs = [a for a in command("--sizes=4K", f"--dataset={pairs}") if "bytes" not in a]
+    assert f"dataset: {pairs} holds pairs, and scale.py counts block_size" in refused(of_pairs, capsys)
     small = command("--sizes=4K", "--plot=a.pdf", "--plot_size=3x3")
     assert "too small for 2 x 3 panels" in refused(small, capsys)
     labels = command("--sizes=4K", "--plot=a.pdf", "--plot_labels=one")

@@ -18,7 +18,7 @@ def test_statistics_of_a_layer_are_those_of_its_partial_denominators(build):
     tokens = torch.randint(100, (3, 17), generator=torch.Generator().manual_seed(0))
     inputs = []
     hook = layer.fraction.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach()))
-    found = ladder_statistics(model, tokens, "float32")
+    found = ladder_statistics(model, "float32", tokens)
     hook.remove()
     assert found.keys() == {f"blocks.{n}.{part}.ladders" for n in (0, 1) for part in ("attention", "ffn")}
     sizes = denominator(inputs[0], "clamp", 0.1).abs().flatten()

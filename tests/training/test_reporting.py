@@ -22,15 +22,15 @@ def test_mfu_is_of_all_ranks(tiny):
 
 
 def test_the_speed_is_that_of_recent_steps():
-    speed = reporting.Speed(100, 5, 10.0)
+    speed = reporting.Speed(5, 500, 10.0)
     assert speed.told(7) == ""
-    assert speed.read(5, 10.0) is None
-    speed.restart(6, 500.0)
-    assert speed.read(6, 500.0) is None
-    assert speed.read(8, 504.0) == 50
+    assert speed.read(5, 500, 10.0) is None
+    speed.restart(6, 600, 500.0)
+    assert speed.read(6, 600, 500.0) is None
+    assert speed.read(8, 800, 504.0) == 50
     assert speed.told(90) == ", 50 tokens/s, 03:00 left"
-    assert speed.read(9, 505.0) == 100
-    speed.restart(10, 900.0)
+    assert speed.read(9, 900, 505.0) == 100
+    speed.restart(10, 1000, 900.0)
     assert speed.told(36) == ", 100 tokens/s, 00:36 left"
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from training.config import TrainConfig
 from training.optimizer import adamw
 from training.schedule import Dyadic, learning_rate, wake_step
 
@@ -43,6 +44,22 @@ def test_warmup_stable_decay():
     assert rates("wsd", [108, 109], decay=1) == pytest.approx([1.0, 0.1])
     # a decay longer than what the warmup leaves begins after the warmup
     assert rates("wsd", range(10, 110), decay=1000) == pytest.approx(rates("linear", range(10, 110)))
+
+
+def test_inverse_square_root():
+    """The peak after the warmup, half of it after four times as many steps, whatever max_iters is."""
+
+    def rate(step, floor=0.0, iterations=110):
+        return learning_rate(step, "rsqrt", iterations, 10, 20, 2.0, floor)
+
+    assert [rate(step) for step in range(10)] == pytest.approx([2 * (step + 1) / 11 for step in range(10)])
+    assert [rate(step) for step in (10, 40, 1000)] == pytest.approx([2.0, 1.0, 0.2])
+    assert [rate(step, floor=0.5) for step in (10, 40, 159, 161, 999)] == pytest.approx(
+        [2.0, 1.0, 2 * (10 / 159) ** 0.5, 0.5, 0.5]
+    )
+    assert rate(50) == rate(50, iterations=60)
+    (wrong,) = TrainConfig(lr_schedule="rsqrt", warmup_iters=0).check()
+    assert "0 for warmup_iters=0: set it, such as to 400" in wrong
 
 
 def test_without_warmup_and_with_a_single_step():

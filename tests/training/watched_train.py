@@ -87,9 +87,9 @@ class Watched(trainer.Trainer):
         batches, real = [], self.loader.batch
 
         def batch(first):
-            tokens, targets = real(first)
-            batches.append(digest([tokens, targets]))
-            return tokens, targets
+            found = real(first)
+            batches.append(digest(list(found)))
+            return found
 
         self.loader.batch = batch
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

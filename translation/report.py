@@ -1,0 +1,50 @@
+"""Translations -> a table of scores, and translations.txt."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import markdown_table
+from translation import scores
+from translation.sources import Sources
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def measured(name: str, chosen: Sources, translations: list[str]) -> dict:
+    """The scores of the translations by `name`, and of the sources in their place, for JSON."""
+    references = list(map(one_line, chosen.references))
+    found = {"texts": len(references), "left_out": chosen.left_out, "scores": {}}
+    # a copy scores above 0: technical terms, names and numbers are the same in both languages
+    for row, texts in {name: translations, "copy of the source": chosen.texts}.items():
+        result, found["signatures"] = scores.score(list(map(one_line, texts)), references)
+        found["scores"][row] = dataclasses.asdict(result)
+    return found
+
+
+def table(found: dict) -> str:
+    """found: of `measured`, with seconds and new_tokens."""
+    texts = f"{found['texts']:,}"
+    rows = [
+        {"translation": name, "BLEU": f"{row['bleu']:.2f}", "chrF2": f"{row['chrf']:.2f}", "texts": texts}
+        for name, row in found["scores"].items()
+    ]
+    signatures = [f"{metric}: {signature}" for metric, signature in found["signatures"].items()]
+    speed = f"{found['new_tokens']:,} tokens in {found['seconds']:.1f} s"
+    return "\n".join([markdown_table.table(rows), "", *signatures, speed])
+
+
+def keep(path: Path, heading: str, chosen: Sources, translations: list[str]):
+    """Appends the translations to a file; prints why where it cannot be written."""
+    lines = [f"--- {heading} ---"]
+    for place, (text, translation) in enumerate(zip(chosen.texts, translations, strict=True)):
+        lines += ["", f"source:      {one_line(text)}", f"translation: {translation}"]
+        if chosen.references is not None:
+            lines.append(f"reference:   {one_line(chosen.references[place])}")
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n\n")
+    except OSError as error:
+        print(f"translate.py: {path.name} was not written ({error})", file=sys.stderr)
