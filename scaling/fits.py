@@ -14,6 +14,7 @@ about 1e-6, an optimizer's tolerance ends the search before the minimum (Besirog
 
 import itertools
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,8 +139,9 @@ def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
 
 
 def _theta(laws: list[Law], centre: np.ndarray) -> np.ndarray:
+    least = sys.float_info.min  # a factor of a noisy fit may be too small for a number, and 0
     each = [
-        (math.log(factor) - exponent * middle, exponent)
+        (math.log(max(factor, least)) - exponent * middle, exponent)
         for law in laws
         for factor, exponent, middle in zip(law.factors, law.exponents, centre, strict=True)
     ]
