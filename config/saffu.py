@@ -3,7 +3,8 @@
 #   python train.py config/saffu.py --saffu_only=True --out_dir=out/saffu_start    (from counts alone)
 #   python train.py config/saffu.py
 # What to expect: a perplexity of 454 from counts alone, after half a minute on two cores. Counted from the
-# same million tokens, unigrams have 713 and interpolated bigrams 104.
+# same million tokens, unigrams have 713 and interpolated bigrams 104. Training ends at 297.
+# The learning rate is the better one of two, 3e-3 and 1e-2, for 220 steps of one seed: no sweep.
 out_dir = "out/saffu"
 dataset = "data/sotu/bpe4096"
 
