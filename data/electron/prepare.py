@@ -3,10 +3,10 @@
     python data/electron/prepare.py --language=fr --tokenizer=bpe:8192
     python data/electron/prepare.py --language=de --archive=electron-i18n-1.3136.0.tgz
 
-It comes from the JavaScript package `electron-i18n` (downloaded with npm, 3.4 MB, not installed): 211 pages in
-English, French, German, Spanish, Japanese, Portuguese, Russian and Chinese. Sections of a page are aligned
-where they have the same paragraphs, list items and cells, and cut into sentences where both sides have as
-many. Code is left out, and so is what is not translated. Pairs of one page share a split.
+It comes from the JavaScript package `electron-i18n` (downloaded with npm, 3.4 MB, not installed): 211 pages
+in English, French, German, Spanish, Japanese, Portuguese, Russian and Chinese. Sections of a page are
+aligned where they have the same paragraphs, list items and cells, and cut into sentences where both sides
+have as many. Code is left out, and so is what is not translated. Pairs of one page share a split.
 """
 
 import json
