@@ -44,16 +44,3 @@ class Encoder(nn.Module):
             else:
                 x = run(block, x, position, pos, lengths)
         return self.norm(x)
-
-
-def parameter_count(config) -> int:
-    """Parameters of `Encoder(config)`, in closed form."""
-    norm = config.n_embd * (1 + (config.bias and config.norm == "layernorm"))
-    mixers = ATTENTION[config.attention].parameter_count(config) + FFN[config.ffn].parameter_count(config)
-    return config.encoder_layers * (mixers + 2 * norm) + norm
-
-
-def flops_per_token(config, context: int) -> int:
-    """Forward FLOPs of the matrix products for one token of a source of `context` tokens."""
-    mixers = (ATTENTION[config.attention], FFN[config.ffn])
-    return config.encoder_layers * sum(mixer.flops_per_token(config, context) for mixer in mixers)

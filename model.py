@@ -168,21 +168,22 @@ class GPT(LanguageModel):
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
     """Parameters by part, in closed form; the values add up to `GPT(config).parameter_count()`. Those of an
-    encoder are one part, and cross-attention with its norms another.
+    encoder and of cross-attention are in the parts of the same kind.
     """
     norm = config.n_embd * (1 + (config.bias and config.norm == "layernorm"))
-    counts = {
+    blocks, norms = config.n_layer + config.encoder_layers, 2 * config.n_layer + 1
+    attention = blocks * ATTENTION[config.attention].parameter_count(config)
+    if config.encoder_layers:
+        attention += config.n_layer * CrossAttention.parameter_count(config)
+        norms += config.n_layer + 2 * config.encoder_layers + 1
+    return {
         # a head of its own counts here: it is no part of the body either
         "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd,
         "position": POSITION[config.position].parameter_count(config),
-        "attention": config.n_layer * ATTENTION[config.attention].parameter_count(config),
-        "ffn": config.n_layer * FFN[config.ffn].parameter_count(config),
-        "norm": (2 * config.n_layer + 1) * norm,
+        "attention": attention,
+        "ffn": blocks * FFN[config.ffn].parameter_count(config),
+        "norm": norms * norm,
     }
-    if config.encoder_layers:
-        counts["encoder"] = encoder.parameter_count(config)
-        counts["cross_attention"] = config.n_layer * (CrossAttention.parameter_count(config) + norm)
-    return counts
 
 
 def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
@@ -194,11 +195,10 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
     context = context or config.block_size
     block = ATTENTION[config.attention].flops_per_token(config, context)
     block += FFN[config.ffn].flops_per_token(config, context)
-    total = config.n_layer * block + 2 * config.n_embd * config.padded_vocab_size
+    total = (config.n_layer + config.encoder_layers) * block
     if config.encoder_layers:
-        total += encoder.flops_per_token(config, context)
         total += config.n_layer * CrossAttention.flops_per_token(config, context)
-    return total
+    return total + 2 * config.n_embd * config.padded_vocab_size
 
 
 def cache_bytes_per_token(config: ModelConfig) -> int:

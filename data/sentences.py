@@ -14,7 +14,7 @@ Section = list[tuple[str, str]]  # (kind, text) of each block
 # a blank behind the end of a sentence, perhaps with a closing mark, and before a capital, perhaps with an
 # opening mark; not behind single letters, as in "e.g." and "J. Smith"
 END = re.compile(
-    r"""(?:(?<=[.!?…])(?<!\b\w\.)|(?<=[.!?…]["'”»)])|(?<=[.!?…]\s»))\s+"""
+    r"""(?:(?<=[.!?…])(?<!\b[^\W\d_]\.)|(?<=[.!?…]["'”»)])|(?<=[.!?…]\s»))\s+"""
     r"""(?=["'“„«(]?\s?[^\W\d_a-zà-öø-ÿ])"""
 )
 WORDS = range(3, 81)

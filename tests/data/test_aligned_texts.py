@@ -1,16 +1,21 @@
 """Pairs out of packages: LibreOffice's help and interface, Electron's documentation, manual pages."""
 
+import gzip
+import io
 import json
 import shutil
 import struct
+import tarfile
 
 import pytest
 
-from data import DataError, sentences
+from data import DataError, packages, roff, sentences
 from data.splits import Pair
 from tests.data.prepare_scripts import load_script
 
 libreoffice = load_script("libreoffice")
+electron = load_script("electron")
+manpages = load_script("manpages")
 
 
 @pytest.mark.parametrize(
@@ -122,3 +127,131 @@ def test_libreoffice(tmp_path, named_deb, texts):
     assert [line.split(":")[0].split()[0] for line in wrong] == ["parts", "language", "out"]
     with pytest.raises(DataError, match="catalogue is damaged"):
         list(libreoffice.catalogue(catalogue(entries)[:40]))
+
+
+def test_sections_with_the_same_kinds_of_blocks_are_aligned():
+    ours = [[("h1", "Title of it")], [("p", "A"), ("p", "B")], [("p", "C")]]
+    theirs = [[("h1", "Titre de cela")], [("p", "A'"), ("li", "B'")], [("p", "C'")]]
+    found = list(sentences.aligned_sections(ours, theirs, "page"))
+    assert found == [Pair("Title of it", "Titre de cela", "page"), Pair("C", "C'", "page")]
+    assert not list(sentences.aligned_sections(ours, theirs[:2], "page"))
+
+
+def test_electron(tmp_path, texts, monkeypatch):
+    def html(language, i):
+        word = {"en": "page", "fr": "feuille"}[language]
+        return (
+            f"<h1 id='x'>Title of {word} {i}</h1>\n"
+            f"<p>A <code>first</code>\n{word} {i}. The second {word} {i}.</p>"
+            f"<pre><code>no code {word}</code></pre><ul><li>An item of {word} {i}</li></ul>"
+            f"<h2>Untranslated heading here</h2><p>Not aligned {word}</p>"
+            + ("<p>more</p>" if language == "fr" else "")
+        )
+
+    pages = {
+        locale: {f"/docs/{i}": {"html": html(language, i)} for i in range(30)}
+        for locale, language in (("en-US", "en"), ("fr-FR", "fr"))
+    }
+    archive = tmp_path / "electron-i18n-1.3136.0.tgz"
+    with tarfile.open(archive, "w:gz") as opened:
+        content = json.dumps(pages).encode()
+        member = tarfile.TarInfo(electron.PATH)
+        member.size = len(content)
+        opened.addfile(member, io.BytesIO(content))
+    meta = run(electron, tmp_path / "set", archive=str(archive))
+    sides = texts(tmp_path / "set")
+    expected = set()
+    for i in range(30):
+        for text in (
+            f"Title of {{}} {i}",
+            f"A first {{}} {i}.",
+            f"The second {{}} {i}.",
+            f"An item of {{}} {i}",
+        ):
+            expected.add((text.format("page"), text.format("feuille")))
+    assert set(zip(sides[::2], sides[1::2], strict=True)) == expected
+    assert meta["source"]["package"] == "electron-i18n@1.3136.0"
+    with pytest.raises(DataError, match="is not as expected: KeyError"):
+        run(electron, tmp_path / "de", archive=str(archive), language="de")
+    with pytest.raises(DataError, match=r"--archive=gone: No such file"):
+        run(electron, tmp_path / "de", archive="gone")
+    monkeypatch.setattr(packages, "NPM", ["no-such-client"])
+    with pytest.raises(DataError, match=r"no-such-client is not installed\n.*`npm pack electron-i18n@1"):
+        run(electron, tmp_path / "de")
+
+
+PAGE = r""".\" a comment
+.TH open 2 2023-02-05 "Linux"
+.SH NAME
+open \- open a file
+.SH SYNOPSIS
+.nf
+.BI "int open(const char *" path );
+code
+.fi
+.SH DESCRIPTION
+.BR open ()
+opens
+.IR path .
+It returns "a" \fIfile\fP, \f[B]not\f[R] a\ \(lqdescriptor\(rq\(em\s-1OR\s0 -1.
+.PP
+'\" another comment
+Version\~1.5 \(bu \[u00E9] \e0 \&.hidden
+.TP
+.BR O_RDONLY " (\fIint\fP)"
+Read only.
+.IP "one two" 4
+Of one.
+.SS "A part"
+.RS
+.EX
+left out
+.EE
+.UNKNOWN macro
+Last words.
+"""
+
+
+def test_roff():
+    assert roff.sections(PAGE) == [
+        [],
+        [("SH", "NAME"), ("P", "open - open a file")],
+        [("SH", "SYNOPSIS")],
+        [
+            ("SH", "DESCRIPTION"),
+            ("P", 'open() opens path. It returns "a" file, not a “descriptor”—OR -1.'),
+            ("P", "Version 1.5 • é \\0 .hidden"),
+            ("tag", "O_RDONLY (int)"),
+            ("P", "Read only."),
+            ("tag", "one two"),
+            ("IP", "Of one."),
+        ],
+        [("SS", "A part"), ("P", "Last words.")],
+    ]
+
+
+def test_manpages(tmp_path, named_deb, texts):
+    def source(language, i):
+        word = {"en": "page", "fr": "feuille"}[language]
+        text = f".SH NAME OF {word}\nopen{i} \\- open the {word}\n"
+        text += f".SH DESCRIPTION\nThis is \\fB{word}\\fP {i}.\n"
+        return gzip.compress(
+            (text + (".SH TRADUCTION\nBy somebody else.\n" if language == "fr" else "")).encode()
+        )
+
+    debs = []
+    for prefix, folder, language in (("manpages", "", "en"), ("manpages-fr", "/fr", "fr")):
+        for name, numbers in ((prefix, range(15)), (f"{prefix}-dev", range(15, 31))):
+            files = {f"usr/share/man{folder}/man2/open{i}.2.gz": source(language, i) for i in numbers}
+            files |= {f"usr/share/doc/{name}/changelog.gz": b"no gzip"}
+            debs.append(named_deb(name, files))
+    meta = run(manpages, tmp_path / "set", debs=debs)
+    sides = texts(tmp_path / "set")
+    expected = {(f"open{i} - open the page", f"open{i} - open the feuille") for i in range(31)}
+    expected |= {(f"This is page {i}.", f"This is feuille {i}.") for i in range(31)}
+    expected |= {("NAME OF page", "NAME OF feuille")}
+    assert set(zip(sides[::2], sides[1::2], strict=True)) == expected
+    assert meta["pairs"] == len(expected)
+    debs[0] = named_deb("manpages", {"usr/share/man/man2/open1.2.gz": b"damaged"})
+    with pytest.raises(DataError, match=r"open1\.2\.gz of manpages cannot be read"):
+        run(manpages, tmp_path / "other", debs=debs)

@@ -40,13 +40,22 @@ def test_a_missing_data_set_of_every_script(monkeypatch, name, folder, tokenizer
     if tokenizer:
         assert config.tokenizer == tokenizer
     assert remarks == [
-        *(["(FILES: your texts)"] if name == "text" else []),
+        *(["(FILES: your texts)"] if name in ("text", "pairs") else []),
         *(
             ["(and with the options that the head of the config file names, if any)"]
             if not tokenizer
             else []
         ),
     ]
+
+
+@pytest.mark.parametrize("name", ["bible", "libreoffice", "manpages", "electron"])
+def test_the_name_of_a_folder_of_pairs_promises_its_language(monkeypatch, name):
+    monkeypatch.chdir(ROOT)
+    path = Path("data", name, "en_de_bpe512")
+    config = read(commands.missing(path).splitlines()[1])
+    assert (config.out, config.language, config.tokenizer) == (str(path), "de", "bpe:512")
+    assert load_script(name).PrepareConfig(language="de", tokenizer="bpe:512").out == str(path)
 
 
 def test_the_name_of_a_folder_promises_its_tokenizer(monkeypatch, tmp_path):
