@@ -20,39 +20,12 @@ LEFT_OUT = {
 }
 # and by a class, a role or an id
 MENUS = {
-    *(
-        "navigation",
-        "navheader",
-        "navfooter",
-        "nav",
-        "menu",
-        "topnav",
-        "navbar",
-        "breadcrumb",
-        "breadcrumbs",
-    ),
-    *("sphinxsidebar", "sidebar", "sidebar-wrapper", "related", "toc", "contents", "tocset", "headerlink"),
-    *("header-anchor", "anchor", "footer", "copyright", "copyright-footer", "printfooter", "spirit-nav"),
-    *(
-        "editsection",
-        "mw-editsection",
-        "navsettop",
-        "navsetbottom",
-        "versionbox",
-        "nav_header",
-        "nav_footer",
-    ),
-    *(
-        "t-navbar",
-        "toplang",
-        "bottomlang",
-        "quickview",
-        "langmenu",
-        "skip-link",
-        "siblingnav",
-        "search",
-        "versionbox",
-    ),
+    *("navigation", "navheader", "navfooter", "nav", "nav_header", "nav_footer", "navbar", "topnav"),
+    *("navsettop", "navsetbottom", "t-navbar", "siblingnav", "spirit-nav", "breadcrumb", "breadcrumbs"),
+    *("langmenu", "sidebar", "sidebar-wrapper", "sphinxsidebar", "related", "toc", "tocset", "contents"),
+    *("menu", "quickview", "toplang", "bottomlang", "anchor", "headerlink", "header-anchor", "skip-link"),
+    *("editsection", "mw-editsection", "versionbox", "footer", "printfooter", "copyright", "search"),
+    "copyright-footer",
 }
 NAMED = ("class", "id", "role")
 VOID = {"br", "hr", "img", "input", "link", "meta", "col", "area", "base", "wbr", "source", "embed"}

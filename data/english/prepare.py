@@ -57,8 +57,6 @@ class PrepareConfig:
             complaints.append(
                 f"--near_duplicate={self.near_duplicate} must be above 0 and at most 1, which keeps all"
             )
-        if self.debs is not None and not os.path.isdir(self.debs):
-            complaints.append(f"--debs={self.debs} is not a folder")
         return complaints
 
 
@@ -146,6 +144,8 @@ SOURCES: dict[str, Source | Script] = {
 
 
 def main(config: PrepareConfig) -> None:
+    if config.debs is not None and not os.path.isdir(config.debs):
+        raise DataError(f"--debs={config.debs} is not a folder: give the one with the downloaded packages")
     texts, counts = [], {}
     earlier = NearDuplicates(config.near_duplicate)
     fetched = fetch(chosen(config), config.debs)
