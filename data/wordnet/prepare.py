@@ -7,9 +7,7 @@ They come from the Debian package `dict-wn` (downloaded, not installed), one doc
 line breaks and the indentation of the dictionary.
 """
 
-import gzip
 import os
-import string
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, packages  # noqa: E402
+from data import DataError, binary, dictd, packages  # noqa: E402
 
 PACKAGE = "dict-wn"
-DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"  # of dictd's numbers
 
 
 @dataclass
@@ -42,26 +39,7 @@ def main(config: PrepareConfig) -> None:
 def fetch_entries(deb: str | None) -> list[str]:
     """Each entry once, in the order of the dictionary."""
     found = packages.files_of_debian_package(PACKAGE, lambda name: "/dictd/wn." in name, deb)
-    contents = {Path(name).name: content for name, content in found.items()}
-    try:
-        index = contents["wn.index"].decode()
-        dictionary = gzip.decompress(contents["wn.dict.dz"])  # .dz is gzip with an index of its own
-    except KeyError as error:
-        raise DataError(f"{PACKAGE} does not hold {error}: it is not the package of Debian 12") from None
-    places = set()
-    for line in index.splitlines():
-        word, start, size = line.split("\t")
-        if not word.startswith("00-database"):  # licence and origin of the dictionary
-            places.add((number(start), number(size)))
-    return [dictionary[start : start + size].decode().strip() for start, size in sorted(places)]
-
-
-def number(digits: str) -> int:
-    """Reads a number in dictd's base 64."""
-    value = 0
-    for digit in digits:
-        value = 64 * value + DIGITS.index(digit)
-    return value
+    return dictd.entries(PACKAGE, found)
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ def test_debian_packages_that_cannot_be_had(tmp_path, debian_package, monkeypatc
     with pytest.raises(DataError, match="does not hold the expected files"):
         wordnet.fetch_entries(str(other))
     half = debian_package({"usr/share/dictd/wn.index": b"a\tA\tA\n"})
-    with pytest.raises(DataError, match=r"does not hold 'wn\.dict\.dz'"):
+    with pytest.raises(DataError, match=r"does not hold a file with the ending \.dict\.dz"):
         wordnet.fetch_entries(str(half))
     damaged = other.read_bytes()
     for content in (damaged[: len(damaged) - 60], damaged[:100], b"!<arch>\n", b"nothing of the kind", b""):

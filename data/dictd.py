@@ -1,0 +1,46 @@
+"""Reads the entries of a dictionary of dictd: an index, and a compressed text."""
+
+import gzip
+import string
+import zlib
+
+from data import DataError
+
+DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+
+
+def entries(package: str, contents: dict[str, bytes]) -> list[str]:
+    """Each entry once, in the order of the text. Raises DataError if the package lacks a part.
+
+    contents: {path: content} with one .index and one .dict.dz (gzip with an index of its own). Entries that
+    tell the licence and the origin of the dictionary are left out.
+    """
+    parts = {name.partition(".")[2]: content for path, content in contents.items() for name in [base(path)]}
+    try:
+        index = parts["index"].decode()
+        dictionary = gzip.decompress(parts["dict.dz"])
+    except KeyError as error:
+        missing = f"a file with the ending .{error.args[0]}"
+        raise DataError(f"{package} does not hold {missing}: it is not the package of Debian 12") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"the dictionary of {package} is damaged: {error}") from None
+    places = set()
+    for line in index.splitlines():
+        word, start, size = line.split("\t")[:3]
+        if not word.startswith(("00-database", "00database")):
+            places.add((number(start), number(size)))
+    return [
+        dictionary[start : start + size].decode(errors="replace").strip() for start, size in sorted(places)
+    ]
+
+
+def base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def number(digits: str) -> int:
+    """Reads a number in dictd's base 64."""
+    value = 0
+    for digit in digits:
+        value = 64 * value + DIGITS.index(digit)
+    return value
