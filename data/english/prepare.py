@@ -91,7 +91,7 @@ SOURCES: dict[str, Source | Script] = {
     "sotu": Script("sotu", "fetch_speeches", "public domain"),
     "wikipedia": Script("wikipedia_vital", "fetch_articles", "CC BY-SA 4.0", ("en-us",)),
     "anarchism": Source("anarchism", r"/html/.*\.html$", "GPL-2"),
-    "gcide": Source("dict-gcide", r"/dictd/", "GPL-3+", "dictionary"),
+    "gcide": Source("dict-gcide", r"/dictd/", "GPL-2+", "dictionary"),
     "foldoc": Source("dict-foldoc", r"/dictd/", "GFDL-1.1+", "dictionary"),
     "jargon": Source("dict-jargon", r"/dictd/", "public domain", "dictionary"),
     "devil": Source("dict-devil", r"/dictd/", "public domain", "dictionary"),
@@ -123,7 +123,7 @@ SOURCES: dict[str, Source | Script] = {
     "llvm": Source(
         "llvm-15-doc", licence="Apache-2.0 with LLVM exception", **{**SPHINX, "left_out": LLVM_API}
     ),
-    "kicad": Source("kicad-doc-en", r"/help/en/.*\.html$", "GPL-3+ or CC BY 3.0"),
+    "kicad": Source("kicad-doc-en", r"/help/en/.*\.html$", "GPL-2+ or CC BY-SA 3.0"),
     "prolog": Source("swi-prolog-doc", r"\.html$", "BSD-2-clause"),
     "nodejs": Source("nodejs-doc", r"/api/.*\.html$", "MIT", left_out=r"/all\.html"),
     "nova": Source("nova-doc", **OPENSTACK),
