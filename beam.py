@@ -45,7 +45,7 @@ def beam_search(
     window, step, source, lengths: as in `LanguageModel.generate`; forbid gets log-probabilities. tick() is
     called after each step. Raises ValueError as `LanguageModel.generate` does.
     """
-    device = model.embedding.weight.device
+    device = model.device
     window = window or model.config.block_size
     model.check_length(window)
     text = torch.as_tensor(tokens, device=device)

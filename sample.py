@@ -203,7 +203,7 @@ def source_of_tokens(model, tokenizer, config: SampleConfig, step) -> Callable[[
         # the texts of a prompt come from one search
         found = functools.lru_cache(1)(functools.partial(search, model, config, end, keys))
         return functools.partial(ranked, found)
-    generator = torch.Generator(device=model.embedding.weight.device).manual_seed(config.seed)
+    generator = torch.Generator(device=model.device).manual_seed(config.seed)
     how = (config.max_new_tokens, config.temperature, config.top_k, config.top_p, generator)
     return lambda prompt, number: model.generate(prompt, *how, **keys)
 

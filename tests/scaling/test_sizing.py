@@ -12,7 +12,7 @@ from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = "config/study/dense.py"
-NO_MODELS = ("glue.py", "finetune_text.py")
+NO_SIZES = ("glue.py", "finetune_text.py", "saffu.py")  # no models, or models without depth and width
 RECIPES = ("paper.py", "recipe.py")  # of models with ladders
 
 
@@ -23,7 +23,7 @@ def stacks():
             name = str(path.relative_to(ROOT))
             if path.parent.name == "study" and path.name not in RECIPES and name != STUDY:
                 yield f"{STUDY}+{name}"
-            elif path.parent.name != "study" and path.name not in NO_MODELS:
+            elif path.parent.name != "study" and path.name not in NO_SIZES:
                 yield name
     yield f"{STUDY}+config/study/full_relative_content_nopos.py+config/study/constant.py"
     yield f"{STUDY}+config/study/full.py+config/study/recipe.py"
