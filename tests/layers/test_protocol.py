@@ -134,6 +134,8 @@ class Reader:
         self.config, self.read = config, set()
 
     def __getattr__(self, key):
+        if isinstance(of_class := getattr(type(self.config), key, None), property):
+            return of_class.fget(self)  # what it reads counts
         self.read.add(key)
         return getattr(self.config, key)
 
