@@ -241,6 +241,8 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
     Raises CheckpointError; never runs code from the file.
     """
     sharded = path.is_dir()
+    if path.suffix == ".distcp" or path.name == ".metadata":
+        raise CheckpointError(f"{path} is a part of a sharded checkpoint: give its folder, {path.parent}")
     content, checksums = _read(path / REST if sharded else path, mmap)
     form, required = (SHARDED_FORMAT, REQUIRED - {*TENSORS}) if sharded else (FORMAT, REQUIRED)
     found = content.get("format") if isinstance(content, dict) else None

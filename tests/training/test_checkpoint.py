@@ -127,6 +127,15 @@ def test_foreign_files(tmp_path):
         checkpoint.load(path, mmap=True)
 
 
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_a_piece_of_a_sharded_checkpoint(tmp_path, name):
+    (tmp_path / name).write_bytes(b"pieces of tensors")
+    with pytest.raises(
+        CheckpointError, match=f"is a part of a sharded checkpoint: give its folder, {tmp_path}"
+    ):
+        checkpoint.load(tmp_path / name)
+
+
 def test_weights_of_another_model(build):
     path = Path("a.pt")
     stored = {"model": build().state_dict()}
