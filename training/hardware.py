@@ -114,6 +114,16 @@ def keep_freed_memory(device: torch.device):
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
+def flush_denormals(device: torch.device):
+    """Take numbers below 1.2e-38 as 0 in this process. Does nothing on a GPU, or where it is not supported.
+
+    A processor is slow with them: a SAFFU whose softmaxes are sharp trained at a tenth of its speed. Call
+    it before the first tensor operation, because threads inherit it when they start.
+    """
+    if device.type == "cpu":
+        torch.set_flush_denormal(True)
+
+
 def give_back_freed_memory():
     """Return freed memory to the system once, so that the process holds only what it uses."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -125,3 +125,14 @@ def test_memory_that_was_freed_is_kept():
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, check=True, timeout=120)
+
+
+def test_denormal_numbers_are_flushed_on_a_processor():
+    """In a process of its own, because threads that start later inherit it."""
+    code = "import torch; from training.hardware import flush_denormals; tiny = torch.tensor([1e-39]); "
+    code += "flush_denormals(torch.device('cuda')); print((tiny * 1).item() > 0); "
+    code += "flush_denormals(torch.device('cpu')); print((tiny * 1).item() > 0)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "False"]
