@@ -218,9 +218,8 @@ def best_rates(rows: list[dict]) -> dict[str, str]:
     """{model: its best rate after an epoch}. A rate at the edge of the grid is reported."""
     found = {}
     for model in SWEPT:
-        losses = {
-            f"{rate:g}": run[max(run)] for (m, rate, _), run in ends(rows, "rates").items() if m == model
-        }
+        runs = ends(rows, "rates").items()
+        losses = {rate: run[max(run)] for (name, rate, _), run in runs if name == model}
         rates = MODELS[model][1]
         if missing := [rate for rate in rates if float(rate) not in losses]:
             sys.exit(f"start.py: `rates` has not ended for {model} at {', '.join(missing)}: call it again")

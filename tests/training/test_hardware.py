@@ -133,6 +133,10 @@ def test_denormal_numbers_are_flushed_on_a_processor():
     code += "flush_denormals(torch.device('cuda')); print((tiny * 1).item() > 0); "
     code += "flush_denormals(torch.device('cpu')); print((tiny * 1).item() > 0)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split() == ["True", "False"]
