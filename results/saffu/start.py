@@ -45,7 +45,7 @@ DATA = "data/bible/new_testament_bpe1024"
 BOOKS = range(40, 67)  # Matthew to Revelation
 VOCABULARY, BLOCK, BATCH = 1024, 128, 8
 EPOCH_LENGTHS = (1, 3, 10)  # epochs after which the models are compared
-PARTS, EVALUATIONS = ("rates", "epochs"), 3  # evaluations in an epoch
+PARTS = {"rates": 3, "epochs": 1}  # evaluations in an epoch
 
 PAPERS = "5e-6"
 GRID = [PAPERS, "1.6e-5", "5e-5", "1.6e-4", "5e-4", "1.6e-3", "5e-3", "1.6e-2", "3e-2"]
@@ -122,9 +122,9 @@ def prepare(wheel: str | None):
 
 
 def steps_of_epoch() -> int:
-    """Steps that the models count as an epoch, 270: a multiple of EVALUATIONS, 0.4 % above one."""
+    """Steps that the models count as an epoch, 270: a multiple of the evaluations, 0.4 % above one."""
     windows = open_dataset(DATA, "train", BLOCK).n_windows
-    return round(windows / BATCH / EVALUATIONS) * EVALUATIONS
+    return round(windows / BATCH / PARTS["rates"]) * PARTS["rates"]
 
 
 def train(config: StudyConfig, part: str, model: str, rates: list[str], seed: int):
@@ -136,7 +136,7 @@ def train(config: StudyConfig, part: str, model: str, rates: list[str], seed: in
         "vary": f"learning_rate={values} min_lr={values}",
         "batch_size": BATCH, "gradient_accumulation_steps": 1, "warmup_iters": 20, "weight_decay": 0.0,
         "max_iters": epoch * (EPOCH_LENGTHS[-1] if part == "epochs" else 1),
-        "eval_interval": epoch // EVALUATIONS, "eval_tokens": 10**6, "log_interval": 50,
+        "eval_interval": epoch // PARTS[part], "eval_tokens": 10**6, "log_interval": 50,
         "checkpoint_interval": 10**6, "keep_checkpoints": 1, "compile": False, "dtype": "float32",
     }  # fmt: skip
     command = [
