@@ -14,6 +14,7 @@ that the run of ten epochs is also one of one and of three.
 import csv
 import io
 import itertools
+import math
 import os
 import statistics
 import subprocess
@@ -151,7 +152,7 @@ def train(config: StudyConfig, part: str, model: str, rates: list[str], seed: in
 
 
 def collected(out: Path) -> list[dict]:
-    """A row for each evaluation of the finished runs."""
+    """A row for each evaluation of the runs, unfinished ones of ten epochs too."""
     rows = []
     for part in PARTS:
         for folder in sorted((out / part).glob("*/")):
@@ -159,8 +160,8 @@ def collected(out: Path) -> list[dict]:
                 run = read_run(folder)
             except RunFolderError:
                 continue
-            if run.last_step < run.config["max_iters"]:
-                continue
+            if part == "rates" and run.last_step < run.config["max_iters"]:
+                continue  # the rate is constant, so that what a longer run has so far counts
             own = {"part": part, "model": model_of(run.config), "seed": run.config["seed"]}
             own["learning_rate"] = run.config["learning_rate"]
             for step, at in run.evaluations.items():
@@ -234,15 +235,16 @@ def epoch_of(rows: list[dict]) -> int:
     return max(row["step"] for row in rows if row["part"] == "rates")
 
 
-def arm(rows: list[dict], model: str, rate: float, epochs: int | None = None) -> Arm:
-    """The runs of ten epochs of a model at a rate, up to a number of epochs."""
-    last = epochs and epochs * epoch_of(rows)
+def arm(rows: list[dict], model: str, rate: float, epochs: int = 0) -> Arm:
+    """The runs of a model at a rate, up to a number of epochs, without those that did not come so far."""
+    last = epochs * epoch_of(rows) or math.inf
     runs: dict[int, list[dict]] = {}
     for row in rows:
         if (row["part"], row["model"], row["learning_rate"]) == ("epochs", model, rate):
-            if last is None or row["step"] <= last:
+            if row["step"] <= last:
                 runs.setdefault(row["seed"], []).append(row | {"val_loss": row["validation_loss"]})
-    return Arm(model, [Run(model, Path(), {"seed": seed}, found) for seed, found in runs.items()])
+    ended = {seed: found for seed, found in runs.items() if not epochs or found[-1]["step"] == last}
+    return Arm(model, [Run(model, Path(), {"seed": seed}, found) for seed, found in ended.items()])
 
 
 def trained(rows: list[dict]) -> list[tuple[str, float]]:
@@ -276,14 +278,13 @@ def rates_table(rows: list[dict]) -> str:
 
 
 def losses_table(rows: list[dict]) -> str:
-    """Mean and standard deviation after each number of EPOCH_LENGTHS; n-grams have one loss."""
+    """Mean, standard deviation and number of seeds after each of EPOCH_LENGTHS; n-grams have one loss."""
     shown = []
     for model, rate in trained(rows):
-        row = {"model": model, "rate": f"{rate:g}", "seeds": str(len(arm(rows, model, rate).runs))}
+        row = {"model": model, "rate": f"{rate:g}"}
         for epochs in EPOCH_LENGTHS:
-            row[told(epochs)] = with_deviation(
-                [run.evaluations[run.last_step]["val_loss"] for run in arm(rows, model, rate, epochs).runs]
-            )
+            runs = arm(rows, model, rate, epochs).runs
+            row[told(epochs)] = with_deviation([run.evaluations[run.last_step]["val_loss"] for run in runs])
         shown.append(row)
     for row in rows:
         if row["part"] == COUNTS:
@@ -302,11 +303,12 @@ def differences_table(rows: list[dict]) -> str:
         row = {"difference": f"{a} - {b}", "rates": f"{rate_a:g}, {rate_b:g}"}
         for epochs in EPOCH_LENGTHS:
             found = difference(arm(rows, a, rate_a, epochs), arm(rows, b, rate_b, epochs))
-            if found is None or found.deviation is None:
-                row |= {told(epochs): found and f"{found.mean:+.4f}" or "", f"p, {epochs}": ""}
-                continue
-            row[told(epochs)] = f"{found.mean:+.4f} ± {found.deviation:.4f}"
-            row[f"p, {epochs}"] = f"{found.p:.2g}"
+            row |= {told(epochs): "", f"p, {epochs}": ""}
+            if found and found.deviation is None:
+                row[told(epochs)] = f"{found.mean:+.4f} (1)"
+            elif found:
+                row[told(epochs)] = f"{found.mean:+.4f} ± {found.deviation:.4f} ({found.pairs})"
+                row[f"p, {epochs}"] = f"{found.p:.2g}"
         shown.append(row)
     return table(shown)
 
@@ -326,8 +328,9 @@ def told(epochs: int) -> str:
 
 
 def with_deviation(losses: list[float]) -> str:
-    spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-    return f"{statistics.fmean(losses):.4f}{spread}"
+    if len(losses) < 2:
+        return f"{losses[0]:.4f} (1)" if losses else ""
+    return f"{statistics.fmean(losses):.4f} ± {statistics.stdev(losses):.4f} ({len(losses)})"
 
 
 @picture.drawing()
@@ -336,14 +339,18 @@ def draw(rows: list[dict]):
     figure, ((axes,),) = picture.new(picture.PLAIN, size=(6.5, 4.2))
     best = {model: float(rate) for model, rate in best_rates(rows).items()}
     handles, labels = [], []
-    for model, rate in trained(rows):
+    first = ends(rows, "rates")  # seed 1, with more evaluations
+    for model, rate in dict.fromkeys((*trained(rows), *((m, float(PAPERS)) for m in SWEPT[:2]))):
         if rate not in (best[model], float(PAPERS)):
             continue
-        number, low = SWEPT.index(model), rate != best[model]
-        for run in arm(rows, model, rate).runs:
-            steps, losses = zip(*((s, e["val_loss"]) for s, e in run.evaluations.items() if s), strict=True)
-            style = {"color": picture.COLOURS[number], "ls": ":" if low else "-", "lw": 1.4 if low else 0.8}
-            (line,) = axes.plot(steps, losses, **style)
+        low = rate != best[model]
+        style = {"color": picture.COLOURS[SWEPT.index(model)], "ls": ":" if low else "-", "lw": 0.9}
+        curves = {run.config["seed"]: run.evaluations for run in arm(rows, model, rate).runs}
+        curves = {s: {step: at["val_loss"] for step, at in found.items()} for s, found in curves.items()}
+        curves[1] = first[model, rate, 1] | curves.get(1, {})
+        for losses in curves.values():
+            places = sorted(losses.keys() - {0})
+            (line,) = axes.plot(places, [losses[step] for step in places], marker="o", ms=1.6, **style)
         handles.append(line)
         labels.append(f"{model}, {rate:g}")
     for row, dashes in zip(
