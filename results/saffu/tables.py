@@ -29,17 +29,18 @@ import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
+import picture  # noqa: E402
 from evaluation.ngrams import NAMES, Ngrams  # noqa: E402
-from results.saffu import cells  # noqa: E402
+from results.saffu import cells, page  # noqa: E402
 
 FOLDER = Path(__file__).parent
 DATA = {"bible": "data/bible/bpe2848", "sotu": "data/sotu/bpe2848"}
-SIZES = (2, 4, 8, 16, 32, 64, 128)  # of b and of r
 MODES = ("sum", "cat")
 KEYS = ("data", "b", "r", "block", "radius", "other")  # other: keys of train.py, as --other is given
 FOUND = ("loss", "loss without end", "bits per byte")
 MEASURED = tuple(f"{split} {name}" for split in ("train", "dev", "held") for name in ("perplexity", *FOUND))
 COLUMNS = (*KEYS, *MEASURED, "seconds")
+OF_PAPER = ("table", *KEYS[1:5], "train perplexity", "dev perplexity")
 OF_NGRAMS = ("data", "model", *MEASURED[:8])
 TEMPERATURES = (1, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
 HIDDEN = (64, 128, 512, 1024)
@@ -59,10 +60,9 @@ class StudyConfig:
 def planned() -> list[dict[str, str]]:
     """The keys of all rows, those of the same units one after the other."""
     rows = [("bible", b, r, block, radius, "")
-            for b, r, radius, block in itertools.product(SIZES, SIZES, MODES, MODES)]  # fmt: skip
-    rows += [
-        ("sotu", b, 8, block, radius, "") for b, radius, block in itertools.product(SIZES, MODES, MODES)
-    ]
+            for b, r, radius, block in itertools.product(page.SIZES, page.SIZES, MODES, MODES)]  # fmt: skip
+    of_speeches = itertools.product(page.SIZES, MODES, MODES)
+    rows += [("sotu", b, 8, block, radius, "") for b, radius, block in of_speeches]
     for data in DATA:
         for other in ("saffu_attention=negated", "saffu_attention=uniform"):
             for b, radius, block in itertools.product((32, 128), MODES, MODES):
@@ -193,9 +193,23 @@ def check(out: Path):
         sys.exit(f"tables.py: {wrong} of {len(CHECKED)} differ by more than {CLOSE} nats")
 
 
+def write_page():
+    rows, ngrams, published = read()
+    (FOLDER / "tables.md").write_text(page.text(rows, ngrams, published))
+    picture.write(page.draw(rows, ngrams), FOLDER / "tables.png")
+
+
+def read() -> tuple[page.Rows, page.Rows, page.Rows]:
+    """The rows of the models, those of n-grams, and the paper's."""
+    found = known(FOLDER / "tables.csv", COLUMNS), known(FOLDER / "ngrams.csv", OF_NGRAMS)
+    return *found, known(FOLDER / "published.csv", OF_PAPER)
+
+
 if __name__ == "__main__":
     options = configurator.parse(StudyConfig, sys.argv[1:], positional="what", files=False)
     if options.what == "run":
         run()
     elif options.what == "check":
         check(Path(options.out))
+    else:
+        write_page()
