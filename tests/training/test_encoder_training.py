@@ -19,6 +19,7 @@ from tests.data.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched
 from train import main
+from training import pretrained
 
 END = 256
 KEYS = ["--batch_size=6", "--block_size=40", "--eval_tokens=4000", "--encoder_layers=2"]
@@ -64,6 +65,36 @@ def test_it_learns_and_resumes_to_the_bit(run, pairs):
     main([f"--out_dir={folder}", "--resume=True"])
     again = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert losses(again) == losses(whole)
+
+
+def test_it_goes_on_with_other_pairs(run, pairs, tmp_path, capsys):
+    """The first evaluation is the source's last; a new ffn is drawn in both stacks, all else is kept."""
+    folder, log = run("a", *KEYS, f"--dataset={pairs}", "--max_iters=8", "--eval_interval=8")
+    other = tmp_path / "other"
+    prepare(lambda: pairs_of(200), {"made": "up"}, "bytes", other, 0.2, 1, pairs=True)
+    start = [*KEYS, f"--init_from={folder}", "--max_iters=2"]
+    _, again = run("b", *start, f"--dataset={pairs}")
+    assert again[0]["val_loss"] == log[-1]["val_loss"]
+    assert again[-1]["val_loss"] < again[0]["val_loss"]
+    run(
+        "c",
+        *start,
+        f"--dataset={other}",
+        "--ffn=swiglu",
+        "--block_size=32",
+        "--learning_rate=1e-12",
+        "--min_lr=0",
+    )
+    said = capsys.readouterr().out
+    old, new = (f"{4 * count * 32:,}" for count in (2 * 128, 3 * 256))
+    assert f"new: ffn=swiglu, {new} weights; dropped: ffn=mlp, {old} weights" in said
+    assert "block_size 40 -> 32" in said
+    before, after = (pretrained.open_source(str(tmp_path / name)).read() for name in ("a", "c"))
+    kept = {name for name in after if "ffn" not in name and "position" not in name}
+    assert any(name.startswith("encoder.") for name in kept)
+    assert any(".cross." in name for name in kept)
+    for name in kept:
+        torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
 
 
 def test_batches_of_another_size_give_the_same_loss(run, pairs):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import export
 import sample
 from data.tokenizer import BpeTokenizer, BytesTokenizer
+from models import parameter_counts
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
 from training import pretrained
 from training.checkpoint import CheckpointError
@@ -203,6 +204,16 @@ def test_without_network_the_hub_is_named(monkeypatch):
     assert "(no route)" in str(error.value)
     assert "hf download openai-community/gpt2-medium" in str(error.value)
     assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    zip(pretrained.HUB, (124_439_808, 354_823_168, 774_030_080, 1_557_611_200), strict=True),
+)
+def test_a_plan_knows_the_sizes_of_the_hubs_models(name, published):
+    config = pretrained.open_source(name, planned=True).config
+    padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
+    assert sum(parameter_counts(config).values()) - padding == published
 
 
 @torch.no_grad()
