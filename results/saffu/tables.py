@@ -174,7 +174,10 @@ def check(out: Path):
     rows = {tuple(row[key] for key in KEYS): row for row in known(FOLDER / "tables.csv", COLUMNS)}
     wrong = 0
     for sizes in CHECKED:
-        row = rows["bible", *sizes, ""]
+        if (row := rows.get(("bible", *sizes, ""))) is None:
+            sys.exit(
+                f"tables.py: tables.csv has no row of b, r, block, radius = {', '.join(sizes)}: run first"
+            )
         folder = out / "_".join(sizes)
         if not (ROOT / folder / "log.jsonl").exists():
             keys = ("saffu_block", "saffu_radius", "saffu_block_mode", "saffu_radius_mode")
