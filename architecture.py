@@ -38,6 +38,7 @@ class ModelConfig:
     attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
     ffn_hidden: int | None = None  # hidden width; None: 4 (mlp), 8/3 (swiglu), 1 (gated Cffn) n_embd
+    mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
