@@ -19,6 +19,7 @@ OPTIONS = [
     {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     {"position": "rope", "token_shift": True},
     {"position": "expe", "n_head": 6, "n_kv_head": 2},
+    {"position": "t5", "n_head": 6, "n_kv_head": 2, "t5_buckets": 8, "t5_max_distance": 12},
     {"position": "none", "ffn": "swiglu"},
     *({"ffn": ffn, "bias": True} for ffn in FFN if ffn.startswith("cffn")),
 ]
