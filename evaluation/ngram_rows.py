@@ -22,12 +22,12 @@ class TrainingTokens:
 
     pieces: list[np.ndarray]
     runs: list[Opened]
-    read: int  # tokens in the samples of the first run, repeated ones too
+    read: str  # what the samples of the first run hold, repeated tokens or pairs too
 
     def about(self) -> str:
         counted = sum(len(piece) - 1 for piece in self.pieces)
         names = " and ".join(model.name for model in self.runs)
-        return f"counts of {counted:,} training tokens of {names}, which read {self.read:,}"
+        return f"counts of {counted:,} training tokens of {names}, which read {self.read}"
 
 
 def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingTokens]:
@@ -66,7 +66,8 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
         if key in found:
             found[key].runs.append(model)
             continue
-        found[key] = TrainingTokens(pieces, [model], content["samples"] * block_size)
+        read = f"{content['samples']:,} pairs" if data.of_pairs else f"{content['samples'] * block_size:,}"
+        found[key] = TrainingTokens(pieces, [model], read)
     return list(found.values())
 
 

@@ -13,6 +13,7 @@ import train
 from ablation import execution
 from architecture import ModelConfig
 from data.binary import prepare
+from data.splits import Pair
 from model import GPT
 
 settings.register_profile("any machine", deadline=None)  # a busy one is not a failure
@@ -78,6 +79,23 @@ def dataset(tmp_path_factory):
     """A prepared data set of bytes, about 50,000 tokens."""
     out = tmp_path_factory.mktemp("data") / "bytes"
     prepare(documents, {"made": "up"}, "bytes", out, 0.1, workers=1)
+    return out
+
+
+def pairs():
+    """A language and its translation: 26 words, each of which has its own."""
+    random = np.random.Generator(np.random.PCG64(1))
+    for number in range(400):
+        words = random.integers(0, 26, 1 + number % 4)
+        source, target = (" ".join(3 * chr(first + word) for word in words) for first in (97, 65))
+        yield Pair(source, target, f"page {number % 40}")
+
+
+@pytest.fixture(scope="session")
+def paired(tmp_path_factory):
+    """A prepared data set of these pairs, in bytes."""
+    out = tmp_path_factory.mktemp("data") / "pairs"
+    prepare(pairs, {"made": "up"}, "bytes", out, 0.2, workers=1, pairs=True)
     return out
 
 

@@ -17,15 +17,17 @@ from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
-FINE_TUNING = ["config/finetune_text.py", "config/glue.py"]  # of finished models: tests/finetuning
+# of finished models: tests/finetuning
+FINE_TUNING = ["config/finetune_text.py", "config/glue.py", "config/report/gpt2_bible.py"]
 ON_TOP = ("/size/", "/ablate/", "/study/")
 MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
 STUDY = [name for name in FILES if "/study/" in name]
 ON_A_MODULE = {"paper": "cffn_gated", "recipe": "cffn_gated"}
-ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1"), "cattn_m")
+ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1", "strict"), "cattn_m")
 ABLATIONS = [name for name in FILES if "/ablate/" in name]
 SAFFU = [name for name in FILES if "saffu" in name]
 EXPE = [name for name in MODELS if "/paper/expe/" in name]
+REPORT = [name for name in FILES if "/report/" in name]
 PAPER = [name for name in MODELS if "/paper/" in name and name not in [*EXPE, *SAFFU]]
 COFRGENETS = [
     f"config/{prefix}cofrgenet{kind}.py" for prefix in ("", "llama_3b_") for kind in ("_f", "_a", "")
@@ -131,7 +133,8 @@ def test_a_size_makes_no_other_model(name, size):
 
 
 def test_every_model_has_a_definition():
-    named = {name for name in MODELS if "/paper/" not in name and "demo" not in name}
+    elsewhere = ("/paper/", "/report/", "demo")
+    named = {name for name in MODELS if not any(part in name for part in elsewhere)}
     assert named - {"config/gpt2.py", "config/saffu.py"} == {f"config/{name}.py" for name in DEFINED}
 
 
@@ -333,7 +336,7 @@ def test_an_ablation_stands_on_the_model_of_its_table(name, base):
 
 
 @pytest.mark.parametrize("name", [*MODELS, *ABLATIONS])
-def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
+def test_it_trains_at_a_tiny_size(name, dataset, paired, tmp_path):
     """Two steps with everything else as it stands."""
     from train import main
 
@@ -341,6 +344,8 @@ def test_it_trains_at_a_tiny_size(name, dataset, tmp_path):
     files = [*base, name] if name in ABLATIONS else [name]
     size = ["config/size/tiny.py"] if name not in SAFFU else ["--saffu_tokens=4096", "--saffu_tuning=0"]
     size = ["--saffu_tokens=4096"] if name == "config/ablate/saffu_cold.py" else size
+    if resolve(ModelConfig, files).encoder_layers:
+        size, dataset = [*size, "--encoder_layers=1"], paired
     main([
         *files, *size, f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
         "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
@@ -421,3 +426,62 @@ def test_the_expe_paper_is_complete():
     names = {Path(name).stem for name in EXPE}
     positions = ("rope", "expe", "exqpe", "sinusoidal")
     assert names == {f"{size}_{p}" for size in ("35m", "small", "medium") for p in positions}
+
+
+@pytest.mark.parametrize("name", REPORT)
+def test_a_plan_of_the_reports_systems(name, capsys, monkeypatch):
+    """Without the data, and without the hub."""
+    from train import main
+
+    def no_network(*arguments, **keys):
+        raise AssertionError("a plan needs no network")
+
+    monkeypatch.setattr("socket.socket.connect", no_network)
+    monkeypatch.setattr("training.dry_run._memory", lambda *arguments: [])  # of other models, and slow
+    main([name, "--dry_run=True"])
+    said = capsys.readouterr().out
+    (claimed,) = re.findall(r"expect: ([\d,]+) parameters", (ROOT / name).read_text()) or ["123,886,080"]
+    assert f"parameters       {claimed} " in said
+    assert "without effect" not in said
+
+
+def test_the_reports_systems_are_to_the_letter():
+    """Layers of both stacks, width, heads, feed-forward, vocabulary, pairs in a step, dropout."""
+    configs = {Path(name).stem: resolve(TrainConfig, [name]) for name in REPORT if "gpt2" not in name}
+    sizes = {
+        "nb_nn": (6, 8, 512, 8, 2048, 50_000, 128, 0.1),
+        "en_nb": (3, 3, 512, 8, 512, 65_536, 96, 0.1),
+        "quixote_next": (3, 3, 512, 8, 512, 19_000, 64, 0.1),
+        "kafka_next": (3, 3, 512, 8, 512, 7000, 64, 0.1),
+        "bible_next": (3, 3, 448, 7, 448, 7000, 24, 0.1),
+        "quixote_small": (0, 6, 384, 6, None, 15_000, 64 * 32, 0.2),
+        "quixote_large": (0, 12, 768, 12, None, 15_000, 12 * 40, 0.0),
+    }
+    assert sizes.keys() == configs.keys()
+    for name, c in configs.items():
+        batch = c.batch_size * c.gradient_accumulation_steps
+        shape = (
+            c.encoder_layers,
+            c.n_layer,
+            c.n_embd,
+            c.n_head,
+            c.ffn_hidden,
+            c.vocab_size,
+            batch,
+            c.dropout,
+        )
+        assert shape == sizes[name], name
+        assert (
+            (c.mlp_activation == "relu") == c.bias == (c.position == "sinusoidal") == bool(c.encoder_layers)
+        )
+        if c.encoder_layers:
+            assert (c.learning_rate, c.min_lr, c.lr_schedule, c.warmup_iters) == (1e-4, 1e-4, "linear", 0)
+            assert (c.beta1, c.beta2, c.weight_decay, c.grad_clip) == (0.9, 0.98, 0, 0)
+            assert c.label_smoothing == 0
+    small, large = configs["quixote_small"], configs["quixote_large"]
+    for c, expected in (
+        (small, (1e-3, 1e-4, 100, 5000, 0.99)),
+        (large, (6e-4, 6e-5, 2000, 600_000, 0.95)),
+    ):
+        assert (c.learning_rate, c.min_lr, c.warmup_iters, c.max_iters, c.beta2) == expected
+        assert (c.beta1, c.weight_decay, c.grad_clip, c.lr_schedule) == (0.9, 0.1, 1.0, "cosine")

@@ -14,6 +14,7 @@ import evaluate
 import export
 from data.binary import prepare
 from data.loader import Dataset
+from data.pairs import PairDataset
 from data.tokenizer import BpeTokenizer
 from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
@@ -149,6 +150,28 @@ def test_ngrams_of_the_training_tokens(runs, of_bpe, dataset, capsys, tmp_path):
     said = printed(capsys, runs["rope"], of_bpe[0], *keys[:2], "--ngrams=True")
     assert "| trigram of rope " in said
     assert "| trigram of bpe " in said
+
+
+def test_ngrams_of_a_run_of_pairs(run, paired, capsys):
+    """Each pair that the run has read is counted once, with the end-of-text before it."""
+    folder, _ = run("translator", f"--dataset={paired}", "--max_iters=6", "--block_size=40")
+    text = f"{paired}/val.bin"
+    said = printed(capsys, folder, f"--texts={text}", "--ngrams=True", "--max_bytes=900")
+    data = PairDataset(paired, "train", 40)
+    places = np.sort(data._order(0, 48, 1337))
+    pieces = [np.array([256, *a, 256, *b, 256]) for a, b in map(data.pair, places)]
+    counted = sum(len(piece) - 1 for piece in pieces)
+    assert f"counts of {counted:,} training tokens of translator, which read 48 pairs" in said
+    stream = np.array([256, *Dataset(paired, "val", 1).tokens])
+    for name, order in zip(
+        ("unigram", "bigram", "trigram"), Ngrams(pieces, 257).probabilities(stream), strict=True
+    ):
+        row = next(line for line in said.splitlines() if line.startswith(f"| {name}"))
+        cells = [cell.strip().replace(",", "") for cell in row.split("|")]
+        assert float(cells[3]) == pytest.approx(-np.log(order[: int(cells[6])]).mean(), abs=1e-4)
+    limited = printed(capsys, folder, f"--texts={text}", "--ngrams=True", "--ngram_tokens=400")
+    first = sum(len(a) + len(b) + 2 for a, b in map(data.pair, np.sort(data._order(0, 10, 1337))))
+    assert f"counts of {first:,} training tokens of translator, which read 48 pairs" in limited
 
 
 def test_ngrams_need_the_training_data(runs, dataset, capsys, tmp_path):

@@ -7,25 +7,9 @@ import numpy as np
 import pytest
 
 from data.binary import prepare
-from data.splits import Pair
+from tests.conftest import pairs
 from translate import main
 from translation.scores import score
-
-
-def pairs():
-    """A language and its translation: 26 words, each of which has its own."""
-    random = np.random.Generator(np.random.PCG64(1))
-    for number in range(400):
-        words = random.integers(0, 26, 1 + number % 4)
-        source, target = (" ".join(3 * chr(first + word) for word in words) for first in (97, 65))
-        yield Pair(source, target, f"page {number % 40}")
-
-
-@pytest.fixture(scope="session")
-def paired(tmp_path_factory):
-    out = tmp_path_factory.mktemp("data") / "pairs"
-    prepare(pairs, {"made": "up"}, "bytes", out, 0.2, workers=1, pairs=True)
-    return out
 
 
 @pytest.fixture

@@ -48,7 +48,8 @@ def saved_config(given: dict) -> Path | dict | None:
     if not given.get("init_from"):
         return None
     try:
-        return surgery.architecture(pretrained.open_source(given["init_from"]), given)
+        planned = bool(given.get("dry_run"))
+        return surgery.architecture(pretrained.open_source(given["init_from"], planned=planned), given)
     except CheckpointError as error:
         raise ConfigError([f"init_from: {error}"]) from None
 

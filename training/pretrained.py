@@ -27,7 +27,9 @@ from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.hugging_face_tokenizer import tokenizer_files
 
-HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+# n_layer, n_head and n_embd of the models that the hub has by these names
+HUB = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
+HUB |= {"gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 OWNER = "openai-community"  # of their repositories
 HUB_SECONDS = 5  # for its first answer
 FORMAT = "cofrgenet model 1"
@@ -61,10 +63,11 @@ def load(
     return build(source, device).eval(), tokenizer
 
 
-def open_source(name: str, which: str = "best") -> Source:
+def open_source(name: str, which: str = "best", planned: bool = False) -> Source:
     """A run folder or checkpoint of train.py, a model folder, or one of HUB, without its weights.
 
-    A run or model folder of that name comes before the hub. Raises CheckpointError.
+    A run or model folder of that name comes before the hub. planned: its weights will not be read, so that
+    one of HUB needs no network. Raises CheckpointError.
     """
     path = Path(name)
     try:
@@ -72,7 +75,7 @@ def open_source(name: str, which: str = "best") -> Source:
     except OSError as error:
         raise CheckpointError(f"{name} cannot be opened ({error.strerror}); give another path") from None
     if name in HUB and not (is_run or is_folder):
-        return _from_hub(name)
+        return _planned(name) if planned else _from_hub(name)
     content = None
     if is_folder and not is_run:
         content = read_json(path / "config.json", CheckpointError)
@@ -286,6 +289,14 @@ def _foreign_config(content: dict, path: Path) -> ModelConfig:
         raise CheckpointError(f"{path} lacks {error}") from None
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def _planned(name: str) -> Source:
+    """One of HUB with the sizes that are known of it, and no weights."""
+    layers, heads, width = HUB[name]
+    sizes = {"n_layer": layers, "n_head": heads, "n_embd": width, "n_positions": 1024}
+    config = _foreign_config({"model_type": "gpt2", "vocab_size": 50257, **sizes}, Path(OWNER, name))
+    return Source(Path(OWNER, name), config, dict, {"kind": "gpt2", "hash": gpt2.HASH})
 
 
 def _from_hub(name: str) -> Source:

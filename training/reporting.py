@@ -163,9 +163,12 @@ class Report:
     def done(self):
         """The run came to its end."""
         self._close()
+        use = f"sample with: python sample.py {self.folder}"
+        if self.of_pairs:
+            use = f'translate with: python translate.py {self.folder} --text="..."'
         self.ranks.say(
             f"done: {counted(self.progress.step, 'step')}, {self.progress.tokens:,} tokens; "
-            f"curve: {self.folder / 'loss.png'}\nsample with: python sample.py {self.folder}"
+            f"curve: {self.folder / 'loss.png'}\n{use}"
         )
 
     def on_first(self, action):

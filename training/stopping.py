@@ -4,6 +4,8 @@ import signal
 import sys
 import time
 
+from training.distributed import world_size
+
 
 class Stop:
     """Notes a signal instead of dying of it, as long as the context lasts.
@@ -33,12 +35,18 @@ class Stop:
         """The exit status that shells give to a process that such a signal ended."""
         return 128 + (self.signal or signal.SIGTERM)
 
+    @staticmethod
+    def _because(number: int) -> str:
+        if number == signal.SIGINT:
+            return "Ctrl-C again: at once"
+        # torchrun sends it to the others when a rank dies, and then the step does not end
+        return "SIGTERM, which torchrun also sends when a rank has died" if world_size() > 1 else "SIGTERM"
+
     def _note(self, number, frame):
         if self.signal is None:
             self.signal, self.since = number, time.monotonic()
             if self.speak:
-                print(
-                    "\nstopping after this step, with a checkpoint (Ctrl-C again: at once)", file=sys.stderr
-                )
+                reason = self._because(number)
+                print(f"\nstopping after this step, with a checkpoint ({reason})", file=sys.stderr)
         elif number == signal.SIGINT and time.monotonic() - self.since > 1:
             raise KeyboardInterrupt

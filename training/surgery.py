@@ -121,8 +121,8 @@ def _count(weights) -> int:
 
 
 def _part(key: str) -> str | None:
-    """ "blocks.0.ffn.up.weight" -> "ffn"; None for embedding, norms and head."""
-    names = key.split(".")
+    """ "blocks.0.ffn.up.weight", in the encoder too -> "ffn"; None for what no key replaces."""
+    names = key.removeprefix("encoder.").split(".")
     part = names[2] if names[0] == "blocks" else names[0]
     return part if part in REGISTRIES else None
 

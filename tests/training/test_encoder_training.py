@@ -19,6 +19,7 @@ from tests.data.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched
 from train import main
+from training import pretrained
 
 END = 256
 KEYS = ["--batch_size=6", "--block_size=40", "--eval_tokens=4000", "--encoder_layers=2"]
@@ -66,6 +67,36 @@ def test_it_learns_and_resumes_to_the_bit(run, pairs):
     assert losses(again) == losses(whole)
 
 
+def test_it_goes_on_with_other_pairs(run, pairs, tmp_path, capsys):
+    """The first evaluation is the source's last; a new ffn is drawn in both stacks, all else is kept."""
+    folder, log = run("a", *KEYS, f"--dataset={pairs}", "--max_iters=8", "--eval_interval=8")
+    other = tmp_path / "other"
+    prepare(lambda: pairs_of(200), {"made": "up"}, "bytes", other, 0.2, 1, pairs=True)
+    start = [*KEYS, f"--init_from={folder}", "--max_iters=2"]
+    _, again = run("b", *start, f"--dataset={pairs}")
+    assert again[0]["val_loss"] == log[-1]["val_loss"]
+    assert again[-1]["val_loss"] < again[0]["val_loss"]
+    run(
+        "c",
+        *start,
+        f"--dataset={other}",
+        "--ffn=swiglu",
+        "--block_size=32",
+        "--learning_rate=1e-12",
+        "--min_lr=0",
+    )
+    said = capsys.readouterr().out
+    old, new = (f"{4 * count * 32:,}" for count in (2 * 128, 3 * 256))
+    assert f"new: ffn=swiglu, {new} weights; dropped: ffn=mlp, {old} weights" in said
+    assert "block_size 40 -> 32" in said
+    before, after = (pretrained.open_source(str(tmp_path / name)).read() for name in ("a", "c"))
+    kept = {name for name in after if "ffn" not in name and "position" not in name}
+    assert any(name.startswith("encoder.") for name in kept)
+    assert any(".cross." in name for name in kept)
+    for name in kept:
+        torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
+
+
 def test_batches_of_another_size_give_the_same_loss(run, pairs):
     _, found = run("a", *KEYS, f"--dataset={pairs}", "--max_iters=4")
     larger = ("--batch_size=12", "--gradient_accumulation_steps=1")
@@ -85,21 +116,22 @@ def test_mixtures(run, pairs, tmp_path):
     assert min(parts) < found[0]["val_loss"] < max(parts)
 
 
-@pytest.mark.parametrize("sharding", ["none", pytest.param("full", marks=pytest.mark.slow)])
-def test_two_ranks_train_as_one(pairs, tmp_path, sharding):
+@pytest.mark.slow
+def test_two_ranks_train_as_one(pairs, tmp_path):
     keys = {
         "dataset": pairs, "n_layer": 1, "n_head": 2, "n_embd": 16, "max_iters": 6, "warmup_iters": 1,
         "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "checkpoint_interval": 4, "device": "cpu",
         "gradient_accumulation_steps": 4, "dtype": "float32", "compile": False,
     }  # fmt: skip
     arguments = [*KEYS, *(f"--{key}={value}" for key, value in keys.items())]
-    train_watched(1, tmp_path, {"one": (arguments, {})})
-    train_watched(2, tmp_path, {"two": ([*arguments, f"--sharding={sharding}"], {})})
-    one, two = (records(tmp_path / name / "log.jsonl") for name in ("one", "two"))
-    assert len(one) == len(two) > 6
-    for a, b in zip(one, two, strict=True):
-        for key in {"loss", "grad_norm", "val_loss"} & a.keys():
-            assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
+    sharded = ([*arguments, "--sharding=full"], {})
+    train_watched(tmp_path, {1: {"one": (arguments, {})}, 2: {"two": (arguments, {}), "sharded": sharded}})
+    one, *others = (records(tmp_path / name / "log.jsonl") for name in ("one", "two", "sharded"))
+    for two in others:
+        assert len(one) == len(two) > 6
+        for a, b in zip(one, two, strict=True):
+            for key in {"loss", "grad_norm", "val_loss"} & a.keys():
+                assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
 
 
 def test_it_translates(run, pairs, capsys):

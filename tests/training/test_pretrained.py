@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import export
 import sample
 from data.tokenizer import BpeTokenizer, BytesTokenizer
+from models import parameter_counts
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
 from training import pretrained
 from training.checkpoint import CheckpointError
@@ -19,6 +20,7 @@ from training.checkpoint import CheckpointError
 MODELS = {
     "gpt2": gpt2(),
     "gpt2 exact gelu": gpt2(activation_function="gelu", n_inner=40, layer_norm_epsilon=1e-3),
+    "gpt2 relu": gpt2(activation_function="relu"),
     "gpt2 untied": gpt2(tie_word_embeddings=False),
     "gpt2 12": gpt2(n_layer=12),
     "gpt2 48": gpt2(n_layer=48),
@@ -63,7 +65,10 @@ def test_parity_both_ways(name, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("keys", [{}, {"bias": True}, {"gelu_approximation": "tanh", "ffn_hidden": 7}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"bias": True}, {"gelu_approximation": "tanh", "ffn_hidden": 7}, {"mlp_activation": "relu"}],
+)
 @pytest.mark.parametrize("tie", [True, False])
 def test_our_gpt2_in_transformers(build, tmp_path, keys, tie):
     check_export(build(tie_embeddings=tie, **keys), tmp_path)
@@ -145,7 +150,7 @@ def test_refuses_foreign_configs(change, said, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"activation_function": "relu"}, "activation_function='relu'"),
+        ({"activation_function": "silu"}, "activation_function='silu'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ({"add_cross_attention": True}, "add_cross_attention=True"),
     ],
@@ -203,6 +208,16 @@ def test_without_network_the_hub_is_named(monkeypatch):
     assert "(no route)" in str(error.value)
     assert "hf download openai-community/gpt2-medium" in str(error.value)
     assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    zip(pretrained.HUB, (124_439_808, 354_823_168, 774_030_080, 1_557_611_200), strict=True),
+)
+def test_a_plan_knows_the_sizes_of_the_hubs_models(name, published):
+    config = pretrained.open_source(name, planned=True).config
+    padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
+    assert sum(parameter_counts(config).values()) - padding == published
 
 
 @torch.no_grad()
