@@ -240,9 +240,9 @@ def arm(rows: list[dict], model: str, rate: float, epochs: int = 0) -> Arm:
     last = epochs * epoch_of(rows) or math.inf
     runs: dict[int, list[dict]] = {}
     for row in rows:
-        if (row["part"], row["model"], row["learning_rate"]) == ("epochs", model, rate):
-            if row["step"] <= last:
-                runs.setdefault(row["seed"], []).append(row | {"val_loss": row["validation_loss"]})
+        of_arm = (row["part"], row["model"], row["learning_rate"]) == ("epochs", model, rate)
+        if of_arm and row["step"] <= last:
+            runs.setdefault(row["seed"], []).append(row | {"val_loss": row["validation_loss"]})
     ended = {seed: found for seed, found in runs.items() if not epochs or found[-1]["step"] == last}
     return Arm(model, [Run(model, Path(), {"seed": seed}, found) for seed, found in ended.items()])
 
