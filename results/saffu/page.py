@@ -164,9 +164,10 @@ def of_temperature(rows: Rows) -> str:
         best = min(found, key=lambda one: float(found[one]["held perplexity"]), default=None)
         for factor, row in found.items():
             cell = f"{perplexity(row, 'held')} / {perplexity(row, 'dev')}"
-            line = lines.setdefault(factor, {"temperature": factor})
+            line = lines.setdefault(factor, {f"{NAMES[d]}, D_H = {h}": "" for d, h in columns})
             line[f"{NAMES[data]}, D_H = {hidden}"] = f"**{cell}**" if factor == best else cell
-    return shown(list(lines.values()))
+    factors = sorted(lines, key=float, reverse=True)
+    return shown([{"temperature": factor} | lines[factor] for factor in factors])
 
 
 TRENDS = """Counted on the tables above, ours on verses.
@@ -253,7 +254,8 @@ def chosen(rows: Rows, **keys: str) -> Rows:
 
 
 def perplexity(row: dict[str, str], split: str, which: str = "") -> str:
-    return f"{math.exp(float(row[f'{split} loss{which}'])):.1f}"
+    value = math.exp(float(row[f"{split} loss{which}"]))
+    return f"{value:.1f}" if value < 10_000 else f"{value:.1e}"
 
 
 def shown(rows: list[dict[str, str]]) -> str:

@@ -42,7 +42,8 @@ MEASURED = tuple(f"{split} {name}" for split in ("train", "dev", "held") for nam
 COLUMNS = (*KEYS, *MEASURED, "seconds")
 OF_PAPER = ("table", *KEYS[1:5], "train perplexity", "dev perplexity")
 OF_NGRAMS = ("data", "model", *MEASURED[:8])
-TEMPERATURES = (1, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
+TEMPERATURES = (4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
+ATTENTIONS = ("saffu_attention=negated", "saffu_attention=uniform")
 HIDDEN = (64, 128, 512, 1024)
 CHECKED = (("2", "2", "sum", "sum"), ("4", "8", "cat", "sum"), ("32", "8", "sum", "cat"),
            ("16", "16", "cat", "cat"), ("128", "2", "sum", "cat"))  # fmt: skip
@@ -63,14 +64,15 @@ def planned() -> list[dict[str, str]]:
             for b, r, radius, block in itertools.product(page.SIZES, page.SIZES, MODES, MODES)]  # fmt: skip
     of_speeches = itertools.product(page.SIZES, MODES, MODES)
     rows += [("sotu", b, 8, block, radius, "") for b, radius, block in of_speeches]
-    for data in DATA:
-        for other in ("saffu_attention=negated", "saffu_attention=uniform"):
-            for b, radius, block in itertools.product((32, 128), MODES, MODES):
-                rows.append((data, b, 8, block, radius, other))
+    for b, blocks in ((32, MODES), (128, ("sum",)), (128, ("cat",))):
+        for data, other in itertools.product(DATA, ATTENTIONS):
+            rows += [
+                (data, b, 8, block, radius, other) for radius, block in itertools.product(MODES, blocks)
+            ]
     for data in DATA:
         others = [f"saffu_hidden={bits}" for bits in (*HIDDEN, None)]
         others += [f"saffu_temperature={t}" for t in TEMPERATURES]
-        others += [f"saffu_hidden=None saffu_temperature={t}" for t in TEMPERATURES]
+        others += [f"saffu_hidden=None saffu_temperature={t}" for t in TEMPERATURES if t <= 1]
         rows += [(data, 32, 8, "sum", "cat", other) for other in [*others, "saffu_priming=mean"]]
     return [dict(zip(KEYS, map(str, row), strict=True)) for row in rows]
 
