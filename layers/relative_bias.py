@@ -25,7 +25,6 @@ class RelativeBias(NoPosition):
     """See above. Needs attention=softmax, whose scores it adds to."""
 
     keys = ("n_head", "t5_buckets", "t5_max_distance")
-    needs_queries_and_keys = True
 
     def __init__(self, config):
         super().__init__(config)

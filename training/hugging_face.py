@@ -1,4 +1,4 @@
-"""Hugging Face's GPT-2 and Llama and ours: config.json and names of weights, in both directions."""
+"""Hugging Face's GPT-2 and Llama and ours: config.json and names of weights. T5 is only read."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from architecture import ModelConfig
 from layers import FFN
 from plural import counted
+from training import hugging_face_t5 as t5
 from training.checkpoint import CheckpointError
 
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
@@ -25,11 +26,12 @@ def _refuse(content: dict, **sound):
 def model_config(content: dict) -> ModelConfig:
     """The model of a config.json; raises ValueError, TypeError or KeyError where ours has no such one."""
     kind = content.get("model_type")
-    if kind not in ("gpt2", "llama"):
-        raise ValueError(f"model_type={kind!r} is neither gpt2 nor llama")
+    readers = {"gpt2": _gpt2_config, "llama": _llama_config, "t5": t5.model_config}
+    if kind not in readers:
+        raise ValueError(f"model_type={kind!r} is none of {', '.join(readers)}")
     if content.get("quantization_config"):
         raise ValueError("quantization_config: quantized weights are not read")
-    config = _gpt2_config(content) if kind == "gpt2" else _llama_config(content)
+    config = readers[kind](content)
     if wrong := config.check():
         raise ValueError("; ".join(wrong))
     return config
@@ -206,9 +208,10 @@ def _transposed(name: str) -> bool:
 
 def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, torch.Tensor]:
     """Under our names, in float32; raises CheckpointError where they are not those of `config`."""
+    of_t5 = config.position == "t5"
     prefix = "model." if config.norm == "rmsnorm" else "transformer."
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    names = _names(config)
+    names = t5.names(config) if of_t5 else _names(config)
     if config.tie_embeddings and (head := tensors.pop("lm_head.weight", None)) is not None:
         (embedding,) = names["embedding.weight"]
         if embedding in tensors and not torch.equal(head, tensors[embedding]):
@@ -221,12 +224,17 @@ def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, tor
             f"{path} lacks {', '.join(missing[:3])} ({counted(len(missing), 'weight')} in all)"
         )
     known = {name for theirs in names.values() for name in theirs}
-    if more := [name for name in tensors if name not in known and not name.endswith(BUFFERS)]:
+    if more := [
+        name for name in tensors if name not in known and not name.endswith((*BUFFERS, *t5.UNUSED))
+    ]:
         raise CheckpointError(f"{path} holds weights that its config.json does not tell of: {more[:3]}")
     weights = {}
     for ours, theirs in names.items():
-        parts = [tensors[name].mT if _transposed(name) else tensors[name] for name in theirs]
-        weight = torch.cat(parts).float()
+        if of_t5:
+            weight = t5.our_weight(tensors, theirs, config)
+        else:
+            parts = [tensors[name].mT if _transposed(name) else tensors[name] for name in theirs]
+            weight = torch.cat(parts).float()
         if ours in ("embedding.weight", "head.weight"):
             if len(weight) != config.vocab_size:
                 raise CheckpointError(

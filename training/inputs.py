@@ -57,6 +57,12 @@ def saved_config(given: dict) -> Path | dict | None:
 def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:
     """The model to start from; raises CheckpointError where its tokens are not the data's."""
     source = pretrained.open_source(config.init_from)
+    if source.config.encoder_layers and source.tokenizer is None:
+        raise CheckpointError(
+            f"{source.path} is a T5, whose tokenizer does not keep a text to the byte: no data set here "
+            "has its tokens. docs/weights.md shows how to use it in Python. --init_from takes translators "
+            "that were trained here"
+        )
     try:
         pretrained.check_tokenizer(source, data.tokenizer())
     except CheckpointError as error:

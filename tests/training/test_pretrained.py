@@ -120,7 +120,7 @@ def test_files_of_the_hub_lack_the_prefix_and_hold_masks(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "mistral"}, "model_type='mistral' is neither gpt2 nor llama"),
+        ({"model_type": "mistral"}, "model_type='mistral' is none of gpt2, llama, t5"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only silu"),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"mlp_bias": True}, "mlp_bias=True"),
