@@ -85,14 +85,14 @@ def test_killed_at_random_moments(arguments, tmp_path, ranks, variant):
     for last in sorted(dice.sample(range(3, STEPS - 5), 2 if ranks == 1 else 1)):
         # a survivor looks for the others for as long, and three seconds
         process = start(folder, arguments, *variant, "--distributed_timeout=10", ranks=ranks)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # on a busy machine
         while steps_logged(folder) < last and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(dice.uniform(0, 0.01))
         victim = dice.choice(ranks_of(process)) if process.poll() is None else None
         if victim:
             os.kill(victim, signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         # on a busy machine it may have ended before it was hit
         assert process.returncode in (-signal.SIGKILL, 0, 1)
         kills += process.returncode != 0
@@ -129,7 +129,7 @@ def test_killed_while_writing_a_checkpoint(arguments, tmp_path):
     whole = finish(tmp_path / "whole", arguments)
     folder = tmp_path / "killed"
     process = start(folder, arguments, program=("-c", KILLED_WHILE_SAVING))
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert list((folder / "ckpt").glob("*.tmp"))
     newest = checkpoint.load(checkpoint.find(folder))["step"]
