@@ -3,6 +3,7 @@
 import openmp  # noqa: F401 (before torch)
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +16,28 @@ from architecture import ModelConfig
 from data.binary import prepare
 from data.splits import Pair
 from model import GPT
+from training.log import Log
 
+HERE = Path(__file__).parent
 settings.register_profile("any machine", deadline=None)  # a busy one is not a failure
 settings.load_profile("any machine")
 
 
+# begun in this order, before all others: two processes share the files, and neither should wait at the end
+LONGEST = (
+    "kernels/test_triton", "training/test_sharding", "training/test_distributed", "training/test_resume",
+    "faults/test_faults", "test_train", "test_decode", "test_model", "test_config", "test_ablate",
+    "test_golden", "scaling/test_scale", "training/test_elastic", "training/test_sharded_ranks",
+    "training/test_encoder_training", "training/test_training_on_pairs", "benchmarks/test_levers",
+    "evaluation/test_zero_shot", "training/test_explicit_start", "training/test_memory",
+    "training/test_compilation", "launch/test_measure_gpu",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items):
-    """What calls a compiler takes seconds."""
+    """Long files first; what calls a compiler takes seconds."""
+    places = {HERE / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         if "compile" in item.name or "one_graph" in item.name:
             item.add_marker(pytest.mark.slow)
@@ -31,6 +47,15 @@ def pytest_collection_modifyitems(items):
 def _one_thread():
     """Tiny tensors: threads cost more than they bring, and one thread repeats itself to the bit."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(request):
+    """Each run draws loss.png at its end, a good part of its time; marked tests look at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "pictures" not in request.keywords:
+            patch.setattr(Log, "draw", lambda self, interval=0.0: None)
+        yield
 
 
 @pytest.fixture

@@ -337,7 +337,7 @@ def test_an_ablation_stands_on_the_model_of_its_table(name, base):
 
 @pytest.mark.parametrize("name", [*MODELS, *ABLATIONS])
 def test_it_trains_at_a_tiny_size(name, dataset, paired, tmp_path):
-    """Two steps with everything else as it stands."""
+    """Two steps with everything else as it stands, but for a vocabulary of that size."""
     from train import main
 
     base = re.findall(rf"train\.py (\S+) {re.escape(name)}", (ROOT / name).read_text())
@@ -350,7 +350,7 @@ def test_it_trains_at_a_tiny_size(name, dataset, paired, tmp_path):
         *files, *size, f"--dataset={dataset}", f"--out_dir={tmp_path / 'out'}",
         "--batch_size=1", "--gradient_accumulation_steps=2", "--max_iters=2", "--warmup_iters=1",
         "--eval_tokens=256",
-        "--compile=False", "--device=cpu", "--block_size=64",
+        "--compile=False", "--device=cpu", "--block_size=64", "--vocab_size=320",
     ])  # fmt: skip
     assert (tmp_path / "out" / "ckpt" / "step_00000002.pt").is_file()
 

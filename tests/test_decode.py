@@ -240,8 +240,8 @@ def test_flops_of_a_step_are_those_of_the_accounts(tiny, keys):
 @torch.no_grad()
 def test_one_graph_for_all_steps(build, keys):
     torch._dynamo.reset()
-    model = recorded(build(block_size=210, **keys))
-    tokens = torch.randint(0, 100, (2, 205))
+    model = recorded(build(block_size=70, **keys))
+    tokens = torch.randint(0, 100, (2, 65))
     cache, compiler = with_garbage(model.new_cache(2)), Counter()
     prefill = CompiledDecoding(model, "eager")
     prefill(tokens[:, :5], cache)

@@ -79,6 +79,10 @@ VARIANTS |= {
 }  # fmt: skip
 
 
+# neither changes a loss, and each takes time
+SELDOM = ["--checkpoint_interval=100", "--eval_interval=100"]
+
+
 def losses(records):
     return [round(r["loss"], 5) for r in records if "loss" in r]
 
@@ -86,7 +90,7 @@ def losses(records):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_twenty_steps(run, name):
     """Relative tolerance 1e-3: another processor rounds otherwise; a wrong sign or scale shows at once."""
-    _, records = run("golden", *VARIANTS[name])
+    _, records = run("golden", *VARIANTS[name], *SELDOM)
     expected = json.loads(GOLDEN.read_text())[name]
     assert losses(records) == pytest.approx(expected, rel=1e-3)
 
@@ -102,7 +106,9 @@ def test_variants_differ():
 
 
 def rewrite(run):
-    GOLDEN.write_text(json.dumps({n: losses(run(n, *keys)[1]) for n, keys in VARIANTS.items()}, indent=1))
+    GOLDEN.write_text(
+        json.dumps({n: losses(run(n, *keys, *SELDOM)[1]) for n, keys in VARIANTS.items()}, indent=1)
+    )
 
 
 if __name__ == "__main__":

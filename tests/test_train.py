@@ -35,6 +35,7 @@ def refused(capsys, arguments, *overrides):
     return str(stop.value.code) + capsys.readouterr().err
 
 
+@pytest.mark.pictures
 def test_a_run_learns_and_leaves_a_complete_folder(run, dataset):
     folder, records = run("a", "--max_iters=60")
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -458,6 +459,7 @@ def test_one_training_loss_is_a_point():
         assert line.get_marker() == marker
 
 
+@pytest.mark.pictures
 def test_loss_png_of_a_run_from_weights_is_whole(run, monkeypatch):
     asked, draw = [], log.draw_losses
     monkeypatch.setattr(log, "draw_losses", lambda *given: asked.append(given[2]) or draw(*given))

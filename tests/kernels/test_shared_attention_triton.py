@@ -58,9 +58,10 @@ def test_one_token(triton_device, dtype, strict, relative, keys):
 @forms
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_three_tiles_and_a_bit(triton_device, dtype, relative, keys):
+    """Two sequences or two heads; the programs of each compute alike."""
     length = 67 if dtype == torch.float32 else 130  # tiles of float32 are half as large
-    strict = keys != relative
-    against_the_oracle(triton_device, (2, 2, length, 7, 40), dtype, strict, relative, keys)
+    strict, outer = keys != relative, (2, 1) if dtype == torch.float32 else (1, 2)
+    against_the_oracle(triton_device, (*outer, length, 7, 40), dtype, strict, relative, keys)
 
 
 @forms
@@ -72,7 +73,7 @@ def test_ranks(triton_device, rank, dtype, relative, keys):
 
 @forms
 def test_values_as_wide_as_a_model(triton_device, relative, keys):
-    against_the_oracle(triton_device, (1, 1, 40, 7, 1600), torch.bfloat16, True, relative, keys)
+    against_the_oracle(triton_device, (1, 1, 40, 7, 1000), torch.bfloat16, True, relative, keys)
     against_the_oracle(triton_device, (1, 1, 35, 7, 200), torch.float32, False, relative, keys)
 
 

@@ -13,7 +13,6 @@ from scaling.points import write
 from tests.data.test_pairs import pairs_of
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
-from training.log import Log
 
 TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
 TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--resamples=20")
@@ -21,9 +20,8 @@ TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--resamples=20")
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Measurements of a single step, and no pictures of single runs, which other tests look at."""
+    """Measurements of a single step."""
     monkeypatch.setattr(step_times, "AT_LEAST", 0.0)
-    monkeypatch.setattr(Log, "draw", lambda self, interval=0.0: None)
 
 
 def scaled(arguments, capsys):

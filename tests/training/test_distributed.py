@@ -80,8 +80,12 @@ def runs(dataset, tmp_path_factory):
         "everything": ([*arguments, *everything], {}),
         "poisoned": (arguments, {"poison": 6}),
         "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
-        "full": (arguments, {"file_limit": 50_000}),
+        "undivided": ([*arguments, "--gradient_accumulation_steps=3"], {}),
+        "in_use": (arguments, {}),
+        "full": (arguments, {"file_limit": 50_000}),  # the last one: the limit stays
     }
+    (folder / "in_use").mkdir()
+    (folder / "in_use" / "precious").write_text("")
     of_one = {"one": (arguments, {}), "muon_one": (muon, {})}
     printed = train_watched(folder, {1: of_one, 2: of_two, 4: {"four": (arguments, {})}})
     return folder, printed
@@ -224,7 +228,7 @@ def begin(ranks, folder, arguments, *overrides):
     )  # fmt: skip
 
 
-def wait_for(condition, process, seconds=90):
+def wait_for(condition, process, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -239,18 +243,17 @@ def workers(process):
     return [int(pid) for pid in children if is_rank(pid)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_rank_that_hangs_or_dies_is_named_once(arguments, tmp_path, number):
+def test_a_rank_that_hangs_is_named_once(arguments, tmp_path):
+    """For one that dies see test_resume.py."""
     folder = tmp_path / "lost"
     process = begin(3, folder, arguments, "--distributed_timeout=10", "--gradient_accumulation_steps=3")
     wait_for(lambda: (folder / "ckpt").is_dir() and checkpoint.numbered(folder / "ckpt"), process)
     lost = workers(process)[1]
-    os.kill(lost, number)
-    if number == signal.SIGSTOP:
-        wait_for(lambda: len(workers(process)) < 3, process)  # another one has given up
-        time.sleep(1)
-        os.kill(lost, signal.SIGCONT)  # torchrun asks it to end, which it cannot hear while it is stopped
-    printed, _ = process.communicate(timeout=90)
+    os.kill(lost, signal.SIGSTOP)
+    wait_for(lambda: len(workers(process)) < 3, process)  # another one has given up
+    time.sleep(1)
+    os.kill(lost, signal.SIGCONT)  # torchrun asks it to end, which it cannot hear while it is stopped
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     said = rf"did not arrive at step \d+ \(.*\); rank 1 is dead or hanging \(process {lost} on \S+\)"
     assert len(re.findall(said, printed)) == 1, printed
@@ -262,7 +265,7 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(arguments, tmp_path):
     process = begin(2, folder, arguments, "--checkpoint_interval=100000")
     wait_for(lambda: (folder / "log.jsonl").is_file() and len(records(folder / "log.jsonl")) > 5, process)
     os.kill(workers(process)[1], signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=300)
     (saved,) = checkpoint.numbered(folder / "ckpt")
     step = checkpoint.load(saved)["step"]
     assert f"stopped at step {step:,}; --resume=True goes on from there" in printed
@@ -274,34 +277,29 @@ def test_sigterm_to_the_launcher_stops_all_with_a_checkpoint(arguments, tmp_path
     process = begin(2, folder, arguments, "--checkpoint_interval=100000")
     wait_for(lambda: (folder / "log.jsonl").is_file() and len(records(folder / "log.jsonl")) > 5, process)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=300)
     (saved,) = checkpoint.numbered(folder / "ckpt")
     assert f"stopped at step {checkpoint.load(saved)['step']:,}; --resume=True goes on" in printed
     assert printed.count("stopping after this step") == 1
 
 
-def test_ranks_that_do_not_divide_the_micro_batches_are_refused(arguments, tmp_path):
-    done = subprocess.run(
-        [*command(3, ROOT / "train.py"), *arguments, *PLAIN, f"--out_dir={tmp_path / 'out'}"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+def test_ranks_that_do_not_divide_the_micro_batches_are_refused(runs):
+    folder, printed = runs
     message = (
-        "gradient_accumulation_steps=4 is the micro-batches of all ranks together; WORLD_SIZE=3 does not "
+        "gradient_accumulation_steps=3 is the micro-batches of all ranks together; WORLD_SIZE=2 does not "
     )
-    assert done.stderr.count(message + "divide it: take 3 or 6") == 1
-    assert done.returncode == 1
-    assert not (tmp_path / "out").exists()
+    assert printed.count(message + "divide it: take 2 or 4") == 1
+    assert not (folder / "undivided").exists()
 
 
-def test_a_folder_in_use_is_refused_once(arguments, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").write_text("")
-    done = subprocess.run(
-        [*command(2, ROOT / "train.py"), *arguments, *PLAIN, f"--out_dir={tmp_path / 'out'}"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert done.stderr.count("is not empty, and a run is never overwritten") == 1
-    assert "Traceback" not in done.stderr.split("ChildFailedError")[0].replace("Traceback", "", 1)
+def test_a_folder_in_use_is_refused_once(runs):
+    folder, printed = runs
+    assert printed.count("is not empty, and a run is never overwritten") == 1
+    assert [path.name for path in (folder / "in_use").iterdir()] == ["precious"]
+
+
+def test_no_message_is_a_traceback(runs):
+    assert "Traceback" not in runs[1]
 
 
 def test_two_machines(arguments, tmp_path):
@@ -320,7 +318,7 @@ def test_two_machines(arguments, tmp_path):
         )
         for node in (0, 1)
     ]  # fmt: skip
-    first, second = (node.communicate(timeout=100)[0] for node in nodes)
+    first, second = (node.communicate(timeout=300)[0] for node in nodes)
     assert [node.returncode for node in nodes] == [0, 0], first + second
     assert "on 2 ranks" in first
     assert "step " not in second
@@ -353,7 +351,7 @@ def test_the_slurm_script(arguments, tmp_path):
                 "bash", "-c", text, "slurm.sh", *arguments, *PLAIN, f"--max_iters={steps}",
                 f"--out_dir={tmp_path / 'out'}",
             ],
-            cwd=ROOT, env={**environment(), **slurm}, capture_output=True, text=True, timeout=100,
+            cwd=ROOT, env={**environment(), **slurm}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert records(tmp_path / "out" / "log.jsonl")[-1]["step"] == steps
@@ -361,28 +359,47 @@ def test_the_slurm_script(arguments, tmp_path):
     assert "resuming from" in done.stdout
 
 
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize(
-    ("end", "status", "printed"),
-    [
-        ("pass", 0, ""),
-        ("sys.exit()", 0, ""),
-        ("sys.exit(143)", 143, ""),
-        ("sys.exit('no data')", 1, "no data\n"),
-        ("raise ValueError('five')", 1, "ValueError: five\n"),
-    ],
-)
-def test_ranks_end_before_python_does(world, end, status, printed):
+ENDS = {
+    "pass": (0, ""),
+    "sys.exit()": (0, ""),
+    "sys.exit(143)": (143, ""),
+    "sys.exit('no data')": (1, "no data\n"),
+    "raise ValueError('five')": (1, "ValueError: five\n"),
+}
+ENDING = """
+import atexit, json, os, sys
+from training.distributed import ends_process
+
+found = []
+for world in (1, 2):
+    for end in sys.argv[1:]:
+        files = [os.memfd_create("printed") for _ in range(2)]
+        if child := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            found.append([world, end, status, *(os.pread(file, 10_000, 0).decode() for file in files)])
+            continue
+        for number, file in enumerate(files, 1):
+            os.dup2(file, number)
+        os.environ["WORLD_SIZE"] = str(world)
+        atexit.register(lambda: print("Python ends"))
+        with ends_process():
+            print("done", end="")
+            exec(end)
+        sys.exit()
+print(json.dumps(found))
+"""
+
+
+def test_ranks_end_before_python_does():
     """A rank that waits for Python's own end is sometimes aborted by gloo's threads."""
-    program = (
-        "import atexit, sys; from training.distributed import ends_process\n"
-        "atexit.register(lambda: print('Python ends'))\n"
-        f"with ends_process():\n    print('done', end=''); {end}"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        env={**environment(), "WORLD_SIZE": str(world)},
+        [sys.executable, "-c", ENDING, *ENDS], cwd=ROOT, env=environment(), capture_output=True, text=True,
+        timeout=60,
     )  # fmt: skip
-    assert done.returncode == status
-    assert done.stderr.endswith(printed)
-    assert done.stdout == ("done" if world > 1 else "donePython ends\n")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 2 * len(ENDS)
+    for world, end, status, printed, errors in found:
+        expected, message = ENDS[end]
+        assert (status, printed) == (expected, "done" if world > 1 else "donePython ends\n"), (world, end)
+        assert errors.endswith(message) if message else not errors, (world, end, errors)

@@ -59,7 +59,7 @@ def log_is_folder(folder):
 
 
 def picture_is_folder(folder):
-    (folder / "loss.png").unlink()
+    (folder / "loss.png").unlink(missing_ok=True)
     (folder / "loss.png").mkdir()
 
 
