@@ -294,9 +294,11 @@ def losses_table(rows: list[dict]) -> str:
 
 
 def differences_table(rows: list[dict]) -> str:
-    """Paired differences of models at the best rate of each, and at the paper's."""
+    """Paired differences at the best rate of each model, at other rates of random, and at the paper's."""
     best = {model: float(rate) for model, rate in best_rates(rows).items()}
     pairs = [(a, best[a], b, best[b]) for a, b in PAIRS]
+    others = [rate for model, rate in trained(rows) if model == "random" and rate != best["random"]]
+    pairs += [("explicit", best["explicit"], "random", rate) for rate in others if rate != float(PAPERS)]
     pairs.append(("explicit", float(PAPERS), "random", float(PAPERS)))
     shown = []
     for a, rate_a, b, rate_b in pairs:
