@@ -38,8 +38,11 @@ class ModelConfig:
     attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
     ffn_hidden: int | None = None  # hidden width; None: 4 (mlp), 8/3 (swiglu), 1 (gated Cffn) n_embd
+    mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
-    position: str = "learned"  # positional encoding: learned, sinusoidal, rope, expe, exqpe, none
+    position: str = "learned"  # positional encoding: learned, sinusoidal, rope, t5, expe, exqpe, none
+    t5_buckets: int = 32  # t5: learned numbers of a head, each for one distance or several
+    t5_max_distance: int = 128  # t5: from this distance on, all share one number
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: float = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding

@@ -106,8 +106,8 @@ class PairDataset(Dataset):
         if not fits.any():
             raise DataError(
                 f"no pair in the {self.split} split of {self.folder} fits into "
-                f"block_size={self.block_size}: the shortest has {lengths.min():,} tokens with both ends, so "
-                "that the model needs at least such a block_size"
+                f"block_size={self.block_size}: the shortest has {lengths.min():,} tokens with both ends, "
+                "and the model needs at least such a block_size"
             )
         self._places = np.stack([starts, middles, ends], axis=1)[fits]
         self._lengths = lengths[fits]

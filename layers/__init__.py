@@ -12,6 +12,7 @@ from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.expe import ExPE, ExQPE
 from layers.feedforward import MLP, SwiGLU
 from layers.position import LearnedPosition, NoPosition, RotaryPosition, SinusoidalPosition
+from layers.relative_bias import RelativeBias
 from layers.synthesizer import Synthesizer
 
 ATTENTION = {
@@ -33,6 +34,7 @@ POSITION = {
     "learned": LearnedPosition,
     "sinusoidal": SinusoidalPosition,
     "rope": RotaryPosition,
+    "t5": RelativeBias,
     "expe": ExPE,
     "exqpe": ExQPE,
     "none": NoPosition,

@@ -53,21 +53,30 @@ class SoftmaxAttention(TokenMixer):
         Without `position`, no hooks of layers/position.py are called.
         """
         q, k, v = self.project(x, position, pos, layer)
-        return self.joined(self.attend(q.to(v.dtype), k.to(v.dtype), v))
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        bias = None if position is None else position.bias(pos, pos)
+        if bias is None:
+            return self.joined(self.attend(q, k, v))
+        seen = pos <= pos[:, None]
+        return self.joined(self.attend_masked(q, k, v, added(bias, seen, q.dtype)[None]))
 
     def decode(self, x, pos, cache, position=None, layer=0):
         """As `forward`, for tokens at pos that follow the cache. Attention runs in the cache's dtype."""
         q, k, v = self.project(x, position, pos, layer, *cache[2:])
         k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
-        return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype))
+        bias = None
+        if position is not None:
+            bias = position.bias(pos, torch.arange(k_all.shape[-2], device=pos.device))
+        return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos, bias).to(v.dtype))
 
     def encode(self, x, lengths, position=None, pos=None, layer=0):
         """As `forward`, but every token sees all `lengths` ([B] int64) tokens of its sequence."""
         q, k, v = self.project(x, position, pos, layer)
-        dropout, grouped = self.dropout_rate if self.training else 0.0, self.n_kv_head != self.n_head
         mask = key_mask(lengths, x.shape[1])
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        return self.joined(F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped))
+        bias = None if position is None else position.bias(pos, pos, causal=False)
+        if bias is not None:
+            mask = added(bias, mask, v.dtype)
+        return self.joined(self.attend_masked(q.to(v.dtype), k.to(v.dtype), v, mask))
 
     def joined(self, out):
         """[B, n_head, T, D] -> [B, T, C]"""
@@ -105,18 +114,26 @@ class SoftmaxAttention(TokenMixer):
             q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped
         )
 
-    def attend_cached(self, q, k, v, pos):
+    def attend_masked(self, q, k, v, mask):
+        """As `attend`. mask: who sees whom (bool), or what is added to scores [B, n_head, T, T]."""
+        dropout, grouped = self.dropout_rate if self.training else 0.0, self.n_kv_head != self.n_head
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, enable_gqa=grouped)
+
+    def attend_cached(self, q, k, v, pos, bias=None):
         """q: [B, n_head, T, D] at pos: [T], k and v: [B, n_kv_head, length, D] -> [B, n_head, T, D]
 
-        Heads that share k and v become further rows of q, so that k and v are not copied.
+        bias: [n_head, T, length], added to the scores, or None. Heads that share k and v become further
+        rows of q, so that k and v are not copied.
         """
         groups = (self.n_kv_head, self.n_head // self.n_kv_head)
         mask = self.visible(pos, k.shape[-2]).expand(self.n_head, -1, -1)
+        mask = mask if bias is None else added(bias, mask, q.dtype)
         q, mask = q.unflatten(1, groups).flatten(2, 3), mask.unflatten(0, groups).flatten(1, 2)
         dropout = self.dropout_rate if self.training else 0.0
         if torch.compiler.is_compiling() and pos.shape[0] == 1:
             scores = products(q, k) * q.shape[-1] ** -0.5
-            weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+            scores = scores.masked_fill(~mask, float("-inf")) if bias is None else scores + mask
+            weights = scores.softmax(-1)
             out = weighted_sum(F.dropout(weights, dropout), v)
         else:
             out = F.scaled_dot_product_attention(q, k, v, mask[None], dropout)
@@ -158,6 +175,11 @@ class SoftmaxAttention(TokenMixer):
         """
         width, kv = config.n_embd, key_value_width(config)
         return 4 * width * (width + kv + context) + 2 * config.token_shift * width * kv
+
+
+def added(bias, mask, dtype):
+    """bias [n_head, T, S], and -inf where the mask is False, in this dtype: what is added to the scores."""
+    return bias.masked_fill(~mask, float("-inf")).to(dtype)
 
 
 def key_value_width(config) -> int:

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks (Vaswani et al. 2017; GELU as in GPT-2; SwiGLU: Shazeer 2020)."""
+"""Position-wise feed-forward networks (Vaswani et al. 2017: ReLU; GPT-2: GELU; SwiGLU: Shazeer 2020)."""
 
 from torch import nn
 from torch.nn import functional as F
@@ -7,17 +7,17 @@ from layers.protocol import ChannelMixer
 
 
 class MLP(ChannelMixer):
-    """y = W_2 gelu(W_1 x). x: [B, T, C] -> [B, T, C].
+    """y = W_2 gelu(W_1 x), or with relu. x: [B, T, C] -> [B, T, C].
 
     The hidden width is 4 C unless ffn_hidden is set.
     """
 
-    keys = ("ffn_hidden", "gelu_approximation")
+    keys = ("ffn_hidden", "mlp_activation", "gelu_approximation")
 
     def __init__(self, config):
         super().__init__(config)
         hidden = self.hidden(config)
-        self.approximation = config.gelu_approximation
+        self.rectified, self.approximation = config.mlp_activation == "relu", config.gelu_approximation
         self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
@@ -26,7 +26,13 @@ class MLP(ChannelMixer):
         return [self.down]
 
     def forward(self, x):
-        return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximation)))
+        h = self.up(x)
+        h = F.relu(h) if self.rectified else F.gelu(h, approximate=self.approximation)
+        return self.dropout(self.down(h))
+
+    @classmethod
+    def keys_read(cls, config):
+        return cls.keys[:2] if config.mlp_activation == "relu" else cls.keys
 
     @staticmethod
     def hidden(config) -> int:

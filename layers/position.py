@@ -1,13 +1,14 @@
 """Common positional encodings. ExPE and ExQPE are in layers/expe.py.
 
-A positional encoding overrides one or more of three hooks:
+A positional encoding overrides one or more of four hooks:
 
     embed(x, pos)                 edits the token embeddings
     before_qkv(h, pos, layer)     edits the inputs of the projections to queries and keys, and to values
     rotate(q, k, pos)             edits queries and keys
+    bias(pos, keys, causal)       is added to the scores of softmax attention
 
 pos: [T] int64, the same for all sequences of a batch. Only attention with queries and keys calls the last
-two hooks. An encoding that depends on them sets `needs_queries_and_keys`.
+three hooks. An encoding that depends on them sets `needs_queries_and_keys`.
 """
 
 import math
@@ -41,6 +42,12 @@ class NoPosition(Part):
     def rotate(self, q, k, pos):
         """q: [B, H, T, D], k: [B, H_kv, T, D] -> the same shapes and dtypes"""
         return q, k
+
+    def bias(self, pos, keys, causal=True):
+        """pos: [T], keys: [S] int64, places of queries and keys -> [n_head, T, S], or None for none.
+
+        causal: in the decoder, where a query sees no key behind it.
+        """
 
     @classmethod
     def parameter_count(cls, config) -> int:

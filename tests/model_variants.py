@@ -21,6 +21,7 @@ BLOCKS = [
     {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     {"position": "none", "norm": "rmsnorm", "bias": True, "ffn_hidden": 40},
     {"position": "rope", "n_kv_head": 1},
+    {"position": "t5", "n_kv_head": 1, "t5_buckets": 8, "t5_max_distance": 12},
     {"position": "expe", "n_kv_head": 1, "bias": True},
     {"position": "exqpe", "expe_learned": "standard", "expe_on_v": True},
     {"cattn_value_heads": 1},

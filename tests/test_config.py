@@ -471,7 +471,9 @@ def test_the_reports_systems_are_to_the_letter():
             c.dropout,
         )
         assert shape == sizes[name], name
-        assert c.bias == (c.position == "sinusoidal") == bool(c.encoder_layers)
+        assert (
+            (c.mlp_activation == "relu") == c.bias == (c.position == "sinusoidal") == bool(c.encoder_layers)
+        )
         if c.encoder_layers:
             assert (c.learning_rate, c.min_lr, c.lr_schedule, c.warmup_iters) == (1e-4, 1e-4, "linear", 0)
             assert (c.beta1, c.beta2, c.weight_decay, c.grad_clip) == (0.9, 0.98, 0, 0)

@@ -131,7 +131,8 @@ def test_cache_per_token(tiny, keys, values):
 
 # a value of each optional key that is not its default, and the keys without which it does nothing
 OTHER_VALUES = {
-    "n_kv_head": 1, "ffn_hidden": 40, "gelu_approximation": "tanh", "rope_base": 50.0,
+    "n_kv_head": 1, "ffn_hidden": 40, "mlp_activation": "relu", "gelu_approximation": "tanh",
+    "rope_base": 50.0, "t5_buckets": 8, "t5_max_distance": 40,
     "rope_scaling": "llama3", "rope_factor": 3.0, "rope_low_freq_factor": 2.0,
     "rope_high_freq_factor": 9.0, "rope_original_max_position_embeddings": 20, "expe_width": 5,
     "expe_start": 2.0, "expe_theta": 0.5, "expe_stable": True, "expe_once": True,

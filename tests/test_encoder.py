@@ -19,6 +19,7 @@ OPTIONS = [
     {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     {"position": "rope", "token_shift": True},
     {"position": "expe", "n_head": 6, "n_kv_head": 2},
+    {"position": "t5", "n_head": 6, "n_kv_head": 2, "t5_buckets": 8, "t5_max_distance": 12},
     {"position": "none", "ffn": "swiglu"},
     *({"ffn": ffn, "bias": True} for ffn in FFN if ffn.startswith("cffn")),
 ]
@@ -33,13 +34,15 @@ def batch(rows=3, source=9, target=7):
 
 
 @torch.no_grad()
-def test_equals_pytorchs_transformer(build):
-    """torch.nn.Transformer with the norm first, GELU and biases, and the same weights."""
-    model = build(**ENCODER, position="none", bias=True, n_layer=2).eval()
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_equals_pytorchs_transformer(build, activation):
+    """torch.nn.Transformer with the norm first and biases, and the same weights."""
+    keys = {"position": "none", "bias": True, "n_layer": 2, "mlp_activation": activation}
+    model = build(**ENCODER, **keys).eval()
     for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.add_(0.2 * torch.randn_like(parameter))
-    theirs = nn.Transformer(24, 3, 3, 2, 96, 0.0, "gelu", batch_first=True, norm_first=True)
+    theirs = nn.Transformer(24, 3, 3, 2, 96, 0.0, activation, batch_first=True, norm_first=True)
 
     def attention(module, weights):
         module.in_proj_weight.copy_(torch.cat([one.weight for one in weights[:-1]]))

@@ -38,11 +38,12 @@ def model_config(content: dict) -> ModelConfig:
 def _gpt2_config(content: dict) -> ModelConfig:
     _refuse(
         content,
-        activation_function=tuple(GELUS),
+        activation_function=(*GELUS, "relu"),
         scale_attn_weights=(True,),
         scale_attn_by_inverse_layer_idx=(False,),
         add_cross_attention=(False,),
     )
+    activation = content.get("activation_function", "gelu_new")
     return ModelConfig(
         n_layer=content["n_layer"],
         n_head=content["n_head"],
@@ -51,7 +52,8 @@ def _gpt2_config(content: dict) -> ModelConfig:
         vocab_size=content["vocab_size"],
         bias=True,
         ffn_hidden=content.get("n_inner"),
-        gelu_approximation=GELUS[content.get("activation_function", "gelu_new")],
+        mlp_activation="relu" if activation == "relu" else "gelu",
+        gelu_approximation=GELUS.get(activation, "none"),
         norm_eps=content.get("layer_norm_epsilon", 1e-5),
         tie_embeddings=content.get("tie_word_embeddings", True),
     )
@@ -118,6 +120,7 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
     grouped = config.n_kv_head not in (None, config.n_head)
     if parts == ("softmax", "mlp", "learned", "layernorm") and not grouped:
         activation = {"tanh": "gelu_new", "none": "gelu"}[config.gelu_approximation]
+        activation = "relu" if config.mlp_activation == "relu" else activation
         return {
             "model_type": "gpt2",
             "architectures": ["GPT2LMHeadModel"],

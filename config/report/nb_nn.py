@@ -6,13 +6,12 @@
 #   python translate.py out/report_nb_nn --pairs=data/pairs/nb_nn/val.bin
 # What to expect: 78,173,184 parameters. The report finds its model bad, and its data too: both sides are
 # translations by machine, and it measures nothing. --dry_run=True prints a plan without the files.
-# As in the report: the layers that it prints (its settings say 8 and 12), sizes, biases, dropout, batch,
-# Adam with its constant rate, 60 epochs of 386 steps. If these pairs give fewer than 50,000 tokens,
+# As in the report: ReLU, the layers that it prints (its settings say 8 and 12), sizes, biases, dropout,
+# batch, Adam with its constant rate, 60 epochs of 386 steps. If these pairs give fewer than 50,000 tokens,
 # prepare.py names their number: prepare with that.
-# Departures: norms stand before each part, not after it; GELU, not ReLU; source, target and head share one
-# matrix, where the report has three; weights are drawn as GPT-2's, not by Xavier's rule; Adam's epsilon is
-# 1e-8, not 1e-9; the tokenizer is trained on these pairs. Pairs of more than 256 tokens are left out, and
-# counted.
+# Departures: norms stand before each part, not after it; source, target and head share one matrix, where
+# the report has three; weights are drawn as GPT-2's, not by Xavier's rule; Adam's epsilon is 1e-8, not
+# 1e-9; the tokenizer is trained on these pairs. Pairs of more than 256 tokens are left out, and counted.
 out_dir = "out/report_nb_nn"
 dataset = "data/pairs/nb_nn"
 vocab_size = 50_000
@@ -24,6 +23,7 @@ n_embd = 512
 ffn_hidden = 2048
 block_size = 256
 position = "sinusoidal"
+mlp_activation = "relu"
 bias = True
 dropout = 0.1
 

@@ -1,26 +1,17 @@
-"""Every model of the registries, sharded and whole, in the processes of one torchrun; then the runs of
-watched_train.py.
-
-    torchrun --nproc_per_node=2 tests/training/sharded_models.py RUNS.json
+"""Every model of the registries, sharded and whole, in the ranks of forked_ranks.py.
 
 Fails where a sharded model is drawn or trains otherwise, or where a rank holds more than its part and
 one group while the model is built.
 """
 
-import sys
-from pathlib import Path
-
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from layers import ATTENTION, FFN
 from tests.training.held_bytes import HeldBytes
-from tests.training.watched_train import ranks_end_at_once, read_and_play
 from train import build_model, build_optimizer
 from training import sharding
 from training.config import TrainConfig
-from training.distributed import Ranks, ends_process
+from training.distributed import Ranks
 from training.health import diagnose
 
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100, "dtype": "float32"}
@@ -130,10 +121,3 @@ def check_all():
                 raise AssertionError(f"rank {ranks.rank}, {keys}: {error}") from error
         check_gradients(ranks)
     ranks.say("all models")
-
-
-if __name__ == "__main__":
-    with ends_process():
-        check_all()
-        ranks_end_at_once()
-        read_and_play(sys.argv[1])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from data.loader import Dataset, Loader
+from tests.training import forked_ranks
 from training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,20 +35,16 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def train_watched(ranks, folder, runs):
-    """runs: {name: (arguments, options)} -> what was printed to stderr."""
-    path = folder / f"runs{ranks}.json"
-    path.write_text(
-        json.dumps(
-            [{"arguments": [*a, f"--out_dir={folder / name}"], **o} for name, (a, o) in runs.items()]
-        )
-    )
-    done = subprocess.run(
-        command(ranks, ROOT / "tests" / "training" / "watched_train.py", path),
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def train_watched(folder, groups):
+    """groups: {ranks: {name: (arguments, options)}} -> what all of them said."""
+
+    def runs(named):
+        return [{"arguments": [*a, f"--out_dir={folder / name}"], **o} for name, (a, o) in named.items()]
+
+    groups = [{"ranks": ranks, "runs": runs(named)} for ranks, named in groups.items()]
+    statuses, printed = forked_ranks.run(groups, folder)
+    assert not any(itertools.chain(*statuses)), printed
+    return printed
 
 
 def records(path):
@@ -61,7 +58,7 @@ def held(folder, name, ranks):
 
 @pytest.fixture(scope="module")
 def runs(dataset, tmp_path_factory):
-    """A short run on 1, 2 and 4 ranks, with Muon on 1 and 2; on 2 also 50 steps of everything at once, and
+    """A short run on 1, 2 and 4 ranks, with Muon on 1 and 2; on 2 also 30 steps of everything at once, and
     some that fail.
     """
     folder = tmp_path_factory.mktemp("runs")
@@ -73,23 +70,20 @@ def runs(dataset, tmp_path_factory):
     }  # fmt: skip
     arguments = [*(f"--{key}={value}" for key, value in keys.items()), *PLAIN]
     # one layer, as it is compiled on each rank
-    everything = ["--n_layer=1", "--max_iters=50", "--compile=True", "--activation_checkpointing=True"]
+    everything = ["--n_layer=1", "--max_iters=30", "--cf_depth=2", "--compile=True", "--dropout=0.1"]
+    everything += ["--activation_checkpointing=True"]
     muon = [*arguments, "--optimizer=muon"]
     seldom = [*arguments, "--log_interval=100", "--eval_interval=100"]
-    train_watched(1, folder, {"one": (arguments, {}), "muon_one": (muon, {})})
-    printed = train_watched(
-        2,
-        folder,
-        {
-            "two": (arguments, {}),
-            "muon_two": (muon, {}),
-            "everything": ([*arguments, *everything, "--dropout=0.1"], {}),
-            "poisoned": (arguments, {"poison": 6}),
-            "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
-            "full": (arguments, {"file_limit": 50_000}),
-        },
-    )
-    train_watched(4, folder, {"four": (arguments, {})})
+    of_two = {
+        "two": (arguments, {}),
+        "muon_two": (muon, {}),
+        "everything": ([*arguments, *everything], {}),
+        "poisoned": (arguments, {"poison": 6}),
+        "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
+        "full": (arguments, {"file_limit": 50_000}),
+    }
+    of_one = {"one": (arguments, {}), "muon_one": (muon, {})}
+    printed = train_watched(folder, {1: of_one, 2: of_two, 4: {"four": (arguments, {})}})
     return folder, printed
 
 
@@ -146,7 +140,7 @@ def test_weights_and_ranges_are_the_same_on_all_ranks(runs, name, ranks):
     """At each evaluation and checkpoint, the last one after all steps; the ranks read different batches."""
     folder, _ = runs
     first, *others = held(folder, name, ranks)
-    last = 50 if name == "everything" else 12
+    last = 30 if name == "everything" else 12
     places = [(r["step"], r["at"]) for r in first if r["at"] != "batches"]
     assert {(0, "evaluation"), (last, "evaluation"), (last, "checkpoint")} <= set(places)
     for other in others:

@@ -116,21 +116,22 @@ def test_mixtures(run, pairs, tmp_path):
     assert min(parts) < found[0]["val_loss"] < max(parts)
 
 
-@pytest.mark.parametrize("sharding", ["none", pytest.param("full", marks=pytest.mark.slow)])
-def test_two_ranks_train_as_one(pairs, tmp_path, sharding):
+@pytest.mark.slow
+def test_two_ranks_train_as_one(pairs, tmp_path):
     keys = {
         "dataset": pairs, "n_layer": 1, "n_head": 2, "n_embd": 16, "max_iters": 6, "warmup_iters": 1,
         "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "checkpoint_interval": 4, "device": "cpu",
         "gradient_accumulation_steps": 4, "dtype": "float32", "compile": False,
     }  # fmt: skip
     arguments = [*KEYS, *(f"--{key}={value}" for key, value in keys.items())]
-    train_watched(1, tmp_path, {"one": (arguments, {})})
-    train_watched(2, tmp_path, {"two": ([*arguments, f"--sharding={sharding}"], {})})
-    one, two = (records(tmp_path / name / "log.jsonl") for name in ("one", "two"))
-    assert len(one) == len(two) > 6
-    for a, b in zip(one, two, strict=True):
-        for key in {"loss", "grad_norm", "val_loss"} & a.keys():
-            assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
+    sharded = ([*arguments, "--sharding=full"], {})
+    train_watched(tmp_path, {1: {"one": (arguments, {})}, 2: {"two": (arguments, {}), "sharded": sharded}})
+    one, *others = (records(tmp_path / name / "log.jsonl") for name in ("one", "two", "sharded"))
+    for two in others:
+        assert len(one) == len(two) > 6
+        for a, b in zip(one, two, strict=True):
+            for key in {"loss", "grad_norm", "val_loss"} & a.keys():
+                assert b[key] == pytest.approx(a[key], rel=2e-5), (a["step"], key)
 
 
 def test_it_translates(run, pairs, capsys):

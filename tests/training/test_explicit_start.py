@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,9 +20,9 @@ import train
 from architecture import ModelConfig
 from data.loader import Dataset
 from models import parameter_counts
+from tests.training.test_distributed import train_watched
 from training import checkpoint, explicit_start, pretrained, saffu_passes
 
-ROOT = Path(__file__).resolve().parents[2]
 ONLY = "--saffu_only=True"
 
 
@@ -209,13 +206,8 @@ def test_two_ranks_start_as_one(run, tmp_path, dataset):
     one, log = run("one", "--max_iters=2", "--saffu_tuning=1", "--eval_interval=2")
     settings = json.loads((one / "config.json").read_text())
     given = [f"--{key}={value}" for key, value in settings.items() if key not in ("out_dir",)]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     two = tmp_path / "two"
-    done = subprocess.run(
-        [*launcher, str(ROOT / "train.py"), *given, f"--out_dir={two}"],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    train_watched(tmp_path, {2: {"two": (given, {})}})
     losses = [[r["val_loss"] for r in found if "val_loss" in r] for found in (log, records(two))]
     assert len(losses[0]) == 3
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)

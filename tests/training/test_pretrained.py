@@ -20,6 +20,7 @@ from training.checkpoint import CheckpointError
 MODELS = {
     "gpt2": gpt2(),
     "gpt2 exact gelu": gpt2(activation_function="gelu", n_inner=40, layer_norm_epsilon=1e-3),
+    "gpt2 relu": gpt2(activation_function="relu"),
     "gpt2 untied": gpt2(tie_word_embeddings=False),
     "gpt2 12": gpt2(n_layer=12),
     "gpt2 48": gpt2(n_layer=48),
@@ -64,7 +65,10 @@ def test_parity_both_ways(name, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("keys", [{}, {"bias": True}, {"gelu_approximation": "tanh", "ffn_hidden": 7}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"bias": True}, {"gelu_approximation": "tanh", "ffn_hidden": 7}, {"mlp_activation": "relu"}],
+)
 @pytest.mark.parametrize("tie", [True, False])
 def test_our_gpt2_in_transformers(build, tmp_path, keys, tie):
     check_export(build(tie_embeddings=tie, **keys), tmp_path)
@@ -146,7 +150,7 @@ def test_refuses_foreign_configs(change, said, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"activation_function": "relu"}, "activation_function='relu'"),
+        ({"activation_function": "silu"}, "activation_function='silu'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ({"add_cross_attention": True}, "add_cross_attention=True"),
     ],

@@ -1,11 +1,9 @@
 """Sharded runs: losses of one process; resumed to the bit, and by other ranks; no rank holds the whole."""
 
-import json
 import os
 import re
-import subprocess
+import signal
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,13 +12,13 @@ import torch.distributed as dist
 from architecture import ModelConfig
 from model import GPT
 from tests.counting_compiler import Counter
-from tests.training.test_distributed import PLAIN, command, environment, records
+from tests.training import forked_ranks
+from tests.training.test_distributed import PLAIN, records
 from tests.training.watched_train import play
 from training import checkpoint, sharding
 from training.compilation import CompiledTraining
 from training.config import TrainConfig
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
     "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "max_iters": 8,
     "warmup_iters": 1, "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "eval_interval": 4,
@@ -31,21 +29,10 @@ HYBRID = ["--sharding=hybrid", "--sharding_ranks=2"]
 TUNED = ["--max_iters=3", "--ffn=mlp"]
 
 
-def trained(ranks, folder, dataset, runs, script="watched_train.py"):
-    """runs: [(name, arguments, options)] in the processes of one torchrun -> (status, what they said)."""
+def of(folder, dataset, runs):
+    """runs: [(name, arguments, options)], as watched_train.py plays them."""
     keys = [*(f"--{key}={value}" for key, value in KEYS.items()), f"--dataset={dataset}", *PLAIN]
-    runs = [{"arguments": [*keys, *a, f"--out_dir={folder / name}"], **o} for name, a, o in runs]
-    if ranks == 1:
-        play(runs)
-        return 0, ""
-    path = folder / f"runs{ranks}.json"
-    path.write_text(json.dumps(runs))
-    done = subprocess.run(
-        command(ranks, ROOT / "tests" / "training" / script, path),
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=600,
-    )  # fmt: skip
-    return done.returncode, done.stdout
+    return [{"arguments": [*keys, *a, f"--out_dir={folder / name}"], **o} for name, a, o in runs]
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +40,14 @@ def runs(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
     muon, resume = "--optimizer=muon", "--resume=True"
     tuned = [*TUNED, f"--init_from={folder / 'one'}"]
-    trained(1, folder, dataset, [
+    play(of(folder, dataset, [
         ("one", [], {}),
         ("muon_one", [muon], {}),
         ("tuned_one", tuned, {}),
         ("one_to_four", [FULL], STOP),
-    ])  # fmt: skip
+    ]))  # fmt: skip
     part, group, whole = parts(checkpoint.load(checkpoint.find(folder / "one")), 2)
-    _, printed = trained(2, folder, dataset, [
+    two = of(folder, dataset, [
         ("two", [FULL], {}),
         ("muon_two", [FULL, muon], {}),
         ("tuned_two", [FULL, *tuned], {}),
@@ -70,16 +57,20 @@ def runs(dataset, tmp_path_factory):
         ("full_to_none", [FULL], STOP),
         ("full_to_none", ["--sharding=none", resume], {}),
         ("poisoned", [FULL], {"poison": 6}),
-        ("killed", [FULL, "--checkpoint_interval=5"], {"die": 6}),
-    ], "sharded_models.py")  # fmt: skip
-    assert "SIGKILL" in printed, printed
-    trained(1, folder, dataset, [("two_to_one", [resume], {})])
-    status, more = trained(4, folder, dataset, [
+        ("killed", [FULL, "--checkpoint_interval=5"], {"die": 6, "answer_seconds": 2}),
+    ])  # fmt: skip
+    one = of(folder, dataset, [("two_to_one", [resume], {})])
+    four = of(folder, dataset, [
         ("four", [FULL], {}),
         ("hybrid", HYBRID, {}),
         ("one_to_four", [FULL, resume], {}),
     ])  # fmt: skip
-    assert status == 0, more
+    statuses, printed = forked_ranks.run([
+        {"ranks": 2, "runs": two, "first": "check_all"},
+        {"ranks": 1, "runs": one},
+        {"ranks": 4, "runs": four},
+    ], folder)  # fmt: skip
+    assert statuses == [[1, -signal.SIGKILL], [0], [0] * 4], printed
     return folder, printed
 
 

@@ -136,8 +136,7 @@ def test_two_ranks_train_as_one(pairs, tmp_path):
         "gradient_accumulation_steps": 4, "dtype": "float32", "compile": False,
     }  # fmt: skip
     arguments = [*KEYS, *(f"--{key}={value}" for key, value in keys.items())]
-    for ranks, name in ((1, "one"), (2, "two")):
-        train_watched(ranks, tmp_path, {name: (arguments, {})})
+    train_watched(tmp_path, {1: {"one": (arguments, {})}, 2: {"two": (arguments, {})}})
     one, two = (records(tmp_path / name / "log.jsonl") for name in ("one", "two"))
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):

@@ -1,0 +1,349 @@
+"""Do continued fractions translate as well as a Transformer of the same size? English to French.
+
+    python results/translation/study.py data                       # 75,638 pairs; needs apt-get and npm
+    OMP_NUM_THREADS=1 python results/translation/study.py rates    # one epoch of each model at three rates
+    OMP_NUM_THREADS=1 python results/translation/study.py runs     # six epochs at the best rates
+    python results/translation/study.py scores                     # BLEU and chrF, greedy and five beams
+    python results/translation/study.py page                       # study.csv from the runs, and the tables
+    python results/translation/study.py tables                     # the tables from study.csv alone
+
+`rates` and `runs` call ablate.py: a call that was interrupted goes on, and finished runs are kept. The best
+rates of `runs` are those of `rates`. --only=F,full trains these models alone.
+"""
+
+import csv
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
+
+from scipy import stats  # noqa: E402
+
+import configurator  # noqa: E402
+from architecture import model_config  # noqa: E402
+from comparison.runs import Run, read_run  # noqa: E402
+from disk import write_whole  # noqa: E402
+from markdown_table import table  # noqa: E402
+from models import parameter_counts, without_embeddings  # noqa: E402
+from training.log import RunFolderError  # noqa: E402
+
+EPOCHS, BATCH = 6, 64
+SCRIPTS = {
+    "libreoffice": "bpe:4096",
+    "manpages": None,
+    "electron": None,
+}  # source: tokenizer; None: the first's
+BASE = ["config/translation.py"]
+ROPE, FRACTIONS = ["config/study/rope.py"], ["config/study/cffn_gated.py", "config/study/recipe.py"]
+FULL = [f"config/study/{name}.py" for name in ("full_content", "depth_1")]
+# model: config files, keys. About a million parameters without the embeddings
+MODELS = {
+    "dense": (ROPE, {"n_layer": 5, "n_embd": 128, "n_head": 4}),
+    "F": ([*ROPE, *FRACTIONS], {"n_layer": 6, "n_embd": 160, "n_head": 5}),
+    "full": (FULL, {"n_layer": 8, "n_embd": 160, "n_head": 5}),
+    "encoder, dense": (ROPE, {"encoder_layers": 2, "n_layer": 2, "n_embd": 136, "n_head": 4}),
+    "encoder, F": (
+        [*ROPE, *FRACTIONS],
+        {"encoder_layers": 2, "n_layer": 2, "n_embd": 176, "n_head": 4},
+    ),
+    # three million
+    "dense, 3M": (ROPE, {"n_layer": 7, "n_embd": 192, "n_head": 6}),
+    "full, 3M": (FULL, {"n_layer": 11, "n_embd": 232, "n_head": 8}),
+}
+SEEDS = dict.fromkeys(MODELS, 1) | {"dense": 3, "full": 3, "encoder, dense": 3}
+SMALL = {"dense, 3M": "dense", "full, 3M": "full"}  # whose rate they take, divided by the ratio of widths
+COMPARED = {"full, 3M": "dense, 3M"}  # what a model is compared with; others: with dense
+RATES = [1e-3, 2e-3, 4e-3]
+DECODING = {"greedy": [], "five beams": ["--beams=5"]}
+FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
+FIELDS += ("validation_loss", "decoding", "source", "bleu", "chrf", "copy_bleu", "copy_chrf")
+
+
+@dataclass
+class StudyConfig:
+    """Train translators with and without continued fractions on equal pairs, and score them."""
+
+    what: Literal["data", "rates", "runs", "scores", "page", "tables"]  # the step to take, in this order
+    data: str = "data/en_fr"  # folder of the prepared pairs, a folder for each source
+    out: str = "out/translation_study"  # folder of the runs
+    only: list[str] | None = None  # models to train or score; None: all
+
+    def check(self) -> list[str]:
+        wrong = [f"{key} is empty: name a folder" for key in ("data", "out") if not getattr(self, key)]
+        if unknown := [name for name in self.only or [] if name not in MODELS]:
+            wrong.append(f"only: {', '.join(unknown)} is no model; the models: {'; '.join(MODELS)}")
+        if self.what not in ("data", "page", "tables"):
+            lacks = [name for name in SCRIPTS if not (Path(self.data) / name / "meta.json").is_file()]
+            if lacks:
+                wrong.append(
+                    f"{self.data} lacks {', '.join(lacks)}: python results/translation/study.py data"
+                )
+        return wrong
+
+
+def main(config: StudyConfig):
+    config.data, config.out = Path(config.data).resolve(), Path(config.out).resolve()
+    os.chdir(ROOT)
+    models = config.only or list(MODELS)
+    if config.what == "data":
+        prepare(config.data)
+    elif config.what == "rates":
+        for model in models:
+            if model not in SMALL:
+                sweep(config, model)
+    elif config.what == "runs":
+        for seed in range(1, max(SEEDS.values()) + 1):
+            for model in models:
+                if seed <= SEEDS[model]:
+                    train(config, "runs", model, [rate_of(config, model)], seed)
+    elif config.what == "scores":
+        score(config, models)
+    else:
+        if config.what == "page":
+            write_rows(collected(config.out))
+        print(tables(read_rows()))
+
+
+def prepare(folder: Path):
+    """Writes the pairs of each source, all with one tokenizer."""
+    first = folder / next(iter(SCRIPTS)) / "tokenizer.json"
+    for name, tokenizer in SCRIPTS.items():
+        if (folder / name / "meta.json").is_file():
+            continue
+        keys = ["--language=fr", f"--out={folder / name}", f"--tokenizer={tokenizer or first}"]
+        run([sys.executable, f"data/{name}/prepare.py", *keys])
+
+
+def run(command: list[str]):
+    """Ends the script with the status of a command that fails."""
+    if status := subprocess.run(command).returncode:
+        sys.exit(status)
+
+
+def pairs_of(folder: Path) -> dict[str, int]:
+    """{data set: its training pairs}"""
+    metas = {name: json.loads((folder / name / "meta.json").read_text()) for name in SCRIPTS}
+    return {str(folder / name): m["splits"]["train"]["documents"] // 2 for name, m in metas.items()}
+
+
+def train(config: StudyConfig, part: str, model: str, rates: list[float], seed: int):
+    pairs = pairs_of(config.data)
+    files, shape = MODELS[model]
+    epoch = round(sum(pairs.values()) / BATCH)
+    keys = shape | {
+        "out_dir": config.out / part, "seeds": seed, "batch_size": BATCH,
+        "dataset": ",".join(f"{name}:{count}" for name, count in pairs.items()),
+        "vary": "learning_rate=" + ",".join(f"{rate:g}" for rate in rates),
+        "max_iters": epoch * (EPOCHS if part == "runs" else 1),
+        "eval_interval": epoch // 2, "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
+        "log_interval": 50, "compile": False, "dtype": "float32", "device": "cpu",
+    }  # fmt: skip
+    stack = "+".join([*BASE, *files])
+    print(f"== {part}: {model} at {', '.join(f'{rate:g}' for rate in rates)}, seed {seed}", flush=True)
+    run([sys.executable, "ablate.py", stack, *(f"--{key}={value}" for key, value in keys.items())])
+
+
+def sweep(config: StudyConfig, model: str):
+    """One epoch at three rates, and at further ones, by factors of two, until the best is no edge."""
+    rates = list(RATES)
+    while True:
+        train(config, "rates", model, rates, 1)
+        best = best_rate(config.out, model)
+        if best == min(rates):
+            rates.insert(0, best / 2)
+        elif best == max(rates):
+            rates.append(best * 2)
+        else:
+            return
+
+
+def finished(out: Path) -> list[tuple[str, str, Run, Path]]:
+    """(part, model, run, folder) of each finished run."""
+    found = []
+    for part in ("rates", "runs"):
+        for folder in sorted((out / part).glob("*/")):
+            try:
+                run = read_run(folder)
+            except RunFolderError:
+                continue
+            if run.last_step >= run.config["max_iters"]:
+                found.append((part, model_of(run.config), run, folder))
+    return found
+
+
+def model_of(config: dict) -> str:
+    same = lambda shape: all(config[key] == value for key, value in shape.items())  # noqa: E731
+    ladders = config["ffn"] != "mlp"
+    for name, (files, shape) in MODELS.items():
+        encoder = shape.get("encoder_layers", 0) == config["encoder_layers"]
+        if same(shape) and encoder and ladders == (files != ROPE):
+            return name
+    raise ValueError(f"no model of this study: {config}")
+
+
+def best_rate(out: Path, model: str) -> float:
+    losses = {
+        run.config["learning_rate"]: best_loss(run)
+        for part, name, run, _ in finished(out)
+        if (part, name) == ("rates", model)
+    }
+    if not losses:
+        sys.exit(
+            f"{model} has no finished run in {out / 'rates'}: python results/translation/study.py rates"
+        )
+    return min(losses, key=losses.get)
+
+
+def rate_of(config: StudyConfig, model: str) -> float:
+    if model not in SMALL:
+        return best_rate(config.out, model)
+    small = SMALL[model]
+    ratio = MODELS[small][1]["n_embd"] / MODELS[model][1]["n_embd"]
+    return float(f"{best_rate(config.out, small) * ratio:.2g}")
+
+
+def best_loss(run: Run) -> float:
+    return min(at["val_loss"] for at in run.evaluations.values())
+
+
+def score_file(folder: Path, decoding: str, source: str) -> Path:
+    return folder / f"scores_{decoding.replace(' ', '_')}_{source}.json"
+
+
+def score(config: StudyConfig, models: list[str]):
+    """Translates the validation pairs of each source with each finished run of `runs`."""
+    for part, model, _, folder in finished(config.out):
+        if part != "runs" or model not in models:
+            continue
+        for decoding, keys in DECODING.items():
+            for source in SCRIPTS:
+                file = score_file(folder, decoding, source)
+                if not file.is_file():
+                    pairs = f"--pairs={config.data / source / 'val.bin'}"
+                    run([sys.executable, "translate.py", str(folder), pairs, f"--json={file}", *keys])
+
+
+def collected(out: Path) -> list[dict]:
+    """A row for each finished run of `rates`, and one for each score of those of `runs`."""
+    rows = []
+    for part, model, run, folder in finished(out):
+        own = {
+            "part": part, "model": model, "learning_rate": run.config["learning_rate"],
+            "seed": run.config["seed"], "steps": run.last_step,
+            "parameters": without_embeddings(parameter_counts(model_config(run.config))),
+            "tokens": run.evaluations[run.last_step]["tokens"],
+            "seconds": round(run.evaluations[run.last_step]["seconds"]),
+            "validation_loss": round(best_loss(run), 5),
+        }  # fmt: skip
+        scores = []
+        for decoding in DECODING if part == "runs" else ():
+            for source in SCRIPTS:
+                if (file := score_file(folder, decoding, source)).is_file():
+                    found = json.loads(file.read_text())
+                    scores.append({"decoding": decoding, "source": source} | scores_of(found))
+        rows += [own | score for score in scores] or [own]
+    names = list(MODELS)
+    rows.sort(key=lambda row: (row["part"], names.index(row["model"]), row["learning_rate"], row["seed"]))
+    return rows
+
+
+def scores_of(found: dict) -> dict:
+    """BLEU and chrF of the translations and of copied sources, from the JSON of translate.py."""
+    model, copy = found["scores"].values()
+    own = {
+        "bleu": model["bleu"],
+        "chrf": model["chrf"],
+        "copy_bleu": copy["bleu"],
+        "copy_chrf": copy["chrf"],
+    }
+    return {key: round(value, 2) for key, value in own.items()}
+
+
+def write_rows(rows: list[dict]):
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, FIELDS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(HERE / "study.csv", text.getvalue())
+
+
+def read_rows() -> list[dict]:
+    with (HERE / "study.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for key in FIELDS:
+            if key not in ("part", "model", "decoding", "source") and row[key]:
+                row[key] = float(row[key])
+    return rows
+
+
+def tables(rows: list[dict]) -> str:
+    """Losses at each rate, losses and differences after six epochs, and scores, in Markdown."""
+    parts = []
+    if swept := [row for row in rows if row["part"] == "rates"]:
+        parts += ["One epoch, one seed: validation loss at each learning rate", "", rate_table(swept)]
+    if run := [row for row in rows if row["part"] == "runs"]:
+        parts += ["", f"{EPOCHS} epochs", "", loss_table(run)]
+    for decoding in DECODING:
+        if scored := [row for row in run if row["decoding"] == decoding]:
+            parts += ["", f"BLEU / chrF, {decoding}", "", score_table(scored)]
+    return "\n".join(parts)
+
+
+def rate_table(rows: list[dict]) -> str:
+    rates = sorted({row["learning_rate"] for row in rows})
+    at = {(row["model"], row["learning_rate"]): f"{row['validation_loss']:.4f}" for row in rows}
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    return table([{"model": n} | {f"{r:g}": at.get((n, r), "") for r in rates} for n in names])
+
+
+def loss_table(rows: list[dict]) -> str:
+    losses = {}
+    for row in rows:
+        losses.setdefault(row["model"], {})[row["seed"]] = row["validation_loss"]
+    lines = []
+    for name, own in losses.items():
+        base = losses.get(COMPARED.get(name, "dense"), {})
+        row = next(row for row in rows if row["model"] == name)
+        line = {"model": name, "parameters": f"{row['parameters'] / 1e6:.2f}M"}
+        line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own))}
+        line |= {"validation loss": spread(list(own.values()), 4), "to dense": "", "p": ""}
+        if base is not own and (each := [own[seed] - base[seed] for seed in own if seed in base]):
+            text = spread(each, 4)
+            line["to dense"] = text if text.startswith("-") else f"+{text}"
+            line["p"] = f"{stats.ttest_1samp(each, 0).pvalue:.2g}" if len(each) > 1 else ""
+        lines.append(line)
+    return table(lines)
+
+
+def score_table(rows: list[dict]) -> str:
+    """A row for each model, and one of copied sources; BLEU / chrF of each source."""
+    lines, copies = [], {row["source"]: row for row in rows}
+    for name in dict.fromkeys(row["model"] for row in rows):
+        line = {"model": name}
+        for source in SCRIPTS:
+            own = [row for row in rows if (row["model"], row["source"]) == (name, source)]
+            kinds = [spread([row[kind] for row in own], 1) for kind in ("bleu", "chrf") if own]
+            line[source] = " / ".join(kinds)
+        lines.append(line)
+    copied = {s: f"{row['copy_bleu']:.1f} / {row['copy_chrf']:.1f}" for s, row in copies.items()}
+    return table([*lines, {"model": "the source, copied"} | {s: copied.get(s, "") for s in SCRIPTS}])
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean, and the standard deviation of two values or more."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+if __name__ == "__main__":
+    main(configurator.parse(StudyConfig, sys.argv[1:], positional="what", files=False))
