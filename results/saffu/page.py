@@ -148,6 +148,9 @@ held-out perplexity.
 """
 
 
+LEAST = "0.015625"  # the last temperature that is computed
+
+
 def of_temperature(rows: Rows) -> str:
     """A column for each data set and decoder, in bold the cell of the lowest held-out perplexity."""
     columns = {
@@ -159,6 +162,7 @@ def of_temperature(rows: Rows) -> str:
         for data in NAMES
         for hidden in (256, None)
     }
+    columns = {key: found for key, found in columns.items() if LEAST in found}  # those that are complete
     lines: dict[str, dict] = {}
     for (data, hidden), found in columns.items():
         best = min(found, key=lambda one: float(found[one]["held perplexity"]), default=None)
