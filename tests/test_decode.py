@@ -80,7 +80,7 @@ PIECES = [[1] * 17, [17], [9] + [1] * 8, [1, 5, 11], [1, 5, 7, 1]]
 
 
 def test_every_option_is_legal():
-    assert len(LEGAL) == 6 + 6 + 4 * 3 + len(OPTIONS)
+    assert len(LEGAL) == 7 + 6 + 4 * 3 + len(OPTIONS)
 
 
 def with_garbage(cache):
