@@ -7,6 +7,7 @@ import pytest
 
 import picture
 import scale
+from ablation import execution
 from data.binary import prepare
 from scaling import step_times
 from scaling.points import write
@@ -103,7 +104,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
 
 
 def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):
-    original = scale.carry_out.__globals__["train"]
+    original = execution.train
     keys = ("--sizes=4K", "--tokens_per_parameter=0.3", "--seeds=1,2", "--rates=4e-3", "--parallel=1")
     arguments = command(*keys, models=(DENSE,))
 
@@ -114,13 +115,13 @@ def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp
             process.returncode = 1
         return process
 
-    monkeypatch.setitem(scale.carry_out.__globals__, "train", failing)
+    monkeypatch.setattr(execution, "train", failing)
     status, said = scaled(arguments, capsys)
     assert status == 1
     assert "failed: " in said
     assert "seed=2" in said
     assert "1 run failed at the rule's learning rate" in (tmp_path / "scaling" / "scaling.md").read_text()
-    monkeypatch.setitem(scale.carry_out.__globals__, "train", original)
+    monkeypatch.setattr(execution, "train", original)
     here.clear()
     status, said = scaled(arguments, capsys)
     assert (status, len(here)) == (0, 1)
