@@ -29,7 +29,7 @@ from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
 from training.endings import ERRORS, TrainingError, endings, one_speaks
-from training.hardware import choose_device, choose_dtype, flush_denormals, keep_freed_memory
+from training.hardware import choose_device, choose_dtype, flushed_denormals, keep_freed_memory
 from training.inputs import open_data, open_source, saved_config, verify_training_data
 from training.log import open_run
 from training.optimizer import Optimizer, adamw, muon
@@ -53,9 +53,11 @@ def main(argv: list[str]):
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
         keep_freed_memory(device)
-        if config.model == "saffu":
-            flush_denormals(device)
-        with ranks.joined(device, config.distributed_timeout), Stop(ranks.first) as stop:
+        with (
+            flushed_denormals(device, config.model == "saffu"),
+            ranks.joined(device, config.distributed_timeout),
+            Stop(ranks.first) as stop,
+        ):
             finished = run(config, ranks, device, stop)
         if not finished:
             sys.exit(stop.status)

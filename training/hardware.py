@@ -114,14 +114,21 @@ def keep_freed_memory(device: torch.device):
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def flush_denormals(device: torch.device):
-    """Take numbers below 1.2e-38 as 0 in this process. Does nothing on a GPU, or where it is not supported.
+@contextmanager
+def flushed_denormals(device: torch.device, wanted: bool = True):
+    """Within the context, take numbers below 1.2e-38 as 0 on a processor. Does nothing on a GPU.
 
-    A processor is slow with them: a SAFFU whose softmaxes are sharp trained at a tenth of its speed. Call
+    A processor is slow with them: a SAFFU whose softmaxes are sharp trained at a tenth of its speed. Enter
     it before the first tensor operation, because threads inherit it when they start.
     """
-    if device.type == "cpu":
+    wanted = wanted and device.type == "cpu"
+    if wanted:
         torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_flush_denormal(False)
 
 
 def give_back_freed_memory():

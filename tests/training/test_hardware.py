@@ -127,16 +127,19 @@ def test_memory_that_was_freed_is_kept():
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, check=True, timeout=120)
 
 
-def test_denormal_numbers_are_flushed_on_a_processor():
+def test_denormal_numbers_are_flushed_on_a_processor_and_only_within_the_context():
     """In a process of its own, because threads that start later inherit it."""
-    code = "import torch; from training.hardware import flush_denormals; tiny = torch.tensor([1e-39]); "
-    code += "flush_denormals(torch.device('cuda')); print((tiny * 1).item() > 0); "
-    code += "flush_denormals(torch.device('cpu')); print((tiny * 1).item() > 0)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
+    lines = (
+        "import torch",
+        "from training.hardware import flushed_denormals",
+        "tiny = torch.tensor([1e-39])",
+        "for device, wanted in (('cuda', True), ('cpu', False), ('cpu', True)):",
+        "    with flushed_denormals(torch.device(device), wanted):",
+        "        print((tiny * 1).item() > 0)",
+        "print((tiny * 1).item() > 0)",
     )
-    assert done.stdout.split() == ["True", "False"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "True", "False", "True"]
