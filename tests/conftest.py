@@ -46,12 +46,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Tiny tensors: threads cost more than they bring, and one thread repeats itself to the bit.
-
-    A run of model=saffu in this process leaves denormal numbers flushed, which Hypothesis refuses.
-    """
+    """Tiny tensors: threads cost more than they bring, and one thread repeats itself to the bit."""
     torch.set_num_threads(1)
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True)
