@@ -72,8 +72,8 @@ def terminate_one(number: int, ranks: int, model: str, seed: int, base: Path, pr
         wrong.append(f"status {started.status}, {'' if stopped else 'not '}told where it stopped")
     if ledger.newest() != at:
         wrong.append(f"the last checkpoint is of step {ledger.newest()}, not {at}")
-    _, tracebacks = runs.messages(started.said())
-    status = started.status
+    said, status = started.said(), started.status
+    _, tracebacks = runs.messages(said)
     again = runs.start("warm", ranks, arguments_of(folder), scratch)
     ended = again.finish() and not again.status
     equal = ledger.at_the_end() if ended else [f"it does not go on: {again.said()[-300:]}"]
@@ -83,7 +83,7 @@ def terminate_one(number: int, ranks: int, model: str, seed: int, base: Path, pr
         "equal": "; ".join(equal)[:300] or "yes",
     }  # fmt: skip
     if wrong or tracebacks or equal:
-        print(f"look at {folder}: {row}", file=sys.stderr)
+        print(f"look at {folder}: {row}\n{said}", file=sys.stderr)
     else:
         shutil.rmtree(folder)
     return row
