@@ -37,10 +37,11 @@ class Stop:
 
     @staticmethod
     def _because(number: int) -> str:
-        if number == signal.SIGINT:
-            return "Ctrl-C again: at once"
+        alone = world_size() == 1
+        if number == signal.SIGINT:  # torchrun passes on the first Ctrl-C only
+            return "Ctrl-C again: at once" if alone else "Ctrl-C"
         # torchrun sends it to the others when a rank dies, and then the step does not end
-        return "SIGTERM, which torchrun also sends when a rank has died" if world_size() > 1 else "SIGTERM"
+        return "SIGTERM" if alone else "SIGTERM, which torchrun also sends when a rank has died"
 
     def _note(self, number, frame):
         if self.signal is None:

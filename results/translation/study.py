@@ -13,6 +13,7 @@ rates of `runs` are those of `rates`. --only=F,full trains these models alone.
 
 import csv
 import io
+import itertools
 import json
 import os
 import statistics
@@ -26,22 +27,18 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
-from scipy import stats  # noqa: E402
-
 import configurator  # noqa: E402
 from architecture import model_config  # noqa: E402
-from comparison.runs import Run, read_run  # noqa: E402
+from comparison.runs import Arm, Run, read_run  # noqa: E402
+from comparison.significance import difference  # noqa: E402
 from disk import write_whole  # noqa: E402
 from markdown_table import table  # noqa: E402
 from models import parameter_counts, without_embeddings  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
 
 EPOCHS, BATCH = 6, 64
-SCRIPTS = {
-    "libreoffice": "bpe:4096",
-    "manpages": None,
-    "electron": None,
-}  # source: tokenizer; None: the first's
+# source: tokenizer; None: that of the first
+SCRIPTS = {"libreoffice": "bpe:4096", "manpages": None, "electron": None}
 BASE = ["config/translation.py"]
 ROPE, FRACTIONS = ["config/study/rope.py"], ["config/study/cffn_gated.py", "config/study/recipe.py"]
 FULL = [f"config/study/{name}.py" for name in ("full_content", "depth_1")]
@@ -50,18 +47,18 @@ MODELS = {
     "dense": (ROPE, {"n_layer": 5, "n_embd": 128, "n_head": 4}),
     "F": ([*ROPE, *FRACTIONS], {"n_layer": 6, "n_embd": 160, "n_head": 5}),
     "full": (FULL, {"n_layer": 8, "n_embd": 160, "n_head": 5}),
-    "encoder, dense": (ROPE, {"encoder_layers": 2, "n_layer": 2, "n_embd": 136, "n_head": 4}),
-    "encoder, F": (
+    "encoder dense": (ROPE, {"encoder_layers": 2, "n_layer": 2, "n_embd": 136, "n_head": 4}),
+    "encoder F": (
         [*ROPE, *FRACTIONS],
         {"encoder_layers": 2, "n_layer": 2, "n_embd": 176, "n_head": 4},
     ),
     # three million
-    "dense, 3M": (ROPE, {"n_layer": 7, "n_embd": 192, "n_head": 6}),
-    "full, 3M": (FULL, {"n_layer": 11, "n_embd": 232, "n_head": 8}),
+    "dense 3M": (ROPE, {"n_layer": 7, "n_embd": 192, "n_head": 6}),
+    "full 3M": (FULL, {"n_layer": 11, "n_embd": 232, "n_head": 8}),
 }
-SEEDS = dict.fromkeys(MODELS, 1) | {"dense": 3, "full": 3, "encoder, dense": 3}
-SMALL = {"dense, 3M": "dense", "full, 3M": "full"}  # whose rate they take, divided by the ratio of widths
-COMPARED = {"full, 3M": "dense, 3M"}  # what a model is compared with; others: with dense
+SEEDS = dict.fromkeys(MODELS, 1) | {"dense": 3, "full": 3, "encoder dense": 3}
+SMALL = {"dense 3M": "dense", "full 3M": "full"}  # whose rate they take, divided by the ratio of widths
+COMPARED = {"full 3M": "dense 3M"}  # what a model is compared with; others: with dense
 RATES = [1e-3, 2e-3, 4e-3]
 DECODING = {"greedy": [], "five beams": ["--beams=5"]}
 FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
@@ -76,6 +73,8 @@ class StudyConfig:
     data: str = "data/en_fr"  # folder of the prepared pairs, a folder for each source
     out: str = "out/translation_study"  # folder of the runs
     only: list[str] | None = None  # models to train or score; None: all
+    epoch: int | None = None  # steps of an epoch; None: all pairs, 1,182. Fewer try the script
+    limit: int | None = None  # scores: pairs of each source; None: all
 
     def check(self) -> list[str]:
         wrong = [f"{key} is empty: name a folder" for key in ("data", "out") if not getattr(self, key)]
@@ -138,13 +137,14 @@ def pairs_of(folder: Path) -> dict[str, int]:
 def train(config: StudyConfig, part: str, model: str, rates: list[float], seed: int):
     pairs = pairs_of(config.data)
     files, shape = MODELS[model]
-    epoch = round(sum(pairs.values()) / BATCH)
+    epoch = config.epoch or round(sum(pairs.values()) / BATCH)
     keys = shape | {
-        "out_dir": config.out / part, "seeds": seed, "batch_size": BATCH,
+        "out_dir": config.out / part / model.replace(" ", "_"), "seeds": seed, "batch_size": BATCH,
         "dataset": ",".join(f"{name}:{count}" for name, count in pairs.items()),
         "vary": "learning_rate=" + ",".join(f"{rate:g}" for rate in rates),
         "max_iters": epoch * (EPOCHS if part == "runs" else 1),
-        "eval_interval": epoch // 2, "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
+        "warmup_iters": min(400, epoch // 3), "eval_interval": epoch // 2,
+        "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
         "log_interval": 50, "compile": False, "dtype": "float32", "device": "cpu",
     }  # fmt: skip
     stack = "+".join([*BASE, *files])
@@ -169,25 +169,15 @@ def sweep(config: StudyConfig, model: str):
 def finished(out: Path) -> list[tuple[str, str, Run, Path]]:
     """(part, model, run, folder) of each finished run."""
     found = []
-    for part in ("rates", "runs"):
-        for folder in sorted((out / part).glob("*/")):
+    for part, model in itertools.product(("rates", "runs"), MODELS):
+        for folder in sorted((out / part / model.replace(" ", "_")).glob("*/")):
             try:
                 run = read_run(folder)
             except RunFolderError:
                 continue
             if run.last_step >= run.config["max_iters"]:
-                found.append((part, model_of(run.config), run, folder))
+                found.append((part, model, run, folder))
     return found
-
-
-def model_of(config: dict) -> str:
-    same = lambda shape: all(config[key] == value for key, value in shape.items())  # noqa: E731
-    ladders = config["ffn"] != "mlp"
-    for name, (files, shape) in MODELS.items():
-        encoder = shape.get("encoder_layers", 0) == config["encoder_layers"]
-        if same(shape) and encoder and ladders == (files != ROPE):
-            return name
-    raise ValueError(f"no model of this study: {config}")
 
 
 def best_rate(out: Path, model: str) -> float:
@@ -224,11 +214,12 @@ def score(config: StudyConfig, models: list[str]):
     for part, model, _, folder in finished(config.out):
         if part != "runs" or model not in models:
             continue
-        for decoding, keys in DECODING.items():
+        for decoding, beams in DECODING.items():
             for source in SCRIPTS:
                 file = score_file(folder, decoding, source)
                 if not file.is_file():
                     pairs = f"--pairs={config.data / source / 'val.bin'}"
+                    keys = [*beams, *([f"--limit={config.limit}"] if config.limit else [])]
                     run([sys.executable, "translate.py", str(folder), pairs, f"--json={file}", *keys])
 
 
@@ -307,22 +298,30 @@ def rate_table(rows: list[dict]) -> str:
 
 
 def loss_table(rows: list[dict]) -> str:
-    losses = {}
-    for row in rows:
-        losses.setdefault(row["model"], {})[row["seed"]] = row["validation_loss"]
+    arms = {name: arm(rows, name) for name in dict.fromkeys(row["model"] for row in rows)}
     lines = []
-    for name, own in losses.items():
-        base = losses.get(COMPARED.get(name, "dense"), {})
+    for name, own in arms.items():
         row = next(row for row in rows if row["model"] == name)
         line = {"model": name, "parameters": f"{row['parameters'] / 1e6:.2f}M"}
-        line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own))}
-        line |= {"validation loss": spread(list(own.values()), 4), "to dense": "", "p": ""}
-        if base is not own and (each := [own[seed] - base[seed] for seed in own if seed in base]):
-            text = spread(each, 4)
-            line["to dense"] = text if text.startswith("-") else f"+{text}"
-            line["p"] = f"{stats.ttest_1samp(each, 0).pvalue:.2g}" if len(each) > 1 else ""
+        line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own.runs))}
+        losses = [run.evaluations[run.last_step]["val_loss"] for run in own.runs]
+        line |= {"validation loss": spread(losses, 4), "to dense": "", "p": ""}
+        base = arms.get(COMPARED.get(name, "dense"))
+        if base not in (None, own) and (found := difference(own, base)):
+            deviation = "" if found.deviation is None else f" ± {found.deviation:.4f}"
+            line["to dense"] = f"{found.mean:+.4f}{deviation}"
+            line["p"] = "" if found.p is None else f"{found.p:.2g}"
         lines.append(line)
     return table(lines)
+
+
+def arm(rows: list[dict], model: str) -> Arm:
+    """The runs of a model, with their losses at the last step; those that were scored have several rows."""
+    seeds = {row["seed"]: row for row in rows if row["model"] == model}
+    records = {
+        seed: {"step": row["steps"], "val_loss": row["validation_loss"]} for seed, row in seeds.items()
+    }
+    return Arm(model, [Run(model, HERE, {"seed": seed}, [record]) for seed, record in records.items()])
 
 
 def score_table(rows: list[dict]) -> str:
