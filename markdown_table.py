@@ -4,7 +4,8 @@
 def table(rows: list[dict[str, str]]) -> str:
     """A Markdown table, aligned for reading in a terminal too; the first column is text."""
     columns = list(rows[0])
-    widths = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns}
+    # Markdown's rule below a column that is aligned right has two characters at least
+    widths = {c: max(2, len(c), *(len(row[c]) for row in rows)) for c in columns}
 
     def line(cells):
         first, *rest = columns

@@ -268,6 +268,8 @@ def write_rows(rows: list[dict]):
 
 
 def read_rows() -> list[dict]:
+    if not (HERE / "study.csv").is_file():
+        sys.exit("study.py: there is no study.csv yet: call it with page, after runs and scores")
     with (HERE / "study.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
