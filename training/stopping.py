@@ -1,10 +1,11 @@
-"""SIGTERM and Ctrl-C: the step at hand is finished, a checkpoint written, then the run ends."""
+"""SIGTERM, Ctrl-C, a dead launcher: the step at hand is finished, a checkpoint saved, then the run ends."""
 
+import os
 import signal
 import sys
 import time
 
-from training.distributed import world_size
+from training.distributed import max_restarts, ranks_per_machine, world_size
 
 
 class Stop:
@@ -12,10 +13,17 @@ class Stop:
 
     `signal` is None until one came. A second Ctrl-C, a second or more after the first, stops at once
     (KeyboardInterrupt): launchers often deliver the same one twice.
+
+    A rank whose launcher (torchrun) has died stops too, as by SIGTERM: nobody else would end it, and it
+    would hold its GPU and its run folder against a new start. If several machines may restart the run, it
+    goes on instead: the launchers of the others would take its end for the end of the run.
     """
 
     def __init__(self, speak: bool = True):
         self.signal, self.speak, self.since = None, speak, 0.0
+        several_machines = ranks_per_machine() < world_size()
+        alone = "TORCHELASTIC_RUN_ID" not in os.environ or (several_machines and max_restarts())
+        self.launcher = None if alone else os.getppid()
 
     def __enter__(self):
         self.before = {
@@ -28,6 +36,8 @@ class Stop:
             signal.signal(number, handler)
 
     def __bool__(self) -> bool:
+        if self.signal is None and self.launcher not in (None, os.getppid()):
+            self._stop(signal.SIGTERM, "torchrun has died")
         return self.signal is not None
 
     @property
@@ -45,9 +55,16 @@ class Stop:
 
     def _note(self, number, frame):
         if self.signal is None:
-            self.signal, self.since = number, time.monotonic()
-            if self.speak:
-                reason = self._because(number)
-                print(f"\nstopping after this step, with a checkpoint ({reason})", file=sys.stderr)
+            self._stop(number, self._because(number))
         elif number == signal.SIGINT and time.monotonic() - self.since > 1:
             raise KeyboardInterrupt
+
+    def _stop(self, number: int, reason: str):
+        self.signal, self.since = number, time.monotonic()
+        if not self.speak:
+            return
+        said = f"\nstopping after this step, with a checkpoint ({reason})"
+        try:
+            print(said, file=sys.stderr)
+        except RuntimeError:  # the signal came within a write to stderr, which cannot be entered twice
+            os.write(2, f"{said}\n".encode())
