@@ -108,9 +108,22 @@ def main(config: StudyConfig):
                 train(config, "epochs", model, [best[model]], seed)
         for seed, model in itertools.product(seeds, SWEPT[:2]):
             train(config, "epochs", model, [PAPERS], seed)
-        for model in ("explicit", "random"):  # a longer run may want a smaller rate
-            if lower := MODELS[model][1][: MODELS[model][1].index(best[model])]:
-                train(config, "epochs", model, lower[-1:], 1)
+        for model in SWEPT:
+            longer = longer_rate(config, model, best[model])
+            for seed in seeds:
+                train(config, "epochs", model, [longer], seed)
+
+
+def longer_rate(config: StudyConfig, model: str, rate: str) -> str:
+    """A longer run may want a smaller rate: goes down, with seed 1, to the first that is no better."""
+    rates = MODELS[model][1]
+    for lower in reversed(rates[: rates.index(rate)]):
+        train(config, "epochs", model, [lower], 1)
+        losses = last_losses(collected(Path(config.out)), model)
+        if losses[float(lower)] >= losses[float(rate)]:
+            break
+        rate = lower
+    return rate
 
 
 def prepare(wheel: str | None):
@@ -255,6 +268,15 @@ def trained(rows: list[dict]) -> list[tuple[str, float]]:
     return sorted(found, key=lambda pair: (order.index(pair[0]), pair[1] != best[pair[0]], -pair[1]))
 
 
+def last_losses(rows: list[dict], model: str) -> dict[float, float]:
+    """{rate: loss of seed 1 after ten epochs}"""
+    runs = ends(rows, "epochs").items()
+    last = EPOCH_LENGTHS[-1] * epoch_of(rows)
+    return {
+        rate: run[last] for (name, rate, seed), run in runs if (name, seed) == (model, 1) and last in run
+    }
+
+
 def tables(rows: list[dict]) -> str:
     """The tables of start.md."""
     parts = [rates_table(rows)]
@@ -294,11 +316,13 @@ def losses_table(rows: list[dict]) -> str:
 
 
 def differences_table(rows: list[dict]) -> str:
-    """Paired differences at the best rate of each model, at other rates of random, and at the paper's."""
+    """Paired differences at the best rates after one epoch, at those after ten, and at the paper's."""
     best = {model: float(rate) for model, rate in best_rates(rows).items()}
     pairs = [(a, best[a], b, best[b]) for a, b in PAIRS]
-    others = [rate for model, rate in trained(rows) if model == "random" and rate != best["random"]]
-    pairs += [("explicit", best["explicit"], "random", rate) for rate in others if rate != float(PAPERS)]
+    for model in best:
+        losses = last_losses(rows, model)
+        best[model] = min(losses, key=losses.get, default=best[model])
+    pairs += [pair for a, b in PAIRS if (pair := (a, best[a], b, best[b])) not in pairs]
     pairs.append(("explicit", float(PAPERS), "random", float(PAPERS)))
     shown = []
     for a, rate_a, b, rate_b in pairs:
