@@ -1,7 +1,8 @@
-"""JSON read as data, small files written whole, and why the disk did not take one. Every script and package
-may import this.
+"""JSON read as data, small files and texts written whole, and why the disk did not take one. Every script
+and package may import this.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -61,4 +62,18 @@ def write_whole(path: Path, data: str | bytes):
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
+
+
+def append_whole(path: Path, text: str):
+    """Append to a file, all of the text or nothing. Raises OSError where the disk does not take it."""
+    new, size = not os.path.lexists(path), None
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.write(text)
+    except OSError as error:
+        if size is not None:
+            with contextlib.suppress(OSError):
+                path.unlink() if new else os.truncate(path, size)
         raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
