@@ -11,7 +11,7 @@ from comparison.runs import read_run
 from configurator import ConfigError, resolve
 from data import DataError
 from data.loader import Dataset
-from disk import append_whole, parse_json, read_json, why_not_written
+from disk import append_whole, lacks_space, parse_json, read_json, why_not_written
 from finetuning import records
 from training import pretrained
 from training.checkpoint import CheckpointError
@@ -74,12 +74,16 @@ def test_words_for_errors_of_writing():
     other = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
     for error in (full, torch_error, other):
         assert why_not_written(error) == "the disk is full: free some space on it"
+        assert lacks_space(error)
     assert "quota" in why_not_written(OSError(errno.EDQUOT, "Disk quota exceeded"))
-    assert why_not_written(OSError(errno.EACCES, "Permission denied")) == "Permission denied"
+    denied = OSError(errno.EACCES, "Permission denied")
+    assert why_not_written(denied) == "Permission denied"
+    assert not lacks_space(denied)
     assert why_not_written(ValueError("odd")) == "odd"
     of_torch = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 42368 vs 42260")
     of_torch.__context__ = OSError(errno.EFBIG, "File too large")
     assert why_not_written(of_torch) == "File too large"
+    assert lacks_space(of_torch)
     loop = ValueError("loop")
     loop.__context__ = RuntimeError("back")
     loop.__context__.__context__ = loop

@@ -103,8 +103,10 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_there(run, capsys):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) // 2, limits[1]))
     try:
-        with pytest.raises(SystemExit, match=r"step_00000010.pt could not be written .* are untouched"):
+        message = r"step_00000010.pt could not be written .* are untouched"
+        with pytest.raises(SystemExit, match=message) as stop:
             main([f"--out_dir={folder}", "--resume=True"])
+        assert stop.value.code.endswith(f". --resume=True --out_dir={folder} goes on from {saved.name}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert saved.read_bytes() == content
