@@ -347,7 +347,7 @@ def killed(folder):
         def go_on(ranks, own=own, place=place):
             newest = checkpoint.numbered(own)[-1]
             assert checkpoint.step_of(newest) == (2 if "prun" in place else 1), (place, newest)
-            for path in (newest, checkpoint._bests(own)[-1]):
+            for path in (newest, checkpoint.bests(own)[-1]):
                 pretrained.weights_of_run(path, checkpoint.load(path))
             model, optimizer = load(own, sharded=False)
             assert list(own.glob("*.tmp")) or place == "before pruning"
