@@ -1,7 +1,8 @@
-"""JSON read as data, small files written whole, and why the disk did not take one. Every script and package
-may import this.
+"""JSON read as data, small files and texts written whole, and why the disk did not take one. Every script
+and package may import this.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -31,23 +32,38 @@ def read_json(path: Path, error: type[Exception], advice: str = "") -> dict:
 
 
 def why_not_written(error: Exception) -> str:
-    """Why a file could not be written, for a message.
-
-    PyTorch and safetensors raise errors of their own for a full disk: the number of the system's error is
-    in the exception behind theirs, or in their text.
-    """
-    behind, seen = error, []
-    while behind is not None and behind not in seen:
-        seen.append(behind)
-        behind = behind.__cause__ or behind.__context__
-    numbers = [one.errno for one in seen if isinstance(one, OSError)]
-    numbers += [int(number) for number in re.findall(r"os error (\d+)", str(error))]
+    """Why a file could not be written, for a message."""
+    numbers = errnos(error)
     if errno.ENOSPC in numbers:
         return "the disk is full: free some space on it"
     if errno.EDQUOT in numbers:
         return "the quota of disk space is used up: delete files of yours, or have it raised"
-    of_the_system = [one.strerror for one in seen if isinstance(one, OSError) and one.strerror]
+    of_the_system = [one.strerror for one in _behind(error) if isinstance(one, OSError) and one.strerror]
     return of_the_system[0] if of_the_system else str(error)
+
+
+def lacks_space(error: Exception) -> bool:
+    """Whether a disk, a quota or a limit on the size of files did not take what was to be written."""
+    return not {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}.isdisjoint(errnos(error))
+
+
+def errnos(error: Exception) -> list[int]:
+    """The numbers of the system's errors.
+
+    PyTorch and safetensors raise errors of their own for a full disk: the number is in the exception behind
+    theirs, or in their text.
+    """
+    numbers = [one.errno for one in _behind(error) if isinstance(one, OSError) and one.errno]
+    return numbers + [int(number) for number in re.findall(r"os error (\d+)", str(error))]
+
+
+def _behind(error: Exception) -> list[BaseException]:
+    """The error, and those during which it was raised."""
+    behind, seen = error, []
+    while behind is not None and behind not in seen:
+        seen.append(behind)
+        behind = behind.__cause__ or behind.__context__
+    return seen
 
 
 def write_whole(path: Path, data: str | bytes):
@@ -61,4 +77,18 @@ def write_whole(path: Path, data: str | bytes):
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
+
+
+def append_whole(path: Path, text: str):
+    """Append to a file, all of the text or nothing. Raises OSError where the disk does not take it."""
+    new, size = not os.path.lexists(path), None
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.write(text)
+    except OSError as error:
+        if size is not None:
+            with contextlib.suppress(OSError):
+                path.unlink() if new else os.truncate(path, size)
         raise OSError(f"{path} could not be written ({why_not_written(error)})") from error

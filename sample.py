@@ -24,6 +24,7 @@ import beam
 import configurator
 from data import DataError
 from data.tokenizer import valid_unicode
+from disk import append_whole
 from no_repeat import without_repeats
 from plural import counted
 from training import pretrained
@@ -102,20 +103,21 @@ def main(argv: list[str]):
     step = CompiledDecoding(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, tokenizer, source_of_tokens(model, tokenizer, config, step))
+    failed = []
     try:
         if config.interactive:
-            talk(config, source.path, tokenizer, write)
-            return
-        for number in range(1, config.num_samples + 1):
-            print(f"--- sample {number} of {config.num_samples} ---")
-            written = []
-            show(write(prompt, start, number), written)
-            print()
-            keep(Path(config.out_dir), source.path, config, "".join(written))
+            talk(config, source.path, tokenizer, write, failed)
+        else:
+            for number in range(1, config.num_samples + 1):
+                print(f"--- sample {number} of {config.num_samples} ---")
+                written = []
+                show(write(prompt, start, number), written)
+                print()
+                keep(Path(config.out_dir), source.path, config, "".join(written), failed)
     except KeyboardInterrupt:
-        if config.interactive:  # between a text and the next prompt
-            return
-        sys.exit("\nsample.py: interrupted; finished texts are in samples.txt")
+        if not config.interactive:  # else between a text and the next prompt
+            where = "" if failed else "; finished texts are in samples.txt"
+            sys.exit(f"\nsample.py: interrupted{where}")
     except RuntimeError as error:
         if step is None or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
@@ -124,10 +126,21 @@ def main(argv: list[str]):
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         sys.stderr.close()
         sys.exit(1)
+    if failed:
+        sys.exit(1)
 
 
-def talk(config: SampleConfig, path: Path, tokenizer, write: Callable[[list[int], str], Iterator[str]]):
-    """Continue each line of standard input. Ctrl-C stops a text, which is kept as far as it came."""
+def talk(
+    config: SampleConfig,
+    path: Path,
+    tokenizer,
+    write: Callable[[list[int], str], Iterator[str]],
+    failed: list[str],
+):
+    """Continue each line of standard input. Ctrl-C stops a text, which is kept as far as it came.
+
+    failed: see `keep`.
+    """
     for line in prompts():
         try:
             prompt = encode(tokenizer, line)
@@ -144,7 +157,7 @@ def talk(config: SampleConfig, path: Path, tokenizer, write: Callable[[list[int]
             except KeyboardInterrupt:
                 stopped = True
             print()
-            keep(Path(config.out_dir), path, config, "".join(written))
+            keep(Path(config.out_dir), path, config, "".join(written), failed)
             if stopped:
                 break
 
@@ -260,8 +273,10 @@ def load_model(source: pretrained.Source, device: str):
     return pretrained.build(source, choose_device(device)).eval(), tokenizer
 
 
-def keep(run: Path, path: Path, config: SampleConfig, text: str):
-    """Append a text to the run folder's samples.txt, if it is a run folder that can be written."""
+def keep(run: Path, path: Path, config: SampleConfig, text: str, failed: list[str]):
+    """Append a text to samples.txt, if `run` is a run folder. Where the file cannot be written, say why and
+    append the text to `failed`.
+    """
     if not (run / "ckpt").is_dir():
         return
     if config.beams is None:
@@ -272,10 +287,10 @@ def keep(run: Path, path: Path, config: SampleConfig, text: str):
     if config.no_repeat_ngram is not None:
         settings += f", no_repeat_ngram {config.no_repeat_ngram}"
     try:
-        with open(run / "samples.txt", "a", encoding="utf-8") as file:
-            file.write(f"--- {path.name}, {settings} ---\n{text}\n\n")
+        append_whole(run / "samples.txt", f"--- {path.name}, {settings} ---\n{text}\n\n")
     except OSError as error:
-        print(f"sample.py: samples.txt was not written ({error})", file=sys.stderr)
+        print(f"sample.py: {error}", file=sys.stderr)
+        failed.append(text)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from training.inputs import open_data, open_source, saved_config, verify_trainin
 from training.log import open_run
 from training.optimizer import Optimizer, adamw, muon
 from training.reporting import Report, announcement
-from training.resume import Progress, fingerprint, load_state, restore
+from training.resume import Progress, fingerprint, later_bests, load_state, restore
 from training.schedule import Dyadic
 from training.stopping import Stop
 from training.surgery import initialise
@@ -104,8 +104,9 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
             state = (path, content, model, optimizer, scaler)
             progress = ranks.agree(lambda: load_state(*state), (CheckpointError,))
             ranks.say(f"resuming from {path}, step {progress.step:,} of {config.max_iters:,}")
-            for change in changes.values():
-                ranks.say(f"  {change}")
+            later = later_bests(path, progress) if ranks.first else []
+            for line in [*changes.values(), *later]:
+                ranks.say(f"  {line}")
         elif config.resume:
             begin = f"at {config.init_from}" if config.init_from else "from scratch"
             ranks.say(f"{folder} holds no checkpoint: starting {begin}")

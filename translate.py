@@ -121,7 +121,7 @@ def main(argv: list[str]):
         sys.exit("translate.py: interrupted; nothing was written")
     translations = [report.one_line(loaded.tokenizer.decode(ids)) for ids in tokens]
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
-    found = None
+    found, kept = None, True
     if chosen.references is None:
         print("\n".join(translations))
     else:
@@ -129,7 +129,7 @@ def main(argv: list[str]):
         found["seconds"], found["new_tokens"] = seconds, sum(map(len, tokens))
     if (run := Path(config.out_dir) / "ckpt").is_dir():
         heading = f"{loaded.path.name}, {how}, {config.pairs or config.input or 'text'}"
-        report.keep(run.parent / "translations.txt", heading, chosen, translations)
+        kept = report.keep(run.parent / "translations.txt", heading, chosen, translations)
     if found is not None:
         print(report.table(found))
         if config.json:
@@ -140,6 +140,8 @@ def main(argv: list[str]):
             except OSError as error:
                 sys.exit(f"translate.py: {error}")
             print(f"\nnumbers: {config.json}")
+    if not kept:
+        sys.exit(1)
 
 
 def read(config: TranslateConfig, opened: Opened) -> Sources:

@@ -1,6 +1,7 @@
-"""JSON files of every kind of damage, and the words for a full disk."""
+"""JSON files of every kind of damage, the words for a full disk, and texts that are appended whole."""
 
 import errno
+import resource
 
 import pytest
 
@@ -10,7 +11,7 @@ from comparison.runs import read_run
 from configurator import ConfigError, resolve
 from data import DataError
 from data.loader import Dataset
-from disk import parse_json, read_json, why_not_written
+from disk import append_whole, lacks_space, parse_json, read_json, why_not_written
 from finetuning import records
 from training import pretrained
 from training.checkpoint import CheckpointError
@@ -73,13 +74,38 @@ def test_words_for_errors_of_writing():
     other = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
     for error in (full, torch_error, other):
         assert why_not_written(error) == "the disk is full: free some space on it"
+        assert lacks_space(error)
     assert "quota" in why_not_written(OSError(errno.EDQUOT, "Disk quota exceeded"))
-    assert why_not_written(OSError(errno.EACCES, "Permission denied")) == "Permission denied"
+    denied = OSError(errno.EACCES, "Permission denied")
+    assert why_not_written(denied) == "Permission denied"
+    assert not lacks_space(denied)
     assert why_not_written(ValueError("odd")) == "odd"
     of_torch = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 42368 vs 42260")
     of_torch.__context__ = OSError(errno.EFBIG, "File too large")
     assert why_not_written(of_torch) == "File too large"
+    assert lacks_space(of_torch)
     loop = ValueError("loop")
     loop.__context__ = RuntimeError("back")
     loop.__context__.__context__ = loop
     assert why_not_written(loop) == "loop"
+
+
+@pytest.mark.parametrize("before", [None, "", "kept\n"])
+def test_a_text_is_appended_whole_or_not_at_all(tmp_path, before):
+    path = tmp_path / "texts.txt"
+    if before is not None:
+        path.write_text(before)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # a part of the text has room
+    try:
+        with pytest.raises(OSError, match=r"texts\.txt could not be written \(File too large\)"):
+            append_whole(path, 100_000 * "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (path.read_text() if path.exists() else None) == before
+    append_whole(path, "é")
+    assert path.read_text(encoding="utf-8") == (before or "") + "é"
+    (tmp_path / "full.txt").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"full\.txt could not be written \(the disk is full"):
+        append_whole(tmp_path / "full.txt", "x")
+    assert (tmp_path / "full.txt").is_symlink()

@@ -51,6 +51,19 @@ def test_writes_on_from_the_start(trained, capsys):
     assert (trained / "samples.txt").read_text().startswith(kept)  # appended, nothing lost
 
 
+@pytest.mark.parametrize("keys", [["--start=ab", "--num_samples=2"], ["--interactive"]])
+def test_a_full_disk_is_told_and_the_texts_are_printed(trained, capsys, typed, keys):
+    """The status is 1, with prompts from a pipe too."""
+    (trained / "samples.txt").symlink_to("/dev/full")
+    typed(b"ab\nab\n")
+    with pytest.raises(SystemExit) as stop:
+        main([str(trained), "--max_new_tokens=5", *keys])
+    assert stop.value.code == 1
+    said = capsys.readouterr()
+    assert len([line for line in said.out.splitlines() if line.startswith("ab")]) == 2
+    assert said.err.count("samples.txt could not be written (the disk is full: free some space on it)") == 2
+
+
 def test_the_seed_decides(trained, capsys):
     def text(*keys):
         return sample(capsys, trained, "--max_new_tokens=30", "--temperature=1.5", *keys)

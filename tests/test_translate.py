@@ -48,6 +48,16 @@ def test_a_text(trained, capsys):
     )
 
 
+def test_a_full_disk_is_told_and_the_translation_is_printed(trained, capsys):
+    (trained / "translations.txt").symlink_to("/dev/full")
+    with pytest.raises(SystemExit) as stop:
+        main([str(trained), "--text=abc", "--max_new_tokens=9"])
+    assert stop.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.out
+    assert "translations.txt could not be written (the disk is full" in printed.err
+
+
 def test_a_file(trained, capsys, tmp_path):
     """Line n of the output translates line n, as --text does."""
     lines = ["aaa bbb", "c", "d\u2028d", "aaa ccc"]

@@ -97,7 +97,7 @@ def prune(folder: Path, newest: Path, keep: int, best: Path | None):
         _remove(path)
     for path in numbered(folder)[:-keep]:
         _remove(path)
-    for path in _bests(folder) if best else ():
+    for path in bests(folder) if best else ():
         if path != best:
             _remove(path)
     remove_left_overs(folder)
@@ -156,7 +156,7 @@ def step_of(path: Path) -> int:
     return int(path.stem.split("_")[1])
 
 
-def _bests(folder: Path) -> list[Path]:
+def bests(folder: Path) -> list[Path]:
     """The best checkpoint, last; before it those that a killed run did not come to remove."""
     found = _named(folder, "best")
     if not (file := folder / "best.pt").is_file():
@@ -182,7 +182,7 @@ def _named(folder: Path, what: str) -> list[Path]:
 
 def saved(run: Path) -> list[Path]:
     """The checkpoints of a run folder. The last one is the newest."""
-    return [*_bests(run / "ckpt"), *numbered(run / "ckpt")]
+    return [*bests(run / "ckpt"), *numbered(run / "ckpt")]
 
 
 def is_sharded(path: Path) -> bool:
@@ -223,7 +223,7 @@ def find(run: Path, which: str = "last") -> Path:
         raise CheckpointError(
             f"{run} {reason}; give the out_dir of a train.py run, a checkpoint, or a model's folder"
         )
-    if which == "best" and (best := _bests(folder)):
+    if which == "best" and (best := bests(folder)):
         return best[-1]
     found = numbered(folder)
     if not found:

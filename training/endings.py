@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from data import DataError
+from disk import lacks_space
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks
@@ -45,7 +46,7 @@ def endings(ranks: Ranks, out_dir: str) -> Iterator[None]:
             f"{how_to_go_on(out_dir)}"
         )
     except ERRORS as error:
-        sys.exit(f"train.py: {error}")
+        sys.exit(f"train.py: {error}" + (f". {how_to_go_on(out_dir)}" if lacks_space(error) else ""))
     except KeyboardInterrupt:
         sys.exit(f"train.py: interrupted. {how_to_go_on(out_dir)}")
 

@@ -158,7 +158,8 @@ class Report:
     def stopped(self):
         """A signal ended the run early, after a checkpoint."""
         self._close()
-        self.ranks.say(f"stopped at step {self.progress.step:,}; --resume=True goes on from there")
+        resume = f"--resume=True --out_dir={self.config.out_dir}"
+        self.ranks.say(f"stopped at step {self.progress.step:,}; {resume} goes on")
 
     def done(self):
         """The run came to its end."""

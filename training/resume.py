@@ -179,6 +179,30 @@ def _instead_of(path: Path) -> str:
     return f"move {away} away, and the run {before}"
 
 
+def later_bests(path: Path, progress: Progress) -> list[str]:
+    """What becomes of best checkpoints of later steps than the one at `path`, with which a run goes on; a
+    line for each. progress: what that checkpoint holds.
+
+    They stay until a better loss than `progress` knows replaces them: those steps are no longer in the log.
+    """
+    found, loss = [], progress.best_val_loss
+    until = "next evaluation" if math.isinf(loss) else f"next evaluation below {loss:.4f}"
+    for best in checkpoint.bests(path.parent):
+        if checkpoint.same(best, path):
+            continue
+        try:
+            content = checkpoint.load(best, mmap=True, check=False)
+        except CheckpointError:  # damaged: it is no model to keep
+            continue
+        step, lower = content["step"], content["best_val_loss"]
+        if step > progress.step:
+            found.append(
+                f"{best} is of step {step:,} (validation loss {lower:.4f}), and the steps after "
+                f"{progress.step:,} are made again: the {until} replaces it. Copy it to keep it"
+            )
+    return found
+
+
 def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     """Put a checkpoint's state into model, optimizer and scaler, and empty `content`.
 

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from disk import why_not_written
+from disk import errnos, why_not_written
 from training import archive, checkpoint
 from training.checkpoint import REST, SHARDED_FORMAT, CheckpointError
 from training.distributed import Ranks
@@ -189,7 +189,8 @@ class _Writer(dcp.FileSystemWriter):
                 with open(self.path / place.relative_path, "rb") as file:
                     place.identity = archive.identity(archive.Part(file, place.offset, place.length))
         except (OSError, RuntimeError) as error:
-            raise OSError(why_not_written(error)) from None  # which reaches the other ranks in one piece
+            # which reaches the other ranks in one piece, unlike the errors behind it
+            raise OSError(*errnos(error)[:1], why_not_written(error)) from None
         return written
 
     def finish(self, metadata, results):

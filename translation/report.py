@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import markdown_table
+from disk import append_whole
 from translation import scores
 from translation.sources import Sources
 
@@ -36,15 +37,16 @@ def table(found: dict) -> str:
     return "\n".join([markdown_table.table(rows), "", *signatures, speed])
 
 
-def keep(path: Path, heading: str, chosen: Sources, translations: list[str]):
-    """Appends the translations to a file; prints why where it cannot be written."""
+def keep(path: Path, heading: str, chosen: Sources, translations: list[str]) -> bool:
+    """Appends the translations to a file. False, after saying why, where it cannot be written."""
     lines = [f"--- {heading} ---"]
     for place, (text, translation) in enumerate(zip(chosen.texts, translations, strict=True)):
         lines += ["", f"source:      {one_line(text)}", f"translation: {translation}"]
         if chosen.references is not None:
             lines.append(f"reference:   {one_line(chosen.references[place])}")
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n\n")
+        append_whole(path, "\n".join(lines) + "\n\n")
     except OSError as error:
-        print(f"translate.py: {path.name} was not written ({error})", file=sys.stderr)
+        print(f"translate.py: {error}", file=sys.stderr)
+        return False
+    return True

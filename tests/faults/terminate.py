@@ -66,7 +66,7 @@ def terminate_one(number: int, ranks: int, model: str, seed: int, base: Path, pr
     wrong = [] if started.finish() else ["it hung"]
     ledger = kept.Ledger(folder, reference)
     wrong += ledger.lost(started.slots)
-    stopped = re.search(r"stopped at step ([\d,]+); --resume=True goes on", started.said())
+    stopped = re.search(r"stopped at step ([\d,]+); --resume=True --out_dir=\S+ goes on", started.said())
     at = int(stopped[1].replace(",", "")) if stopped else runs.STEPS
     if (started.status, bool(stopped)) not in ((143, True), (0, False)):
         wrong.append(f"status {started.status}, {'' if stopped else 'not '}told where it stopped")

@@ -26,6 +26,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import train as train_script
+from disk import lacks_space
 from tests.training.held_bytes import HeldBytes
 from training import checkpoint, pretrained, sharded_checkpoint
 from training.distributed import LostRankError, OtherRankError, Ranks
@@ -266,8 +267,9 @@ def full_disk_of_one_rank(folder):
             time.sleep(0.001)
         message = r"step_00000002 could not be written \(rank 1: the disk is full"
         expected = (OSError, message) if ranks.first else (OtherRankError, "rank 0 cannot go on")
-        with pytest.raises(expected[0], match=expected[1]):
+        with pytest.raises(expected[0], match=expected[1]) as caught:
             save(saver, 3, model, optimizer)
+        assert lacks_space(caught.value) == ranks.first
         ranks.gather("both are here")
         assert sorted(os.listdir(folder)) == ["best_00000001", "step_00000001"]
 
@@ -345,7 +347,7 @@ def killed(folder):
         def go_on(ranks, own=own, place=place):
             newest = checkpoint.numbered(own)[-1]
             assert checkpoint.step_of(newest) == (2 if "prun" in place else 1), (place, newest)
-            for path in (newest, checkpoint._bests(own)[-1]):
+            for path in (newest, checkpoint.bests(own)[-1]):
                 pretrained.weights_of_run(path, checkpoint.load(path))
             model, optimizer = load(own, sharded=False)
             assert list(own.glob("*.tmp")) or place == "before pruning"

@@ -268,7 +268,7 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(arguments, tmp_path):
     printed, _ = process.communicate(timeout=300)
     (saved,) = checkpoint.numbered(folder / "ckpt")
     step = checkpoint.load(saved)["step"]
-    assert f"stopped at step {step:,}; --resume=True goes on from there" in printed
+    assert f"stopped at step {step:,}; --resume=True --out_dir={folder} goes on\n" in printed
     assert records(folder / "log.jsonl")[-1]["step"] == step
 
 
@@ -279,7 +279,8 @@ def test_sigterm_to_the_launcher_stops_all_with_a_checkpoint(arguments, tmp_path
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=300)
     (saved,) = checkpoint.numbered(folder / "ckpt")
-    assert f"stopped at step {checkpoint.load(saved)['step']:,}; --resume=True goes on" in printed
+    step = checkpoint.load(saved)["step"]
+    assert f"stopped at step {step:,}; --resume=True --out_dir={folder} goes on\n" in printed
     assert printed.count("stopping after this step") == 1
 
 

@@ -30,7 +30,7 @@ def interrupt(monkeypatch, step, *signals):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("step", [7, 9])
-def test_a_signal_ends_the_run_with_a_checkpoint(run, monkeypatch, capsys, number, status, step):
+def test_a_signal_ends_the_run_with_a_checkpoint(run, monkeypatch, capsys, tmp_path, number, status, step):
     """The step at hand is finished; the rest, an evaluation that was due included, comes on resume."""
     _, whole = run("whole")
     with monkeypatch.context() as patch:
@@ -39,7 +39,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(run, monkeypatch, capsys, numbe
             run("parts")
     assert stop.value.code == status
     said = capsys.readouterr()
-    assert f"stopped at step {step + 1}; --resume=True goes on from there" in said.out
+    assert f"stopped at step {step + 1}; --resume=True --out_dir={tmp_path / 'parts'} goes on\n" in said.out
     assert "stopping after this step, with a checkpoint" in said.err
     _, parts = run("parts", "--resume=True")
     assert losses(parts) == losses(whole)
@@ -103,8 +103,10 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_there(run, capsys):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) // 2, limits[1]))
     try:
-        with pytest.raises(SystemExit, match=r"step_00000010.pt could not be written .* are untouched"):
+        message = r"step_00000010.pt could not be written .* are untouched"
+        with pytest.raises(SystemExit, match=message) as stop:
             main([f"--out_dir={folder}", "--resume=True"])
+        assert stop.value.code.endswith(f". --resume=True --out_dir={folder} goes on from {saved.name}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert saved.read_bytes() == content

@@ -168,6 +168,32 @@ def test_best_alone_is_enough_to_go_on(run):
     assert losses(again) == losses(whole)
 
 
+@pytest.mark.parametrize(("form", "name"), [("whole", "best.pt"), ("sharded", "best_00000020")])
+def test_going_back_says_what_becomes_of_a_later_best_checkpoint(run, capsys, form, name):
+    """It stays where later losses are not below what the earlier checkpoint knows, and is replaced else."""
+    keys = ("--keep_checkpoints=9", f"--checkpoint_format={form}", "--resume=True")
+    folder, records = run("a", *keys)
+    known, best = (r["val_loss"] for r in records if r.get("val_loss") and r["step"])
+    assert best < known
+    assert "replaces it" not in capsys.readouterr().out
+
+    def back(*changes):
+        for path in checkpoint.numbered(folder / "ckpt"):
+            if checkpoint.step_of(path) > 10:
+                path.rename(folder / f"{path.name} {len(changes)}")
+        run("a", *keys, *changes)
+        return (
+            f"  {folder}/ckpt/{name} is of step 20 (validation loss {best:.4f}), and the steps after 10 "
+            f"are made again: the next evaluation below {known:.4f} replaces it. Copy it to keep it\n"
+        ) in capsys.readouterr().out
+
+    assert back("--max_iters=15", "--learning_rate=3")
+    kept = checkpoint.find(folder, "best")
+    assert (kept.name, checkpoint.load(kept)["step"]) == (name, 20)
+    assert back("--max_iters=15")
+    assert checkpoint.load(checkpoint.find(folder, "best"))["step"] == 15
+
+
 def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, tmp_path):
     def fail(*arguments):
         raise RunFolderError("wandb did not start")

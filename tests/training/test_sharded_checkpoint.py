@@ -221,6 +221,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(run, tmp_path,
     )
     message = (
         rf"step_{step:08d} could not be written \(the disk is full.*\); earlier checkpoints are untouched"
+        rf"\. --resume=True --out_dir={tmp_path / 'a'} goes on from step_{step - 2:08d}$"
     )
     with pytest.raises(SystemExit, match=message):
         run("a", SHARDED, *steps, "--keep_checkpoints=1")
