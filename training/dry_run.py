@@ -104,7 +104,7 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     if gpus == 1 and config.sharding != "none":
         yield (
             f"{'':17}(sharding={config.sharding} is not planned: one GPU holds everything, as with none; "
-            f"--dry_run_gpus={GPUS_OF_A_MACHINE} plans for {GPUS_OF_A_MACHINE})"
+            "--dry_run_gpus=N plans for N)"
         )
     elif "hybrid" in ways or gpus > group > 1:
         size = f"groups of {group} GPUs" if gpus > group else f"one group of {group} GPUs, as with full"
