@@ -47,6 +47,8 @@ def main(argv: list[str]):
         config = configurator.parse(TrainConfig, argv, saved=saved_config)
     with endings(ranks, config.out_dir):
         if config.dry_run:
+            if not ranks.first:  # a plan is one for all ranks
+                return
             from training import dry_run  # brings a part of PyTorch that no training needs
 
             return dry_run.show(config)

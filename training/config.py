@@ -9,9 +9,9 @@ from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
 from training import saffu_passes
-from training.distributed import max_restarts, world_size
+from training.distributed import max_restarts
 from training.hardware import missing_gpu
-from training.sharding import mistakes
+from training.sharding import gpus, mistakes
 
 
 @dataclass
@@ -78,7 +78,7 @@ class TrainConfig(ModelConfig):
     # planning
     dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
     dry_run_gpu: str = "H100"  # dry run: name of the GPU
-    dry_run_gpus: int = 1  # dry run: number of GPUs
+    dry_run_gpus: int | None = None  # dry run: number of GPUs; None: torchrun's ranks, 1 without it
     dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
 
     def __post_init__(self):
@@ -97,9 +97,9 @@ class TrainConfig(ModelConfig):
                 if getattr(self, key) != DEFAULTS[key]
             ]
         positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
-        positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout dry_run_gpus"
-        optional = ("muon_learning_rate", "wsd_decay_iters", "dyadic_iters", "dry_run_mfu", "ladder_lr")
-        for key in (*positive.split(), *optional):
+        positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout"
+        optional = "muon_learning_rate wsd_decay_iters dyadic_iters dry_run_gpus dry_run_mfu ladder_lr"
+        for key in (*positive.split(), *optional.split()):
             if key == "max_iters" and self.saffu_only:
                 continue
             if getattr(self, key) is not None and not getattr(self, key) > 0:
@@ -167,7 +167,7 @@ class TrainConfig(ModelConfig):
                     f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on "
                     "from the last checkpoint: add --resume=True"
                 )
-        ranks, key = (self.dry_run_gpus, "dry_run_gpus") if self.dry_run else (world_size(), "WORLD_SIZE")
+        ranks, key = gpus(self)
         if ranks > 0 and self.gradient_accumulation_steps % ranks:
             steps = self.gradient_accumulation_steps
             near = sorted({max(1, steps // ranks) * ranks, (steps // ranks + 1) * ranks})

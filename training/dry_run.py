@@ -9,6 +9,8 @@ from architecture import ModelConfig, model_config
 from data import mixture
 from models import built, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
+from training import sharding
+from training.distributed import ranks_per_machine
 from training.endings import TrainingError
 from training.hardware import PEAK_TFLOPS, peak_flops
 from training.memory import CARDS, GIB, USABLE, activations, fewest, held
@@ -70,18 +72,21 @@ def lines(config, model: ModelConfig, vocabulary: str, of_pairs: bool = False) -
 
 
 def _memory(config, model: ModelConfig) -> Iterator[str]:
-    """Memory with each kind of sharding on dry_run_gpus, and the fewest GPUs of known cards."""
+    """Memory with each kind of sharding on the planned GPUs, and the fewest GPUs of known cards."""
     with torch.device("meta"):
         shapes = built(model)
     keys = (model, config.batch_size, config.dtype)
     # without checkpointing, the backward pass needs all rounded weights, whether autocast keeps them or not
     kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
     kept |= {(False, True): kept[False, False], (True, True): activations(*keys, True, keep=False)}
-    gpus, group = config.dry_run_gpus, config.sharding_ranks or GPUS_OF_A_MACHINE
+    gpus, source = sharding.gpus(config)
+    group = config.sharding_ranks
+    if group is None:  # those of a machine
+        group = ranks_per_machine() if source == "WORLD_SIZE" else min(gpus, GPUS_OF_A_MACHINE)
     ways = {"none": 1}
     if gpus > 1:
         ways["full"] = gpus
-    if gpus > group and gpus % group == 0:
+    if group > 1 and gpus % group == 0 and (group < gpus or config.sharding == "hybrid"):
         ways["hybrid"] = group
     label = "memory"
     for way, shards in ways.items():
@@ -89,16 +94,23 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
         memory["activations"] = kept[config.activation_checkpointing, way != "none"]
         kinds = ", ".join(f"{kind} {size / GIB:,.2f}" for kind, size in memory.items())
         total = f"{sum(memory.values()) / GIB:,.2f} GiB on each GPU"
-        yield f"{label:17}{total} with sharding={way}: {kinds}"
+        chosen = " (chosen)" if way == config.sharding and gpus > 1 else ""
+        yield f"{label:17}{total} with sharding={way}{chosen}: {kinds}"
         label = ""
     yield (
         f"{'':17}(micro-batch of {config.batch_size} x {config.block_size} tokens in {config.dtype}, "
         "eager; torch.compile needs less for activations)"
     )
-    if gpus > group:
-        whole = f", which do not divide {gpus}" if gpus % group else ""
+    if gpus == 1 and config.sharding != "none":
+        yield (
+            f"{'':17}(sharding={config.sharding} is not planned: one GPU holds everything, as with none; "
+            "--dry_run_gpus=N plans for N)"
+        )
+    elif "hybrid" in ways or gpus > group > 1:
+        size = f"groups of {group} GPUs" if gpus > group else f"one group of {group} GPUs, as with full"
+        how = f" is not planned: {size} do not divide {gpus}" if gpus % group else f": {size}"
         change = "" if config.sharding_ranks else "; sharding_ranks sets another number"
-        yield f"{'':17}(sharding=hybrid: groups of {group} GPUs{whole}{change})"
+        yield f"{'':17}(sharding=hybrid{how}{change})"
     steps = config.gradient_accumulation_steps
     numbers = [number for number in range(1, steps + 1) if steps % number == 0]
     label = "fewest GPUs"
@@ -122,11 +134,12 @@ def _time(config, flops_per_token: int, tokens: int) -> str:
     if peak is None:
         known = ", ".join(PEAK_TFLOPS)
         return f"unknown: no peak FLOP rate in {config.dtype} for {config.dry_run_gpu!r}; known: {known}"
-    rate = peak * config.dry_run_mfu * config.dry_run_gpus / flops_per_token
+    gpus = sharding.gpus(config)[0]
+    rate = peak * config.dry_run_mfu * gpus / flops_per_token
     hours = tokens / rate / 3600
     duration = f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.2g} minutes"
     return (
-        f"{duration} on {config.dry_run_gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU "
+        f"{duration} on {gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU "
         f"of {peak / 1e12:,.0f} TFLOP/s each: {rate:,.0f} tokens/s, "
-        f"{hours * config.dry_run_gpus:,.1f} GPU hours"
+        f"{hours * gpus:,.1f} GPU hours"
     )

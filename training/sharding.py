@@ -26,9 +26,16 @@ from torch import nn
 from training.distributed import Ranks, ranks_per_machine, world_size
 
 
+def gpus(config) -> tuple[int, str]:
+    """(the number of ranks of a run, or of GPUs of a plan; what sets it). config: a TrainConfig."""
+    if config.dry_run and config.dry_run_gpus is not None:
+        return config.dry_run_gpus, "dry_run_gpus"
+    return world_size(), "WORLD_SIZE"
+
+
 def mistakes(config) -> list[str]:
     """What is wrong with the keys of sharding, one sentence each. config: a TrainConfig."""
-    kind, size, world = config.sharding, config.sharding_ranks, world_size()
+    kind, size, (world, source) = config.sharding, config.sharding_ranks, gpus(config)
     if size is not None and kind != "hybrid":
         return [f"sharding_ranks acts with sharding=hybrid only, not with {kind}: leave it out, or None"]
     wrong = []
@@ -39,12 +46,14 @@ def mistakes(config) -> list[str]:
         )
     if size is not None and size < 2:
         return [*wrong, f"sharding_ranks must be at least 2, not {size}: one rank has nothing to share"]
-    if kind == "hybrid" and world > 1 and not config.dry_run:
+    # the machines of a plan are not known
+    if kind == "hybrid" and world > 1 and (size or source == "WORLD_SIZE"):
         size, origin = size or ranks_per_machine(), "sharding_ranks" if size else "LOCAL_WORLD_SIZE"
         if size < 2 or world % size:
             fitting = [str(n) for n in range(2, world + 1) if world % n == 0]
+            whole = f"{world} {'GPUs' if config.dry_run else 'ranks'}"
             wrong.append(
-                f"sharding=hybrid divides the {world} ranks into groups of {size} ({origin}): groups must "
+                f"sharding=hybrid divides the {whole} into groups of {size} ({origin}): groups must "
                 f"have the same size, at least 2; take --sharding_ranks={' or '.join(fitting)}"
             )
     return wrong

@@ -62,8 +62,8 @@ def test_memory_with_each_sharding_and_the_fewest_gpus(arguments, capsys, uncoun
     def plan(*more):
         main([*arguments, *keys, *more])
         said = capsys.readouterr().out
-        found = re.findall(r"([\d.]+) GiB on each GPU with sharding=(\w+): .*activations ([\d.]+)", said)
-        return said, {way: (float(size), float(count)) for size, way, count in found}
+        line = r"([\d.]+) GiB on each GPU with sharding=(\w+)(?: \(chosen\))?: .*activations ([\d.]+)"
+        return said, {way: (float(size), float(n)) for size, way, n in re.findall(line, said)}
 
     said, memory = plan("--dry_run_gpus=16")
     assert memory["full"] < memory["hybrid"] < memory["none"]
@@ -81,9 +81,62 @@ def test_memory_with_each_sharding_and_the_fewest_gpus(arguments, capsys, uncoun
     assert set(plan()[1]) == {"none"}
     said, memory = plan("--dry_run_gpus=12")
     assert set(memory) == {"none", "full"}
-    assert "groups of 8 GPUs, which do not divide 12; sharding_ranks" in said
+    assert "is not planned: groups of 8 GPUs do not divide 12; sharding_ranks sets another number)" in said
     memory = plan("--dry_run_gpus=12", "--sharding=hybrid", "--sharding_ranks=6")[1]
     assert set(memory) == {"none", "full", "hybrid"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen", "said"),
+    [
+        (["--sharding=full", "--dry_run_gpus=4"], ["full"], None),
+        (["--sharding=none", "--dry_run_gpus=4"], ["none"], None),
+        (
+            ["--sharding=hybrid", "--dry_run_gpus=4"],
+            ["hybrid"],
+            "hybrid: one group of 4 GPUs, as with full;",
+        ),
+        (
+            ["--sharding=hybrid", "--dry_run_gpus=16"],
+            ["hybrid"],
+            "hybrid: groups of 8 GPUs; sharding_ranks",
+        ),
+        (["--sharding=hybrid", "--dry_run_gpus=12"], [], "hybrid is not planned: groups of 8 GPUs do not"),
+        (
+            ["--sharding=full"],
+            [],
+            "full is not planned: one GPU holds everything, as with none; --dry_run_",
+        ),
+        (
+            ["--sharding=hybrid", "--sharding_ranks=2"],
+            [],
+            "hybrid is not planned: one GPU holds everything",
+        ),
+    ],
+)
+def test_the_chosen_sharding_is_marked_or_said_to_have_no_plan(
+    arguments, capsys, uncounted, keys, chosen, said
+):
+    main([*arguments, "--dry_run=True", "--gradient_accumulation_steps=48", *keys])
+    printed = capsys.readouterr().out
+    assert re.findall(r"sharding=(\w+) \(chosen\): weights", printed) == chosen
+    assert said is None or f"(sharding={said}" in printed
+
+
+def test_torchrun_plans_once_and_for_its_ranks(arguments, capsys, uncounted, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    keys = [*arguments, "--dry_run=True", "--gradient_accumulation_steps=8", "--dtype=bfloat16"]
+    monkeypatch.setenv("RANK", "1")
+    main(keys)
+    assert not capsys.readouterr().out
+    monkeypatch.setenv("RANK", "0")
+    main([*keys, "--sharding=hybrid"])
+    said = capsys.readouterr().out
+    assert " on 4 x H100 " in said
+    assert "(sharding=hybrid: groups of 2 GPUs;" in said
+    main([*keys, "--dry_run_gpus=8"])
+    assert " on 8 x H100 " in capsys.readouterr().out
 
 
 def test_what_fits_on_no_card_is_said(arguments, capsys, monkeypatch, uncounted):
@@ -99,6 +152,15 @@ def test_an_unknown_gpu_gives_no_hours(capsys, arguments, tmp_path):
     said = capsys.readouterr().out
     assert "time             unknown: no peak FLOP rate in float32 for 'Abacus'; known: " in said
     assert "vocabulary 257 (of " in said
+
+
+def test_a_plan_refuses_the_groups_that_a_run_refuses(arguments, capsys):
+    keys = ["--gradient_accumulation_steps=16", "--sharding=hybrid", "--sharding_ranks=5"]
+    with pytest.raises(SystemExit):
+        main([*arguments, "--dry_run=True", "--dry_run_gpus=16", *keys])
+    said = capsys.readouterr().err
+    assert "divides the 16 GPUs into groups of 5 (sharding_ranks)" in said
+    assert "take --sharding_ranks=2 or 4 or 8 or 16" in said
 
 
 @pytest.mark.parametrize(
