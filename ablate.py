@@ -20,6 +20,8 @@ table.md and table.csv, with curves.png. For each key of numbers that was varied
 loss of each value, and which is best; KEY.png draws it. --plot draws one more picture, as for compare.py.
 """
 
+import interruption  # noqa: F401 (first)
+
 import sys
 from pathlib import Path
 

@@ -16,6 +16,8 @@ what `--help` prints. A dataclass may define `check()`, which returns a list of 
 `of_today(saved)`, which gives a config.json of an earlier version today's keys, or raises ValueError.
 """
 
+import interruption
+
 import ast
 import dataclasses
 import difflib
@@ -52,14 +54,6 @@ class ConfigError(ValueError):
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
 
-def _end(kind, error, trace):
-    """What Python calls for an error that nothing catches; the exit status stays Python's own."""
-    if issubclass(kind, KeyboardInterrupt):
-        print(f"\n{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
 def parse(
     config_class,
     argv: list[str],
@@ -73,7 +67,7 @@ def parse(
     folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
     From here on, Ctrl-C ends the script by one line in place of a traceback.
     """
-    sys.excepthook = _end
+    sys.excepthook = interruption.end
     if any(argument in ("-h", "--help") for argument in argv):
         print(help_text(config_class, positional, files))
         sys.exit(0)

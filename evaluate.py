@@ -11,6 +11,7 @@
 Several models become rows of one table, the best in bold.
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import dataclasses

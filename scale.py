@@ -21,6 +21,7 @@ At the end, scaling.md has the fits, the multipliers with 95 % intervals and whe
 draws them, and points.csv holds one row for each run, from which all of this can be made again.
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import os
