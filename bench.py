@@ -60,9 +60,7 @@ class BenchConfig:
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
     gradient_accumulation_steps: int = 1  # train: batches in a step
-    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = (
-        "default"  # train: torch.compile's mode
-    )
+    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"  # train: torch.compile mode
     sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
     cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
     parts: bool = True  # train: also time the parts of a step

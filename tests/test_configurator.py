@@ -1,5 +1,6 @@
 """Config files and overrides: what wins, what is refused and in which words."""
 
+import ast
 import dataclasses
 import json
 import sys
@@ -263,6 +264,20 @@ def test_help_and_printout_name_every_key(capsys, monkeypatch):
         configurator.parse(TrainConfig, ["--help"])
     assert stop.value.code == 0
     assert "--learning_rate=0.0006  (float)" in capsys.readouterr().out
+
+
+def test_every_key_of_every_script_has_its_comment():
+    """On the line where the key stands: the formatter moves a comment away from a line that is too long."""
+    silent, seen = [], 0
+    for path in (*configurator.ROOT.glob("*.py"), *configurator.ROOT.glob("[a-z]*/**/*.py")):
+        text = path.read_text()
+        lines, classes = text.splitlines(), ast.walk(ast.parse(text))
+        for cls in (c for c in classes if isinstance(c, ast.ClassDef) and c.name.endswith("Config")):
+            for key in (item for item in cls.body if isinstance(item, ast.AnnAssign)):
+                seen += 1
+                silent += [f"{path}: {key.target.id}"] if "  # " not in lines[key.lineno - 1] else []
+    assert seen > 300
+    assert not silent
 
 
 def test_parse_prints_mistakes_and_exits_with_2(capsys):
