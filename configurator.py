@@ -90,12 +90,14 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     """
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
+    typed = {*hints, *_keys_of_script(Path(sys.argv[0]).name)}  # bench.py's own keys go with each model's
     values, mistakes, refused = {}, [], set()
     named, derivations = {}, []  # by the files
 
     def assign(source, key, value, from_text):
         if key not in hints:
-            mistakes.append(f"{source}: {_unknown(key, hints, foreign)}")
+            meant = [typed] if from_text else [hints, foreign]
+            mistakes.append(f"{source}: {_unknown(key, foreign, meant)}")
             return
         try:
             values[key] = _convert(value, hints[key], from_text)
@@ -115,7 +117,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             elif key in hints:
                 mistakes.append(f"{argument}: write it as --{written}=VALUE")
             else:
-                mistakes.append(f"{argument}: {_unknown(key, hints, foreign)}")
+                mistakes.append(f"{argument}: {_unknown(key, foreign, [typed])}")
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
@@ -256,17 +258,26 @@ def field_comments(config_class) -> dict[str, str]:
 def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script."""
     owners = {}
+    for file, script in _scripts().items():
+        for key in _keys_of(file):
+            if key not in own:
+                owners.setdefault(key, script)
+    return owners
+
+
+def _keys_of_script(name: str) -> list[str]:
+    """The fields of the config classes that a script itself defines."""
+    return [key for file, script in _scripts().items() if script == name for key in _keys_of(file)]
+
+
+def _scripts() -> dict[Path, str]:
+    """File with config classes -> name of the script whose keys they are."""
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    elsewhere = {
+    return scripts | {
         ROOT / "training" / "config.py": "train.py",
         ROOT / "ablation" / "command.py": "ablate.py",
         ROOT / "scaling" / "command.py": "scale.py",
     }
-    for script, name in {**scripts, **elsewhere}.items():
-        for key in _keys_of(script):
-            if key not in own:
-                owners.setdefault(key, name)
-    return owners
 
 
 @functools.cache  # an ablation resolves hundreds of configurations
@@ -283,11 +294,12 @@ def _of_training(assigned: dict, own) -> bool:
     return bool(assigned.keys() & trained - set(own)) and not assigned.keys() & set(own) - trained
 
 
-def _unknown(key, own, foreign) -> str:
+def _unknown(key, foreign, meant) -> str:
+    """What is said of an unknown key. meant: groups of keys; the first with a similar one counts."""
     if key in foreign:
         return f"{key} is a key of {foreign[key]}; this script does not use it"
-    near = [difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in (own, foreign)]
-    near = near[0] or near[1]
+    found = (difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in meant)
+    near = next(filter(None, found), [])
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
 
 

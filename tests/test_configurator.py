@@ -143,6 +143,8 @@ def test_values_from_the_command_line(argument, key, value):
     [
         ("--cuont=1", "unknown key 'cuont'; did you mean count?"),
         ("--zzzzzz=1", "unknown key 'zzzzzz' (see --help)"),
+        ("--learning_rte=1", "unknown key 'learning_rte' (see --help)"),
+        ("--dry_ru", "unknown key 'dry_ru' (see --help)"),
         ("--count=1.5", "count must be of type int, not '1.5' (str)"),
         ("--count=abc", "count must be of type int, not 'abc' (str)"),
         ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
@@ -164,6 +166,12 @@ def test_mistakes_on_the_command_line(argument, message):
     (found,) = mistakes([argument])
     assert found.startswith(argument + ": ")
     assert message in found
+
+
+def test_keys_that_a_script_reads_itself_are_suggested_too(monkeypatch):
+    """bench.py resolves a model's keys here, and has keys of its own."""
+    monkeypatch.setattr(sys, "argv", ["folder/bench.py"])
+    assert mistakes(["--repetition=3"])[0].endswith("unknown key 'repetition'; did you mean repetitions?")
 
 
 @pytest.mark.parametrize(
