@@ -92,7 +92,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     foreign = _keys_of_other_scripts(set(hints))
     typed = {*hints, *_keys_of_script(Path(sys.argv[0]).name)}  # bench.py's own keys go with each model's
     values, mistakes, refused = {}, [], set()
-    named, derivations = {}, []  # by the files
+    named, derivations, unread = {}, [], False  # by the files
 
     def assign(source, key, value, from_text):
         if key not in hints:
@@ -123,9 +123,12 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 files_named = stacked(argument)
             except ValueError as error:
                 mistakes.append(str(error))
+                unread = True
                 continue
             for file in files_named:
+                before = len(mistakes)
                 assigned, derived = _run_file(file, mistakes)
+                unread |= len(mistakes) > before
                 if positional and hints[positional] == list[str] and _of_training(assigned, hints):
                     run = f", or name its run folder {assigned['out_dir']}" if "out_dir" in assigned else ""
                     mistakes.append(f"{file} is a config, not a run: leave it out{run}")
@@ -147,6 +150,8 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
+    if unread:  # what else is found would be of defaults, in the place of what such a file says
+        raise ConfigError(mistakes)
     overridden = {key for _, key, _ in overrides}
     for source, derived in derivations:
         for key, value in _derived(source, derived, named | values, mistakes).items():

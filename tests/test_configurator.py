@@ -202,6 +202,20 @@ def test_a_missing_file_names_its_neighbours(tmp_path):
     assert neighbour in found
 
 
+def test_a_file_that_is_not_read_hides_what_would_come_of_defaults(tmp_path):
+    """Its keys might be the ones that are missing, or wrong together."""
+    other = write(tmp_path, "a.py", "def derived(keys):\n    return {'limit': keys['count']}")
+    broken = write(tmp_path, "b.py", "count = 1 / 0")
+    for unread in (str(tmp_path / "nothing.py"), broken):
+        (found,) = mistakes([unread, other, "--limit=13"], saved=lambda values: tmp_path / "no.json")
+        assert found.startswith(unread)
+        with pytest.raises(ConfigError) as caught:
+            resolve(SampleConfig, [unread], positional="out_dir")
+        assert len(caught.value.mistakes) == 1
+    found = mistakes([broken, "--count=13", "--kind=z"])
+    assert [line.split(":")[0] for line in found] == [f"{broken}, line 1", "--kind=z"]
+
+
 def test_all_mistakes_are_told_at_once(tmp_path):
     path = write(tmp_path, "a.py", "count = 'x'\nunknown = 1")
     found = mistakes([path, "--flag=7", "--nonsense=1", str(tmp_path / "b.py")])
