@@ -37,8 +37,7 @@ from comparison.figure import AXES
 
 def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
-        print(__doc__.strip(), end="\n\n")
-        configurator.parse(AblateConfig, ["--help"])
+        configurator.end_with_help(AblateConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("ablate.py"):
         config, runs, study, remarks = read(argv)
         folder = Path(config.out_dir)

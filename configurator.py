@@ -24,6 +24,7 @@ import difflib
 import functools
 import inspect
 import math
+import os
 import re
 import runpy
 import sys
@@ -69,8 +70,7 @@ def parse(
     """
     sys.excepthook = interruption.end
     if any(argument in ("-h", "--help") for argument in argv):
-        print(help_text(config_class, positional, files))
-        sys.exit(0)
+        end_with_help(config_class, positional, files)
     try:
         if not files and (named := [a for a in argv if a.endswith(".py") and not a.startswith("--")]):
             raise ConfigError(
@@ -228,6 +228,16 @@ def format_config(config) -> str:
         value = getattr(config, field.name)
         lines.append(f"{' ' if value == field.default else '*'} {field.name} = {value!r}")
     return "\n".join(lines)
+
+
+def end_with_help(config_class, positional: str | None = None, files: bool = True, about: str = ""):
+    """Print what --help says, with `about` on top, and exit."""
+    try:
+        print(about + help_text(config_class, positional, files), flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    sys.exit(0)
 
 
 def help_text(config_class, positional: str | None = None, files: bool = True) -> str:

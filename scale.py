@@ -47,8 +47,7 @@ from scaling.study import Study
 
 def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
-        print(__doc__.strip(), end="\n\n")
-        configurator.parse(ScaleConfig, ["--help"])
+        configurator.end_with_help(ScaleConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("scale.py"):
         config, families, remarks = read(argv)
         command = shlex.join(["python", "scale.py", *argv])

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -286,6 +287,25 @@ def test_help_and_printout_name_every_key(capsys, monkeypatch):
         configurator.parse(TrainConfig, ["--help"])
     assert stop.value.code == 0
     assert "--learning_rate=0.0006  (float)" in capsys.readouterr().out
+
+
+HELP = """
+import sys
+from configurator import parse
+from training.config import TrainConfig
+sys.stdin.read()
+parse(TrainConfig, ["--help"])
+"""
+
+
+def test_help_for_a_reader_who_has_gone():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", HELP]
+    with subprocess.Popen(command, cwd=configurator.ROOT, text=True, **pipes) as script:
+        script.stdout.close()
+        script.stdin.close()
+        assert script.stderr.read() == ""
+    assert script.returncode == 141
 
 
 def test_every_key_of_every_script_has_its_comment():
