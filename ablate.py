@@ -20,6 +20,8 @@ table.md and table.csv, with curves.png. For each key of numbers that was varied
 loss of each value, and which is best; KEY.png draws it. --plot draws one more picture, as for compare.py.
 """
 
+import interruption  # noqa: F401 (first)
+
 import sys
 from pathlib import Path
 
@@ -35,8 +37,7 @@ from comparison.figure import AXES
 
 def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
-        print(__doc__.strip(), end="\n\n")
-        configurator.parse(AblateConfig, ["--help"])
+        configurator.end_with_help(AblateConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("ablate.py"):
         config, runs, study, remarks = read(argv)
         folder = Path(config.out_dir)

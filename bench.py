@@ -13,6 +13,7 @@ Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import contextlib
@@ -59,9 +60,7 @@ class BenchConfig:
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
     gradient_accumulation_steps: int = 1  # train: batches in a step
-    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = (
-        "default"  # train: torch.compile's mode
-    )
+    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"  # train: torch.compile mode
     sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
     cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
     parts: bool = True  # train: also time the parts of a step

@@ -11,6 +11,8 @@ picture a band. Below the table stands what else differs, and whether the runs s
 several learning rates (or values of a key of --study), a second table shows which is best.
 """
 
+import interruption  # noqa: F401 (first)
+
 import os
 import sys
 from dataclasses import dataclass

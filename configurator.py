@@ -16,12 +16,15 @@ what `--help` prints. A dataclass may define `check()`, which returns a list of 
 `of_today(saved)`, which gives a config.json of an earlier version today's keys, or raises ValueError.
 """
 
+import interruption
+
 import ast
 import dataclasses
 import difflib
 import functools
 import inspect
 import math
+import os
 import re
 import runpy
 import sys
@@ -52,14 +55,6 @@ class ConfigError(ValueError):
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {m}" for m in mistakes))
 
 
-def _end(kind, error, trace):
-    """What Python calls for an error that nothing catches; the exit status stays Python's own."""
-    if issubclass(kind, KeyboardInterrupt):
-        print(f"\n{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
 def parse(
     config_class,
     argv: list[str],
@@ -73,10 +68,9 @@ def parse(
     folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
     From here on, Ctrl-C ends the script by one line in place of a traceback.
     """
-    sys.excepthook = _end
+    sys.excepthook = interruption.end
     if any(argument in ("-h", "--help") for argument in argv):
-        print(help_text(config_class, positional, files))
-        sys.exit(0)
+        end_with_help(config_class, positional, files)
     try:
         if not files and (named := [a for a in argv if a.endswith(".py") and not a.startswith("--")]):
             raise ConfigError(
@@ -96,12 +90,14 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     """
     hints = typing.get_type_hints(config_class)
     foreign = _keys_of_other_scripts(set(hints))
+    typed = {*hints, *_keys_of_script(Path(sys.argv[0]).name)}  # bench.py's own keys go with each model's
     values, mistakes, refused = {}, [], set()
-    named, derivations = {}, []  # by the files
+    named, derivations, unread = {}, [], False  # by the files
 
     def assign(source, key, value, from_text):
         if key not in hints:
-            mistakes.append(f"{source}: {_unknown(key, hints, foreign)}")
+            meant = [typed] if from_text else [hints, foreign]
+            mistakes.append(f"{source}: {_unknown(key, foreign, meant)}")
             return
         try:
             values[key] = _convert(value, hints[key], from_text)
@@ -121,15 +117,18 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             elif key in hints:
                 mistakes.append(f"{argument}: write it as --{written}=VALUE")
             else:
-                mistakes.append(f"{argument}: {_unknown(key, hints, foreign)}")
+                mistakes.append(f"{argument}: {_unknown(key, foreign, [typed])}")
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
             except ValueError as error:
                 mistakes.append(str(error))
+                unread = True
                 continue
             for file in files_named:
+                before = len(mistakes)
                 assigned, derived = _run_file(file, mistakes)
+                unread |= len(mistakes) > before
                 if positional and hints[positional] == list[str] and _of_training(assigned, hints):
                     run = f", or name its run folder {assigned['out_dir']}" if "out_dir" in assigned else ""
                     mistakes.append(f"{file} is a config, not a run: leave it out{run}")
@@ -151,6 +150,8 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             mistakes.append(f"{argument}: neither a config file (.py) nor --key=value")
     for source, key, value in overrides:
         assign(source, key, value, from_text=True)
+    if unread:  # what else is found would be of defaults, in the place of what such a file says
+        raise ConfigError(mistakes)
     overridden = {key for _, key, _ in overrides}
     for source, derived in derivations:
         for key, value in _derived(source, derived, named | values, mistakes).items():
@@ -229,6 +230,16 @@ def format_config(config) -> str:
     return "\n".join(lines)
 
 
+def end_with_help(config_class, positional: str | None = None, files: bool = True, about: str = ""):
+    """Print what --help says, with `about` on top, and exit."""
+    try:
+        print(about + help_text(config_class, positional, files), flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    sys.exit(0)
+
+
 def help_text(config_class, positional: str | None = None, files: bool = True) -> str:
     script = Path(sys.argv[0]).name
     what = ("[config.py ...] " if files else "") + "[--key=value ...]"
@@ -262,17 +273,26 @@ def field_comments(config_class) -> dict[str, str]:
 def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
     """Field name -> script."""
     owners = {}
+    for file, script in _scripts().items():
+        for key in _keys_of(file):
+            if key not in own:
+                owners.setdefault(key, script)
+    return owners
+
+
+def _keys_of_script(name: str) -> list[str]:
+    """The fields of the config classes that a script itself defines."""
+    return [key for file, script in _scripts().items() if script == name for key in _keys_of(file)]
+
+
+def _scripts() -> dict[Path, str]:
+    """File with config classes -> name of the script whose keys they are."""
     scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    elsewhere = {
+    return scripts | {
         ROOT / "training" / "config.py": "train.py",
         ROOT / "ablation" / "command.py": "ablate.py",
         ROOT / "scaling" / "command.py": "scale.py",
     }
-    for script, name in {**scripts, **elsewhere}.items():
-        for key in _keys_of(script):
-            if key not in own:
-                owners.setdefault(key, name)
-    return owners
 
 
 @functools.cache  # an ablation resolves hundreds of configurations
@@ -289,11 +309,12 @@ def _of_training(assigned: dict, own) -> bool:
     return bool(assigned.keys() & trained - set(own)) and not assigned.keys() & set(own) - trained
 
 
-def _unknown(key, own, foreign) -> str:
+def _unknown(key, foreign, meant) -> str:
+    """What is said of an unknown key. meant: groups of keys; the first with a similar one counts."""
     if key in foreign:
         return f"{key} is a key of {foreign[key]}; this script does not use it"
-    near = [difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in (own, foreign)]
-    near = near[0] or near[1]
+    found = (difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in meant)
+    near = next(filter(None, found), [])
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
 
 

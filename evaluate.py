@@ -11,6 +11,7 @@
 Several models become rows of one table, the best in bold.
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import dataclasses
@@ -89,9 +90,7 @@ class EvaluateConfig:
     plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
-    plot_labels: str | None = (
-        None  # what the legend calls the models, in the order of the table: dense,ours
-    )
+    plot_labels: str | None = None  # what the legend calls the models, in the table's order: dense,ours
     # zero-shot
     tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
     include_path: str | None = None  # folder with tasks of your own as YAML files

@@ -8,6 +8,8 @@ model's code, which the folder then holds, and trust_remote_code=True. So do `tr
 `sample.py FOLDER` and `evaluate.py FOLDER`.
 """
 
+import interruption  # noqa: F401 (first)
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

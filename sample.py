@@ -6,6 +6,7 @@ python sample.py out/demo_dense --interactive
 python sample.py out/demo_dense --start="Fellow citizens," --beams=5 --no_repeat_ngram=2
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import codecs

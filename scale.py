@@ -21,6 +21,7 @@ At the end, scaling.md has the fits, the multipliers with 95 % intervals and whe
 draws them, and points.csv holds one row for each run, from which all of this can be made again.
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import os
@@ -46,8 +47,7 @@ from scaling.study import Study
 
 def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
-        print(__doc__.strip(), end="\n\n")
-        configurator.parse(ScaleConfig, ["--help"])
+        configurator.end_with_help(ScaleConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("scale.py"):
         config, families, remarks = read(argv)
         command = shlex.join(["python", "scale.py", *argv])

@@ -8,6 +8,7 @@
 With references, which pairs have, it prints BLEU and chrF beside those of copying the source.
 """
 
+import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import dataclasses

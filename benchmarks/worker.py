@@ -4,6 +4,7 @@ The parent requests one repetition of one section after the other and goes round
 that slows down affects all of them alike. A waiting worker is idle.
 """
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 
 import torch
 
@@ -50,7 +51,8 @@ class Worker:
             context.set_forkserver_preload(PRELOADED)
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, *self.arguments))
-        self.process.start()
+        with _without_ctrl_c():
+            self.process.start()
         other.close()
 
     def ask(self, *request, wanted: Callable[[], bool] = lambda: True, every: float = 0.5):
@@ -88,9 +90,19 @@ class Worker:
             self.process.join()
 
 
+@contextlib.contextmanager
+def _without_ctrl_c():
+    """What starts meanwhile ignores Ctrl-C, and so do its children: the parent ends its workers."""
+    resource_tracker.ensure_running()  # it unblocks the signal when it starts (seen with Python 3.11)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe, device, threads, make, arguments):
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     if threads:
         torch.set_num_threads(threads)
     keep_freed_memory(device)  # as train.py does

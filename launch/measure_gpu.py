@@ -25,6 +25,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
+import interruption  # noqa: E402, F401 (first)
 import openmp  # noqa: E402, F401 (before torch)
 
 import torch  # noqa: E402
@@ -54,8 +55,11 @@ class MeasureConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        if unknown := [stage for stage in self.stages if stage not in STAGES]:
-            wrong.append(f"stages: there is no {', '.join(unknown)}; choose from {', '.join(STAGES)}")
+        choose = f"choose from {', '.join(STAGES)}, or leave --stages out for all of them"
+        if unknown := [stage for stage in self.stages if stage and stage not in STAGES]:
+            wrong.append(f"stages: there is no {', '.join(unknown)}; {choose}")
+        elif not all(self.stages):
+            wrong.append(f"stages: a name is missing in {','.join(self.stages)!r}; {choose}")
         if not 60 * self.minutes > SECONDS_OF_REPORT:
             kept = f"{SECONDS_OF_REPORT} seconds are kept for the report"
             wrong.append(f"minutes={self.minutes} is too short: {kept}")

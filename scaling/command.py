@@ -32,14 +32,10 @@ INSTEAD = {
 class ScaleConfig:
     """The keys of the study itself; all other keys are train.py's and apply to every run."""
 
-    sizes: list[str] | None = (
-        None  # parameters without embeddings: 0.25M,0.5M,1M; 1M:2 for two of the seeds
-    )
+    sizes: list[str] | None = None  # parameters without embeddings: 0.5M,1M; 1M:2 for two of the seeds
     tokens_per_parameter: list[float] = field(default_factory=lambda: [20.0])  # lengths of the runs
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
-    rates: list[float] | None = (
-        None  # first learning rates of the sweep; None: half, once, twice the recipe's
-    )
+    rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
     rate_exponent: float = 1.0  # the learning rate falls with the width to this power
     check_size: str | None = None  # size at which the rate is checked; None: the middle one of --sizes
     check_rate: bool = True  # train half and twice the rate at check_size, with the first seed

@@ -1,7 +1,9 @@
 """Config files and overrides: what wins, what is refused and in which words."""
 
+import ast
 import dataclasses
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -142,6 +144,8 @@ def test_values_from_the_command_line(argument, key, value):
     [
         ("--cuont=1", "unknown key 'cuont'; did you mean count?"),
         ("--zzzzzz=1", "unknown key 'zzzzzz' (see --help)"),
+        ("--learning_rte=1", "unknown key 'learning_rte' (see --help)"),
+        ("--dry_ru", "unknown key 'dry_ru' (see --help)"),
         ("--count=1.5", "count must be of type int, not '1.5' (str)"),
         ("--count=abc", "count must be of type int, not 'abc' (str)"),
         ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
@@ -163,6 +167,12 @@ def test_mistakes_on_the_command_line(argument, message):
     (found,) = mistakes([argument])
     assert found.startswith(argument + ": ")
     assert message in found
+
+
+def test_keys_that_a_script_reads_itself_are_suggested_too(monkeypatch):
+    """bench.py resolves a model's keys here, and has keys of its own."""
+    monkeypatch.setattr(sys, "argv", ["folder/bench.py"])
+    assert mistakes(["--repetition=3"])[0].endswith("unknown key 'repetition'; did you mean repetitions?")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +201,20 @@ def test_a_missing_file_names_its_neighbours(tmp_path):
     (found,) = mistakes([str(tmp_path / "gtp2.py")])
     assert "no such config file" in found
     assert neighbour in found
+
+
+def test_a_file_that_is_not_read_hides_what_would_come_of_defaults(tmp_path):
+    """Its keys might be the ones that are missing, or wrong together."""
+    other = write(tmp_path, "a.py", "def derived(keys):\n    return {'limit': keys['count']}")
+    broken = write(tmp_path, "b.py", "count = 1 / 0")
+    for unread in (str(tmp_path / "nothing.py"), broken):
+        (found,) = mistakes([unread, other, "--limit=13"], saved=lambda values: tmp_path / "no.json")
+        assert found.startswith(unread)
+        with pytest.raises(ConfigError) as caught:
+            resolve(SampleConfig, [unread], positional="out_dir")
+        assert len(caught.value.mistakes) == 1
+    found = mistakes([broken, "--count=13", "--kind=z"])
+    assert [line.split(":")[0] for line in found] == [f"{broken}, line 1", "--kind=z"]
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
@@ -263,6 +287,39 @@ def test_help_and_printout_name_every_key(capsys, monkeypatch):
         configurator.parse(TrainConfig, ["--help"])
     assert stop.value.code == 0
     assert "--learning_rate=0.0006  (float)" in capsys.readouterr().out
+
+
+HELP = """
+import sys
+from configurator import parse
+from training.config import TrainConfig
+sys.stdin.read()
+parse(TrainConfig, ["--help"])
+"""
+
+
+def test_help_for_a_reader_who_has_gone():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", HELP]
+    with subprocess.Popen(command, cwd=configurator.ROOT, text=True, **pipes) as script:
+        script.stdout.close()
+        script.stdin.close()
+        assert script.stderr.read() == ""
+    assert script.returncode == 141
+
+
+def test_every_key_of_every_script_has_its_comment():
+    """On the line where the key stands: the formatter moves a comment away from a line that is too long."""
+    silent, seen = [], 0
+    for path in (*configurator.ROOT.glob("*.py"), *configurator.ROOT.glob("[a-z]*/**/*.py")):
+        text = path.read_text()
+        lines, classes = text.splitlines(), ast.walk(ast.parse(text))
+        for cls in (c for c in classes if isinstance(c, ast.ClassDef) and c.name.endswith("Config")):
+            for key in (item for item in cls.body if isinstance(item, ast.AnnAssign)):
+                seen += 1
+                silent += [f"{path}: {key.target.id}"] if "  # " not in lines[key.lineno - 1] else []
+    assert seen > 300
+    assert not silent
 
 
 def test_parse_prints_mistakes_and_exits_with_2(capsys):

@@ -1,7 +1,10 @@
 """Singular and plural, and that messages use them."""
 
+import torch
+
 from data.binary import describe
 from plural import counted
+from training.environment import environment
 from training.schedule import Dyadic
 
 
@@ -26,6 +29,11 @@ def test_one_update(build):
     model = build(ffn="cffn_gated", cf_depth=2)
     for iterations, told in ((3, "get         1 update\n"), (4, "get         2 updates\n")):
         assert told in Dyadic(model, iterations).table() + "\n"
+
+
+def test_one_thread():
+    """Tests have one."""
+    assert environment(torch.device("cpu"))["device"].endswith(", 1 thread")
 
 
 def test_one_step_and_one_run(run, capsys):

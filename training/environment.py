@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from plural import counted
 from training.hardware import device_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,7 +17,7 @@ def environment(device: torch.device) -> dict:
     if device.type == "cuda":
         name = f"{device_name(device)}, CUDA {torch.version.cuda}"
     else:
-        name = f"{_cpu()}, {torch.get_num_threads()} threads"
+        name = f"{_cpu()}, {counted(torch.get_num_threads(), 'thread')}"
     return {
         "device": name,
         "python": platform.python_version(),

@@ -1,6 +1,7 @@
 """The process of each thing that is measured."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -16,6 +17,19 @@ def fails(kind):
     if kind == "dies":
         os._exit(3)
     return {"one": lambda: None}
+
+
+def blocked():
+    return {"signals": lambda: [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])]}
+
+
+def test_ctrl_c_reaches_the_parent_alone():
+    """From the first instruction of the server on, whose processes are forked with what it blocks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with Worker("a", CPU, 1, blocked) as worker:
+        worker.ask("sections")
+        assert signal.SIGINT in worker.ask("call", "signals")
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_a_process_that_fails_is_named():

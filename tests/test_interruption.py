@@ -1,0 +1,65 @@
+"""Ctrl-C while a script is still importing ends it by one line."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = [path.stem for path in ROOT.glob("*.py") if '__name__ == "__main__"' in path.read_text()]
+# like NumPy's as part of PyTorch's, this import swallows what Ctrl-C raises
+TORCH = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    print("Ctrl-C was swallowed")
+except KeyboardInterrupt:
+    print("Ctrl-C was swallowed")
+raise ImportError("of a part")
+"""
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "launch/measure_gpu"])
+def test_while_importing(tmp_path, script):
+    (tmp_path / "torch.py").write_text(TORCH)
+    done = subprocess.run(
+        [sys.executable, ROOT / f"{script}.py"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
+    assert done.stderr == f"\n{Path(script).name}.py: interrupted\n"
+
+
+def test_after_the_imports_it_is_an_exception(tmp_path):
+    """A script may catch it; here none does."""
+    code = "import interruption, os, signal\ndef main(): os.kill(os.getpid(), signal.SIGINT)\n"
+    code += "try:\n    main()\nfinally:\n    print('tidied up')\n"
+    script = tmp_path / "launch" / "a.py"
+    script.parent.mkdir()
+    script.write_text(code)
+    (tmp_path / "interruption.py").write_text((ROOT / "interruption.py").read_text())
+    done = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert (done.stdout, done.stderr) == ("tidied up\n", "\na.py: interrupted\n")
+
+
+def test_a_program_that_imports_a_script_keeps_its_own_ctrl_c():
+    code = "import interruption, signal, sys; print(signal.getsignal(signal.SIGINT), sys.excepthook)"
+    command = [sys.executable, "-c", code]
+    fresh = [sys.executable, "-c", code.replace("interruption, ", "")]
+    said = [subprocess.check_output(c, cwd=ROOT, text=True).split(" at ")[0] for c in (command, fresh)]
+    assert said[0] == said[1]
