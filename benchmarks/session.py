@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.lines import Lines
+from benchmarks.lines import Key, Lines
 from benchmarks.worker import BenchError, Unanswered, Worker
 
 
@@ -19,7 +19,8 @@ from benchmarks.worker import BenchError, Unanswered, Worker
 class Task:
     """`make(*arguments) -> {item: function that returns a result}` runs in a process of its own.
 
-    settings: what each line says of how the results were measured.
+    settings: what each line says of how the results were measured. after: the result of another task; if
+    that one failed, so does this.
     """
 
     stage: str
@@ -28,9 +29,13 @@ class Task:
     make: Callable
     arguments: tuple
     settings: dict
+    after: Key | None = None
 
     def measure(self, session: "Session", todo: list[str]):
         """Writes a line for each item of `todo`. Raises Unanswered if the time is over."""
+        failed = session.lines.results.get(self.after, {}).get("error")
+        while todo and failed:
+            session.write(self, todo.pop(0), {"error": failed})
         while todo:
             worker = Worker(self.name, session.device, session.threads, self.make, *self.arguments)
             with worker:

@@ -184,10 +184,12 @@ GATE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.1}
 def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
     """Compares the step, compiled and in the benchmark's dtype, with eager float32, for two layers.
 
-    Width and length are the model's. Returns no sections. Raises ValueError if loss or gradient differ.
+    Width and length are the model's. So is the batch on a GPU, where compiling takes longer than computing:
+    what is compiled here serves the timed step. Returns no sections. Raises ValueError if loss or gradient
+    differ.
     """
     config = shallow(config)
-    tokens, targets = batch(config, 1, device)
+    tokens, targets = batch(config, options.batch_size if device.type == "cuda" else 1, device)
 
     def gradients(function, model, dtype, sdpa="auto"):
         model.zero_grad(set_to_none=True)
