@@ -48,7 +48,7 @@ DECODED = {
     "ours, both layers": GPT["ours, both layers"],
 }
 TRAINED = ("dense", "CoFrGeNet")
-PROFILED = ("dense with RoPE", "CoFrGeNet", "ours, both layers")
+PROFILED = ("dense", "dense with RoPE", "CoFrGeNet-F", "CoFrGeNet-A", "CoFrGeNet", "ours, both layers")
 BASELINE = GPT["dense with RoPE"]
 ACCUMULATED = {"gradient_accumulation_steps": 4}
 LEVERS = {
@@ -76,7 +76,7 @@ class Scale:
         default_factory=lambda: {"small": 16, "xl": 8, "llama": 2, "decode": 1, "train": 16}
     )
     steps: int = 200
-    profile_rows: int = 15
+    profile_rows: int = 25
 
 
 # a copy of 8 GB reads and writes 16

@@ -7,7 +7,8 @@ are the rows of [U, V] (CoFrGeNet's CAttnM with collapsed scores, section 4.2). 
 wide, more than any fused attention takes. So the scores are computed in strips of rows and recomputed in
 the backward pass, and nothing of size T x T is kept. All sequences share the columns. So one strip of all
 sequences is one matrix product, and the gradient of F is summed over the sequences inside one matrix
-product.
+product. On a CPU this is one operator for torch.compile. On a GPU, where strips are few and high, the compiler
+sees their operations and fuses the passes between the products.
 
 `wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the reference
 for tests. On a GPU, rows narrower than 256 (with several heads) use PyTorch's fused attention, wider ones
@@ -16,6 +17,7 @@ values are in half precision.
 """
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from kernels import split
 from kernels.autocast import without_autocast
@@ -24,7 +26,7 @@ from kernels.sdpa import WIDEST, attention_by_rank
 
 # scores per strip, over all heads and sequences: 1 MB in float32 is fastest on a CPU, a GPU needs more
 STRIP_SCORES = {"cpu": 2**18, "cuda": 2**26}
-ROWS = (16, 256)  # minimum and maximum rows per strip
+ROWS = {"cpu": (16, 256), "cuda": (16, 512)}  # minimum and maximum rows per strip
 
 
 def wide_attention(
@@ -54,7 +56,8 @@ def wide_attention(
     F, bias = F[..., : y.shape[2]], None if bias is None else bias[..., : y.shape[2]]
     if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST:
         return fused(y, F, v, strict, bias)
-    return _strips(y, F, v, bias, strict)
+    function = _Traced.apply if v.device.type == "cuda" else _strips
+    return function(y, F, v, bias, strict)
 
 
 def fused(y, F, v, strict=False, bias=None):
@@ -68,6 +71,10 @@ def fused(y, F, v, strict=False, bias=None):
 def _strips(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, strict: bool
 ) -> torch.Tensor:
+    return _forward(y, F, v, bias, strict)
+
+
+def _forward(y, F, v, bias, strict):
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
         parts = _in_parts(v)
@@ -92,6 +99,10 @@ def _strips_backward(
     grad: torch.Tensor,
     strict: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _gradients(y, F, v, bias, grad, strict)
+
+
+def _gradients(y, F, v, bias, grad, strict):
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, strict)
         parts = _in_parts(v)
@@ -145,6 +156,23 @@ def _backward(ctx, grad):
 _strips.register_autograd(_backward, setup_context=_setup_context)
 
 
+class _Traced(torch.autograd.Function):
+    """`_strips`, whose operations torch.compile sees."""
+
+    @staticmethod
+    def forward(ctx, y, F, v, bias, strict):
+        ctx.save_for_backward(y, F, v, bias)
+        ctx.strict = strict
+        return _forward(y, F, v, bias, strict)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        y, F, v, bias = ctx.saved_tensors
+        *grads, of_bias = _gradients(y, F, v, bias, grad, ctx.strict)
+        return *grads, None if bias is None else of_bias, None
+
+
 def _by_head(y, F, v, strict):
     """Returns y: [H, B, rows, R] and F: [H, R, T] in at least float32, and v: [H, B, T, P].
 
@@ -157,8 +185,9 @@ def _by_head(y, F, v, strict):
 def _bounds(rows):
     """(start, end) of the strips of rows."""
     heads, batch, length, _ = rows.shape
-    most = STRIP_SCORES["cuda" if rows.device.type == "cuda" else "cpu"]
-    height = min(max(most // max(1, heads * batch * length), ROWS[0]), ROWS[1])
+    kind = "cuda" if rows.device.type == "cuda" else "cpu"
+    fewest, most = ROWS[kind]
+    height = min(max(STRIP_SCORES[kind] // max(1, heads * batch * length), fewest), most)
     return [(start, min(start + height, length)) for start in range(0, length, height)]
 
 

@@ -75,6 +75,22 @@ def test_in_parts_as_on_a_gpu(monkeypatch, any_device, strict):
 
 
 @strictness
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_the_compiler_sees_on_a_gpu(strict, biased):
+    tensors = inputs((2, 1, 300, 19, 8), torch.bfloat16, biased=biased)
+
+    def traced(y, F, v, strict, bias=None):
+        return module._Traced.apply(y, F[..., :300], v, None if bias is None else bias[..., :300], strict)
+
+    expected = with_gradients(wide_attention, tensors, strict)
+    for one, other in zip(with_gradients(traced, tensors, strict), expected, strict=True):
+        assert torch.equal(one, other)
+    compiled = torch.compile(traced, fullgraph=True, backend="aot_eager")
+    for one, other in zip(with_gradients(compiled, tensors, strict), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@strictness
 def test_autocast_rounds_no_scores(strict):
     tensors = inputs((2, 1, 37, 19, 8), torch.float32)
     plain = with_gradients(wide_attention, tensors, strict)
