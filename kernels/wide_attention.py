@@ -7,8 +7,8 @@ are the rows of [U, V] (CoFrGeNet's CAttnM with collapsed scores, section 4.2). 
 wide, more than any fused attention takes. So the scores are computed in strips of rows and recomputed in
 the backward pass, and nothing of size T x T is kept. All sequences share the columns. So one strip of all
 sequences is one matrix product, and the gradient of F is summed over the sequences inside one matrix
-product. On a CPU this is one operator for torch.compile. On a GPU, where strips are few and high, the compiler
-sees their operations and fuses the passes between the products.
+product. On a CPU this is one operator for torch.compile. On a GPU, where strips are few and high, the
+compiler sees their operations and fuses the passes between the products.
 
 `wide_attention` is the function to call, `kernels.shared_attention.shared_attention_naive` the reference
 for tests. On a GPU, rows narrower than 256 (with several heads) use PyTorch's fused attention, wider ones
@@ -18,6 +18,7 @@ values are in half precision.
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from kernels import split
 from kernels.autocast import without_autocast
@@ -56,8 +57,7 @@ def wide_attention(
     F, bias = F[..., : y.shape[2]], None if bias is None else bias[..., : y.shape[2]]
     if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST:
         return fused(y, F, v, strict, bias)
-    function = _Traced.apply if v.device.type == "cuda" else _strips
-    return function(y, F, v, bias, strict)
+    return (traced if v.device.type == "cuda" else _strips)(y, F, v, bias, strict)
 
 
 def fused(y, F, v, strict=False, bias=None):
@@ -67,22 +67,37 @@ def fused(y, F, v, strict=False, bias=None):
     return attention_by_rank(y, F.mT[None], v, strict)
 
 
+def traced(y, F, v, bias, strict):
+    """`wide_attention` in operations that torch.compile sees, for a GPU.
+
+    Tensor cores are several times as fast on rows of a multiple of 8 numbers. So y and F are padded to one,
+    and strict hides columns in place of dropping the first row.
+    """
+    spare = -y.shape[3] % 8
+    return _Traced.apply(pad(y, (0, spare)), pad(F, (0, 0, 0, spare)), v, bias, strict)
+
+
 @torch.library.custom_op(f"{NAMESPACE}::wide_attention", mutates_args=())
 def _strips(
     y: torch.Tensor, F: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, strict: bool
 ) -> torch.Tensor:
-    return _forward(y, F, v, bias, strict)
+    return _forward(y, F, v, bias, int(strict))
 
 
-def _forward(y, F, v, bias, strict):
+def _forward(y, F, v, bias, shift, hidden=0):
+    """shift: by how many tokens rows lie behind columns (strict); hidden: the same, but by a mask."""
     with without_autocast(v):
-        rows, columns, values = _by_head(y, F, v, strict)
+        rows, columns, values = _by_head(y, F, v, shift)
         parts = _in_parts(v)
-        out = torch.zeros_like(v.transpose(0, 1), memory_format=torch.contiguous_format)
+        # no view is returned: the compiler of PyTorch 2.11 would make its gradient 0
+        out = torch.zeros_like(v, memory_format=torch.contiguous_format)
         for start, end in _bounds(rows):
-            weights = _weights(rows[:, :, start:end], columns[..., :end], bias, start, parts).to(v.dtype)
-            out[:, :, start + strict : end + strict] = weights @ values[:, :, :end]
-    return out.transpose(0, 1).contiguous()
+            weights = _weights(rows[:, :, start:end], columns[..., :end], bias, start, parts, hidden)
+            of_strip = weights.to(v.dtype) @ values[:, :, :end]
+            out.transpose(0, 1)[:, :, start + shift : end + shift] = of_strip
+        if hidden:
+            out[:, :, :hidden] = 0.0
+    return out
 
 
 @_strips.register_fake
@@ -99,14 +114,16 @@ def _strips_backward(
     grad: torch.Tensor,
     strict: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _gradients(y, F, v, bias, grad, strict)
+    return _gradients(y, F, v, bias, grad, int(strict))
 
 
-def _gradients(y, F, v, bias, grad, strict):
+def _gradients(y, F, v, bias, grad, shift, hidden=0):
     with without_autocast(v):
-        rows, columns, values = _by_head(y, F, v, strict)
+        rows, columns, values = _by_head(y, F, v, shift)
         parts = _in_parts(v)
-        upstream = grad.transpose(0, 1)[:, :, strict:]
+        if hidden:
+            grad = torch.cat((torch.zeros_like(grad[:, :, :hidden]), grad[:, :, hidden:]), 2)
+        upstream = grad.transpose(0, 1)[:, :, shift:]
         of_y, of_v = (
             torch.zeros_like(x.transpose(0, 1), dtype=x_type, memory_format=torch.contiguous_format)
             for x, x_type in ((y, rows.dtype), (v, v.dtype))
@@ -116,7 +133,7 @@ def _gradients(y, F, v, bias, grad, strict):
         of_bias = rows.new_zeros((0,) if bias is None else bias.shape)
         for start, end in _bounds(rows):
             strip, seen = rows[:, :, start:end], columns[..., :end]
-            weights = _weights(strip, seen, bias, start, parts)
+            weights = _weights(strip, seen, bias, start, parts, hidden)
             of_weights = (upstream[:, :, start:end] @ values[:, :, :end].mT).to(rows.dtype)
             of_v[:, :, :end] += weights.to(v.dtype).mT @ upstream[:, :, start:end]
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, rows.dtype)
@@ -130,7 +147,7 @@ def _gradients(y, F, v, bias, grad, strict):
             else:
                 of_strip = of_scores @ seen.mT
                 of_F[..., :end].baddbmm_(strip.flatten(1, 2).mT, of_scores)
-            of_y[:, :, start + strict : end + strict] = of_strip.view_as(strip)
+            of_y[:, :, start + shift : end + shift] = of_strip.view_as(strip)
     of_y = of_y.transpose(0, 1).to(y.dtype).contiguous()
     of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
     return of_y, of_F.to(F.dtype), of_v.transpose(0, 1).contiguous(), of_bias
@@ -163,23 +180,23 @@ class _Traced(torch.autograd.Function):
     def forward(ctx, y, F, v, bias, strict):
         ctx.save_for_backward(y, F, v, bias)
         ctx.strict = strict
-        return _forward(y, F, v, bias, strict)
+        return _forward(y, F, v, bias, 0, int(strict))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         y, F, v, bias = ctx.saved_tensors
-        *grads, of_bias = _gradients(y, F, v, bias, grad, ctx.strict)
+        *grads, of_bias = _gradients(y, F, v, bias, grad, 0, int(ctx.strict))
         return *grads, None if bias is None else of_bias, None
 
 
-def _by_head(y, F, v, strict):
+def _by_head(y, F, v, shift):
     """Returns y: [H, B, rows, R] and F: [H, R, T] in at least float32, and v: [H, B, T, P].
 
-    With strict, row t is token t + 1 and sees columns 0 .. t, that is, all tokens before its own.
+    With shift = 1, row t is token t + 1 and sees columns 0 .. t, that is, all tokens before its own.
     """
     dtype = torch.promote_types(torch.promote_types(y.dtype, F.dtype), torch.float32)
-    return y.transpose(0, 1)[:, :, strict:].to(dtype), F.to(dtype), v.transpose(0, 1)
+    return y.transpose(0, 1)[:, :, shift:].to(dtype), F.to(dtype), v.transpose(0, 1)
 
 
 def _bounds(rows):
@@ -195,13 +212,18 @@ def _in_parts(v):
     return v.is_cuda and v.dtype.itemsize == 2
 
 
-def _weights(strip, columns, bias, start, parts):
-    """Softmax weights of a strip of rows from `start` on, up to its last column: [H, B, rows, columns]"""
+def _weights(strip, columns, bias, start, parts, hidden):
+    """Softmax weights of a strip of rows from `start` on, up to its last column: [H, B, rows, columns].
+
+    hidden = 1 hides the column of a row's own token too, but for the first row, which would see none.
+    """
     height, end = strip.shape[2], columns.shape[-1]
     scores = (split.batched_product if parts else torch.bmm)(strip.flatten(1, 2), columns)
     if bias is not None:
         scores += bias[:, None, :end]
     scores = scores.view(*strip.shape[:3], end)
-    future = torch.ones(height, height, dtype=torch.bool, device=strip.device).triu(1)
+    row = torch.arange(height, device=strip.device)
+    first_visible = row[:, None].clamp_min(1 if start == 0 else 0) if hidden else row[:, None] + 1
+    future = row >= first_visible
     scores[..., start:].masked_fill_(future, float("-inf"))
     return scores.softmax(-1)
