@@ -45,7 +45,7 @@ def launches(
 
     Chosen by the registers and the shared memory that the compiler reports: with at most 8 ranks and half
     precision, forward keeps to 128 registers, so that four programs of 128 threads fit on an SM, and
-    nothing spills. They are not tuned: no GPU has run them.
+    nothing spills. They are not tuned.
     """
     width = max(16, triton.next_power_of_2(width))
     if not half:
