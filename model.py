@@ -118,7 +118,7 @@ class GPT(LanguageModel):
         pos = torch.arange(source.shape[1], device=source.device)
         x = (embed or self.embed)(source, pos)
         checkpointing = self.activation_checkpointing and self.training
-        return self.encoder(x, self.position, pos, lengths, run, checkpointing)
+        return self.encoder(x, self.position.at(pos), pos, lengths, run, checkpointing)
 
     def run_blocks(self, x, pos, held=None, run=Block.__call__, memory=None, lengths=None):
         """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
@@ -126,13 +126,14 @@ class GPT(LanguageModel):
         of one for each block, as `Cache.source` has it.
         """
         checkpointing = self.activation_checkpointing and self.training and held is None
+        position = self.position.at(pos)
         for number, block in enumerate(self.blocks):
             source = () if memory is None else (memory[number] if held else memory, lengths)
             of_block = held[number] if held else None
             if checkpointing:
-                x = checkpoint(run, block, x, self.position, pos, None, *source, use_reentrant=False)
+                x = checkpoint(run, block, x, position, pos, None, *source, use_reentrant=False)
             else:
-                x = run(block, x, self.position, pos, of_block, *source)
+                x = run(block, x, position, pos, of_block, *source)
         return x
 
     def hidden(self, tokens, cache=None, source=None, lengths=None):

@@ -102,6 +102,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     if not model.blocks:
         return {"whole": step}
     pos = torch.arange(config.block_size, device=device)
+    position = model.position.at(pos)
     few = model.blocks[: min(2, config.n_layer)]
 
     def compiled(function):
@@ -112,7 +113,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     def attention(x):
         for block in few:
             wanted = getattr(block.attention, "queries_and_keys", False)
-            hooks = (model.position, pos, block.layer) if wanted else ()
+            hooks = (position, pos, block.layer) if wanted else ()
             x = x + block.attention(block.norm1(x), *hooks)
         return x
 

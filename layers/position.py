@@ -31,6 +31,12 @@ class NoPosition(Part):
     def __init__(self, config):
         super().__init__(config)
 
+    def at(self, pos):
+        """What blocks take for tokens at pos: this encoding, or a stand-in that has computed what all blocks
+        share.
+        """
+        return self
+
     def embed(self, x, pos):
         """Edits the token embeddings. x: [B, T, C], pos: [T] int64 -> [B, T, C]"""
         return x
@@ -126,18 +132,24 @@ class RotaryPosition(NoPosition):
 
     def __init__(self, config):
         super().__init__(config)
-        self.base = config.rope_base
+        self.base, self.head_width = config.rope_base, config.n_embd // config.n_head
         self.scaling = None
         if config.rope_scaling == "llama3":
             self.scaling = tuple(getattr(config, key) for key in LLAMA3)
 
-    def rotate(self, q, k, pos):
-        frequencies = inverse_frequencies(q.shape[-1], self.base, pos.device)
+    def at(self, pos):
+        return RotationAt(self, *self.cos_and_sin(pos))
+
+    def cos_and_sin(self, pos):
+        """pos: [T] int64 -> cosines and sines of the angles, [T, D / 2] float32 each"""
+        frequencies = inverse_frequencies(self.head_width, self.base, pos.device)
         if self.scaling:
             frequencies = llama3_scaled(frequencies, *self.scaling)
         angles = pos[:, None].float() * frequencies
-        cos, sin = angles.cos(), angles.sin()
-        return _turned(q, cos, sin), _turned(k, cos, sin)
+        return angles.cos(), angles.sin()
+
+    def rotate(self, q, k, pos):
+        return self.at(pos).rotate(q, k, pos)
 
     @classmethod
     def validate(cls, config):
@@ -153,6 +165,25 @@ class RotaryPosition(NoPosition):
                 f"rope_high_freq_factor={config.rope_high_freq_factor:g}"
             )
         return wrong
+
+
+class RotationAt:
+    """RoPE at given positions, for all blocks. A compiler given the angles alone would compute sines and
+    cosines anew for every head of every sequence.
+    """
+
+    def __init__(self, encoding: RotaryPosition, cos: torch.Tensor, sin: torch.Tensor):
+        self.encoding, self.cos, self.sin = encoding, cos, sin
+        self.exact_columns = encoding.exact_columns
+
+    def before_qkv(self, h, pos, layer):
+        return self.encoding.before_qkv(h, pos, layer)
+
+    def rotate(self, q, k, pos):
+        return _turned(q, self.cos, self.sin), _turned(k, self.cos, self.sin)
+
+    def bias(self, pos, keys, causal=True):
+        return self.encoding.bias(pos, keys, causal)
 
 
 def _turned(x, cos, sin):

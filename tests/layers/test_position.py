@@ -171,3 +171,14 @@ def test_grouped_queries_share_keys_and_values(tiny, position, dtype):
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         found, expected = grouped(x, place, pos, 0), full(x, place, pos, 0)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 if dtype == torch.float32 else 2e-2)
+
+
+def test_all_blocks_share_the_angles(monkeypatch):
+    computed, angles = [], RotaryPosition.cos_and_sin
+    monkeypatch.setattr(
+        RotaryPosition, "cos_and_sin", lambda self, pos: computed.append(1) or angles(self, pos)
+    )
+    sizes = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 8, "vocab_size": 11}
+    model = GPT(ModelConfig(position="rope", **sizes)).init_weights()
+    model(torch.zeros(1, 8, dtype=torch.int64))
+    assert len(computed) == 1
