@@ -32,9 +32,7 @@ class NoPosition(Part):
         super().__init__(config)
 
     def at(self, pos):
-        """What blocks take for tokens at pos: this encoding, or a stand-in that has computed what all blocks
-        share.
-        """
+        """What blocks take for tokens at pos: this encoding, or one that holds what all blocks share."""
         return self
 
     def embed(self, x, pos):
