@@ -196,7 +196,8 @@ class ModelConfig:
                 )
         end = self.saffu_end_of_text
         if end is not None and not 0 <= end < (self.vocab_size or end + 1):
-            wrong.append(f"saffu_end_of_text={end} is no token of a vocabulary of {self.vocab_size}")
+            known = f"a vocabulary of {self.vocab_size}" if self.vocab_size else "any vocabulary"
+            wrong.append(f"saffu_end_of_text={end} is no token of {known}")
         return wrong
 
     def _mistakes_of(self, key: str, part: type) -> list[str]:

@@ -120,6 +120,8 @@ def main(argv: list[str]):
             where = "" if failed else "; finished texts are in samples.txt"
             sys.exit(f"\nsample.py: interrupted{where}")
     except RuntimeError as error:
+        if "probability tensor contains" in str(error):
+            sys.exit("sample.py: the model's outputs are not finite, so no token can be drawn")
         if step is None or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
         reason = (str(getattr(error, "inner_exception", error)).splitlines() or [type(error).__name__])[0]
@@ -265,6 +267,8 @@ def read_start(start: str) -> str:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 ({error})") from None
+        except OSError as error:
+            raise DataError(f"start=FILE:{path} cannot be read: {error.strerror or error}") from None
     return valid_unicode(start)
 
 

@@ -1,5 +1,6 @@
 """Rows of n-gram models beside the models of runs: counts of the tokens that the runs were trained on."""
 
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from data.tokenizer import Tokenizer
 from evaluation import EvaluationError
 from evaluation.models import Opened
 from evaluation.ngrams import NAMES, Ngrams, measure
-from training import checkpoint
+from training import checkpoint, explicit_start, saffu_passes
 from training.config import TrainConfig
 from training.resume import fingerprint
 
@@ -22,7 +23,7 @@ class TrainingTokens:
 
     pieces: list[np.ndarray]
     runs: list[Opened]
-    read: str  # what the samples of the first run hold, repeated tokens or pairs too
+    read: str  # what the samples of the first run or its start hold, repeated tokens or pairs too
 
     def about(self) -> str:
         counted = sum(len(piece) - 1 for piece in self.pieces)
@@ -57,7 +58,11 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
                 f"ngrams counts the training tokens of {model.name}, but {name} holds other data "
                 "than the run was trained on: put the former data set there, or leave ngrams out"
             )
-        samples = min(content["samples"], max_tokens // block_size)
+        read = content["samples"]
+        if config["model"] == "saffu" and saffu_passes.plan(Namespace(**config)):
+            # its start has counted these
+            read = max(read, explicit_start.samples(Namespace(**config), data))
+        samples = min(read, max_tokens // block_size)
         pieces = data.pieces(samples, config["seed"])
         # of whole splits, the seed and the block size say nothing
         sources = getattr(data, "sources", [data])
@@ -66,8 +71,8 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
         if key in found:
             found[key].runs.append(model)
             continue
-        read = f"{content['samples']:,} pairs" if data.of_pairs else f"{content['samples'] * block_size:,}"
-        found[key] = TrainingTokens(pieces, [model], read)
+        what = f"{read:,} pairs" if data.of_pairs else f"{read * block_size:,}"
+        found[key] = TrainingTokens(pieces, [model], what)
     return list(found.values())
 
 

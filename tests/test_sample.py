@@ -153,7 +153,8 @@ def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     said = sample(capsys, trained / "ckpt" / "best.pt", f"--start=FILE:{prompt}", "--max_new_tokens=5")
     assert "déjà vu" in said
     assert not (trained / "samples.txt").exists()
-    assert "No such file" in refused(capsys, trained, f"--start=FILE:{tmp_path / 'none.txt'}")
+    said = refused(capsys, trained, f"--start=FILE:{tmp_path / 'none.txt'}")
+    assert "none.txt cannot be read: No such file" in said
     prompt.write_bytes(b"\xff\xfe\xff")
     assert "prompt.txt is not UTF-8" in refused(capsys, trained, f"--start=FILE:{prompt}")
 
@@ -392,3 +393,11 @@ def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, t
     said = refused(capsys, trained, "--compile=True")
     assert "torch.compile failed (no working compiler)" in said
     assert "mend the compiler, or leave out --compile" in said
+
+
+def test_outputs_that_are_not_finite_are_told(trained, capsys, monkeypatch):
+    def broken(probabilities, *given, **keys):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+
+    monkeypatch.setattr(torch, "multinomial", broken)
+    assert "the model's outputs are not finite" in refused(capsys, trained)

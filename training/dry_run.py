@@ -9,7 +9,7 @@ from architecture import ModelConfig, model_config
 from data import mixture
 from models import built, flops_per_token, parameter_counts, without_embeddings
 from plural import counted
-from training import sharding
+from training import saffu_passes, sharding
 from training.distributed import ranks_per_machine
 from training.endings import TrainingError
 from training.hardware import PEAK_TFLOPS, peak_flops
@@ -63,6 +63,9 @@ def lines(config, model: ModelConfig, vocabulary: str, of_pairs: bool = False) -
     if of_pairs:
         yield f"{'':17}(as if each pair had {config.block_size} tokens, which is the most that it may have)"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
+    if model.model == "saffu" and (passes := saffu_passes.plan(config)):
+        counting = f"{config.saffu_tokens:,} tokens" if config.saffu_tokens else "an epoch"
+        yield f"{'':17}(without the start, which reads {counting} {len(passes)} times)"
     if idle := model.unused_keys():
         yield f"without effect   {', '.join(idle)}"
     if config.dyadic:
@@ -84,9 +87,9 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     if group is None:  # those of a machine
         group = ranks_per_machine() if source == "WORLD_SIZE" else min(gpus, GPUS_OF_A_MACHINE)
     ways = {"none": 1}
-    if gpus > 1:
+    if gpus > 1 and shapes.blocks:
         ways["full"] = gpus
-    if group > 1 and gpus % group == 0 and (group < gpus or config.sharding == "hybrid"):
+    if shapes.blocks and group > 1 and gpus % group == 0 and (group < gpus or config.sharding == "hybrid"):
         ways["hybrid"] = group
     label = "memory"
     for way, shards in ways.items():
@@ -106,7 +109,7 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
             f"{'':17}(sharding={config.sharding} is not planned: one GPU holds everything, as with none; "
             "--dry_run_gpus=N plans for N)"
         )
-    elif "hybrid" in ways or gpus > group > 1:
+    elif shapes.blocks and ("hybrid" in ways or gpus > group > 1):
         size = f"groups of {group} GPUs" if gpus > group else f"one group of {group} GPUs, as with full"
         how = f" is not planned: {size} do not divide {gpus}" if gpus % group else f": {size}"
         change = "" if config.sharding_ranks else "; sharding_ranks sets another number"
@@ -116,11 +119,13 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     label = "fewest GPUs"
     for card, size in CARDS.items():
         usable = USABLE * size * GIB
-        for checkpointing in (False, True):
+        for checkpointing in (False, True) if shapes.blocks else (False,):
             none = fewest(shapes, config.optimizer, kept[checkpointing, False], [1], usable)
             full = none or fewest(shapes, config.optimizer, kept[checkpointing, True], numbers[1:], usable)
             means = " with activation_checkpointing" if checkpointing else ""
-            found = f"sharding=none {none or 'does not fit'}, full {full or 'does not fit'}"
+            found = f"sharding=none {none or 'does not fit'}"
+            if shapes.blocks:
+                found += f", full {full or 'does not fit'}"
             yield f"{label:17}{card}{means}: {found}"
             label = ""
     yield (

@@ -5,6 +5,7 @@ in each pass. Rank r of n reads every n-th chunk, and sums are added up over the
 A checkpoint at step 0 holds the weights so far, the sums of the pass at hand and how far it came.
 """
 
+import math
 import sys
 import time
 
@@ -68,8 +69,17 @@ def run(trainer: Trainer, saved: dict | None, stop) -> bool:
                 with trainer.clock.paused() as seconds, bar.external_write_mode(file=sys.stdout):
                     trainer.progress.seconds = seconds
                     trainer.evaluate({})
+                    _check(trainer, label)
                     _save(trainer, number + 1, 0, None)
     return True
+
+
+def _check(trainer: Trainer, label: str):
+    if not math.isfinite(trainer.validation_loss):
+        loss = trainer.validation_loss
+        said = f"the explicit start has a validation loss of {loss} after pass {label!r}"
+        how = "take values of saffu_floor, saffu_priming and saffu_temperature nearer to their defaults"
+        trainer.ranks.fail(TrainingError(f"{said}: {how}"))
 
 
 class Timer:

@@ -137,7 +137,7 @@ def _watch_gradients(prefix: str, bad: set[str], hooks: list):
 
     def before(module, inputs):
         for name, parameter in module.named_parameters(prefix):
-            if not in_parts(parameter):
+            if parameter.requires_grad and not in_parts(parameter):
                 hooks.append(parameter.register_hook(partial(note, name)))
 
     def note(name, gradient):

@@ -270,6 +270,7 @@ class Trainer:
         for layer, statistics in ladders.items():
             statistics["grad_norm"] = gradients[layer].item() if gradients else None
         self.report.evaluation(result, list(parts), ladders)
+        self.validation_loss = result["val_loss"]
         improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss
         if improved:
             progress.best_val_loss = result["val_loss"]

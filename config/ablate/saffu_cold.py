@@ -3,3 +3,4 @@
 # The paper's cold models draw and train their embeddings too: --saffu_embeddings=random
 # --saffu_train_embeddings=True.
 saffu_init = "random"
+saffu_tuning = 0

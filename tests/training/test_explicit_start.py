@@ -21,7 +21,7 @@ from architecture import ModelConfig
 from data.loader import Dataset
 from models import parameter_counts
 from tests.training.test_distributed import train_watched
-from training import checkpoint, explicit_start, pretrained, saffu_passes
+from training import checkpoint, explicit_start, pretrained, saffu_passes, trainer
 
 ONLY = "--saffu_only=True"
 
@@ -242,6 +242,28 @@ def test_what_is_no_solution_ends_the_run(run, monkeypatch):
     monkeypatch.setattr(saffu_passes.Pass, "_finish_decoders", none)
     with pytest.raises(SystemExit, match="no solution in pass 'decoders': no entry"):
         run("none", ONLY)
+
+
+def test_a_start_without_a_finite_loss_ends_the_run(run, monkeypatch):
+    real = trainer.evaluate
+    monkeypatch.setattr(trainer, "evaluate", lambda *given: real(*given) | {"val_loss": float("nan")})
+    with pytest.raises(SystemExit, match="has a validation loss of nan after pass 'head': take values"):
+        run("none", ONLY)
+
+
+def test_ngrams_count_what_the_start_counted(run, dataset, capsys):
+    alone, _ = run("alone", ONLY)
+    trained, _ = run("trained")
+    for folder in (alone, trained):
+        text = f"--texts={dataset}/val.bin"
+        evaluate.main([str(folder), text, "--ngrams=True", "--device=cpu", "--dtype=float32"])
+        assert f"training tokens of {folder.name}, which read 20,000" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_is_traced_to_its_module(run):
+    keys = ("--learning_rate=1e38", "--min_lr=1e37", "--grad_clip=0")
+    with pytest.raises(SystemExit, match="first not finite in the output of units"):
+        run("diverged", *keys)
 
 
 SIZES = ["block_size=32", "saffu_block=9", "saffu_hidden=24", "vocab_size=300"]
