@@ -82,65 +82,58 @@ def _store_gradient(pointer, x, first, count, R, S: tl.constexpr, TILE: tl.const
 
 
 @triton.jit
-def _swapped(x, BIT: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """float32 x with one bit of the index along AXIS inverted.
+def _swapped(x, BIT: tl.constexpr, TILE: tl.constexpr):
+    """float32 x with one bit of the column's index inverted.
 
     The other one of a pair is the pair's sum, as integers, less this one: the compiler knows that, and no
     register moves to another thread but for the bits that distinguish threads.
     """
-    if AXIS == 1:
-        bits = tl.reshape(x.to(tl.int32, bitcast=True), (TILE, TILE // (2 * BIT), 2, BIT))
-    else:
-        bits = tl.reshape(x.to(tl.int32, bitcast=True), (1, TILE // (2 * BIT), 2, BIT * TILE))
+    bits = tl.reshape(x.to(tl.int32, bitcast=True), (TILE, TILE // (2 * BIT), 2, BIT))
     other = tl.sum(bits, 2, True) - bits
     other = other.to(tl.int64).to(tl.int32)  # for the interpreter, whose sums are int64
     return tl.reshape(other, (TILE, TILE)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _turned_by_bit(x, BIT: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr):
-    one = tl.arange(0, TILE)
-    row, place = (one[:, None], one[None, :]) if AXIS == 1 else (one[None, :], one[:, None])
-    borrow = (place & (BIT - 1)) > (row & (BIT - 1))
-    return tl.where(((row & BIT) != 0) != borrow, _swapped(x, BIT, AXIS, TILE), x)
+def _turned_by_bit(x, BIT: tl.constexpr, TILE: tl.constexpr):
+    row, column = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    borrow = (column & (BIT - 1)) > (row & (BIT - 1))
+    return tl.where(((row & BIT) != 0) != borrow, _swapped(x, BIT, TILE), x)
 
 
 @triton.jit
-def _turned(x, AXIS: tl.constexpr, TILE: tl.constexpr):
+def _turned(x, TILE: tl.constexpr):
     """Rotates a tile of scores from distances to positions, or back: out[i, j] = x[i, (i - j) mod TILE].
 
-    AXIS: the axis of distances. One bit of the index after the other, from the highest: that of i - j
-    differs from that of j by the bit of i and by a borrow from the bits below.
+    One bit of the index after the other, from the highest: that of i - j differs from that of j by the bit
+    of i and by a borrow from the bits below. Tensor cores leave many numbers of a row in one thread, so
+    most steps move nothing between threads.
     """
     for step in tl.static_range(TILE.bit_length() - 1):
-        x = _turned_by_bit(x, TILE >> (step + 1), AXIS, TILE)
+        x = _turned_by_bit(x, TILE >> (step + 1), TILE)
     return x
 
 
 @triton.jit
-def _further(AXIS: tl.constexpr, TILE: tl.constexpr):
+def _further(TILE: tl.constexpr):
     """Mask of the larger distances in a tile of scores by distance: those on and below the diagonal."""
     one = tl.arange(0, TILE)
-    return one[None, :] <= one[:, None] if AXIS == 1 else one[:, None] <= one[None, :]
+    return one[None, :] <= one[:, None]
 
 
 @triton.jit
 def _scores(
     q, k, far, near,
-    AXIS: tl.constexpr, TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr,
-    WIDE: tl.constexpr,
+    TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Scores in base 2, [rows, columns] (AXIS = 1) or [columns, rows] (AXIS = 0)"""
+    """Scores in base 2, [rows, columns]"""
     if BY_DISTANCE:
-        if AXIS == 1:
-            further, nearer = _dot(q, tl.trans(far), WIDE), _dot(q, tl.trans(near), WIDE)
-        else:
-            further, nearer = _dot(far, tl.trans(q), WIDE), _dot(near, tl.trans(q), WIDE)
-        scores = _turned(tl.where(_further(AXIS, TILE), further, nearer), AXIS, TILE)
+        further, nearer = _dot(q, tl.trans(far), WIDE), _dot(q, tl.trans(near), WIDE)
+        scores = _turned(tl.where(_further(TILE), further, nearer), TILE)
         if BY_POSITION:
-            scores = _dot(q, tl.trans(k), WIDE, scores) if AXIS == 1 else _dot(k, tl.trans(q), WIDE, scores)
+            scores = _dot(q, tl.trans(k), WIDE, scores)
     else:
-        scores = _dot(q, tl.trans(k), WIDE) if AXIS == 1 else _dot(k, tl.trans(q), WIDE)
+        scores = _dot(q, tl.trans(k), WIDE)
     return scores
 
 
@@ -157,7 +150,7 @@ def _attend(
     if BY_DISTANCE:
         far = _load_parts(f_ptr, row - start, S, COLUMNS)
         near = _load_parts(f_ptr, row - start - COLUMNS, S, COLUMNS)
-    scores = _scores(q, k, far, near, 1, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE)
+    scores = _scores(q, k, far, near, COLUMNS, BY_POSITION, BY_DISTANCE, WIDE)
     columns = start + tl.arange(0, COLUMNS)
     if MASKED:
         rows = row + tl.arange(0, ROWS)
@@ -234,38 +227,32 @@ def delta_kernel(
 @triton.jit
 def _weights(
     q, k, far, near, lse_ptr, row, column, length,
-    AXIS: tl.constexpr, TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr,
-    WIDE: tl.constexpr,
+    TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of A, as `_scores` lays it out, from the log-sum-exp of its rows: 0 in the future."""
-    scores = _scores(q, k, far, near, AXIS, TILE, BY_POSITION, BY_DISTANCE, WIDE)
+    """A tile of A, [rows, columns], from the log-sum-exp of its rows: 0 in the future."""
+    scores = _scores(q, k, far, near, TILE, BY_POSITION, BY_DISTANCE, WIDE)
     one = tl.arange(0, TILE)
     rows, columns = row + one, column + one
     lse = tl.load(lse_ptr + rows, rows < length, other=float("inf"))
-    if AXIS == 1:
-        return tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores - lse[:, None]), 0.0)
-    return tl.where(columns[:, None] <= rows[None, :], tl.exp2(scores - lse[None, :]), 0.0)
+    return tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores - lse[:, None]), 0.0)
 
 
 @triton.jit
 def _through(
     weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-    AXIS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dS = A (dP - delta) of the same tile, with dP = dO v^T. grad, v: their first CHUNK columns."""
-    through = _dot(grad, tl.trans(v), WIDE) if AXIS == 1 else _dot(v, tl.trans(grad), WIDE)
+    through = _dot(grad, tl.trans(v), WIDE)
     if not WHOLE:
         for start in range(CHUNK, width, CHUNK):
             values = start + tl.arange(0, CHUNK)
             grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
             v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
-            if AXIS == 1:
-                through = _dot(grad, tl.trans(v), WIDE, through)
-            else:
-                through = _dot(v, tl.trans(grad), WIDE, through)
+            through = _dot(grad, tl.trans(v), WIDE, through)
     rows = row + tl.arange(0, TILE)
     delta = tl.load(delta_ptr + rows, rows < length, other=0.0)
-    return weights * (through - (delta[:, None] if AXIS == 1 else delta[None, :]))
+    return weights * (through - delta[:, None])
 
 
 @triton.jit
@@ -303,17 +290,17 @@ def columns_kernel(
             far = _load_parts(f_ptr, row - column, S, TILE)
             near = _load_parts(f_ptr, row - column - TILE, S, TILE)
         weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, BY_DISTANCE, WIDE
+            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, BY_DISTANCE, WIDE
         )
         grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
         if OF_V:
-            grad_v = _dot(weights, grad, WIDE, grad_v)
+            grad_v = _dot(tl.trans(weights), grad, WIDE, grad_v)
         if OF_K:
             through = _through(
                 weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-                0, TILE, CHUNK, WHOLE, WIDE,
+                TILE, CHUNK, WHOLE, WIDE,
             )  # fmt: skip
-            grad_k = _dot(through, q, WIDE, grad_k)
+            grad_k = _dot(tl.trans(through), q, WIDE, grad_k)
     columns = column + tl.arange(0, TILE)
     if OF_V:
         mask = (columns < length)[:, None] & (values < width)[None, :]
@@ -354,18 +341,18 @@ def rows_kernel(
             far = _load_parts(f_ptr, row - column, S, TILE)
             near = _load_parts(f_ptr, row - column - TILE, S, TILE)
         weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, 1, TILE, BY_POSITION, BY_DISTANCE, WIDE
+            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, BY_DISTANCE, WIDE
         )
         v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
         through = _through(
             weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-            1, TILE, CHUNK, WHOLE, WIDE,
+            TILE, CHUNK, WHOLE, WIDE,
         )  # fmt: skip
         if BY_POSITION:
             grad_y = _dot(through, k, WIDE, grad_y)
         if BY_DISTANCE:
-            through = _turned(through, 1, TILE)
-            further = _further(1, TILE)
+            through = _turned(through, TILE)
+            further = _further(TILE)
             grad_y = _dot(tl.where(further, through, 0.0), far, WIDE, grad_y)
             grad_y = _dot(tl.where(further, 0.0, through), near, WIDE, grad_y)
     _store_gradient(grad_y_ptr + sequence * length * R, grad_y, row, length, R, S, TILE, PARTS)
@@ -403,18 +390,18 @@ def diagonals_kernel(
         if BY_POSITION:
             k = _load_parts(k_ptr, column, S, TILE)
         weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, 0, TILE, BY_POSITION, True, WIDE
+            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, True, WIDE
         )  # fmt: skip
         grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
         v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
         through = _through(
             weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-            0, TILE, CHUNK, WHOLE, WIDE,
+            TILE, CHUNK, WHOLE, WIDE,
         )  # fmt: skip
-        through = _turned(through, 0, TILE)
-        mask = _further(0, TILE)
-        further = _dot(tl.where(mask, through, 0.0), q, WIDE, further)
-        nearer = _dot(tl.where(mask, 0.0, through), q, WIDE, nearer)
+        through = _turned(through, TILE)
+        mask = _further(TILE)
+        further = _dot(tl.trans(tl.where(mask, through, 0.0)), q, WIDE, further)
+        nearer = _dot(tl.trans(tl.where(mask, 0.0, through)), q, WIDE, nearer)
     place = sequence * length * R
     _store_gradient(further_ptr + place, further * LN2, distance, length, R, S, TILE, PARTS)
     _store_gradient(nearer_ptr + place, nearer * LN2, distance - TILE, length, R, S, TILE, PARTS)
