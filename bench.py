@@ -43,7 +43,7 @@ from training.hardware import DeviceError, choose_device, choose_dtype
 
 OF_TRAINING = (
     *("activation_checkpointing", "gradient_accumulation_steps", "compile_mode", "sdpa"),
-    *("cast_weights_once", "parts"),
+    *("cast_weights_once", "cuda_graph", "parts"),
 )
 
 
@@ -63,6 +63,7 @@ class BenchConfig:
     compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"  # train: torch.compile mode
     sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
     cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
+    cuda_graph: bool = False  # train: forward and backward as one launch by the host; needs a GPU
     parts: bool = True  # train: also time the parts of a step
     profile: str | None = None  # train, infer: new folder for a profiler trace of each model
     json: str | None = None  # new JSON file for all numbers

@@ -5,7 +5,9 @@ values}. The functions named warm_... compile what is measured later, so that it
 compiled code is in the compiler's cache, which all processes share.
 """
 
+import dataclasses
 import functools
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from models import cache_bytes_per_token, flops_per_token, parameter_counts
 from training.hardware import device_name, peak_flops
 
 Measurements = dict[str, Callable[[], dict]]
+CUDA_GRAPH = "step as a CUDA graph"
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,21 @@ def training(
     checked: bool,
     device: torch.device,
 ) -> Measurements:
-    """A training step of a model that computes the right numbers; checked: another task has seen that."""
-    return {"step": lambda: _training(model, options, timing, checked, device)}
+    """A training step of a model that computes the right numbers; checked: another task has seen that.
+
+    On a GPU it is also measured with forward and backward as a CUDA graph.
+    """
+
+    def measured(cuda_graph):
+        these = dataclasses.replace(options, cuda_graph=cuda_graph)
+        return functools.partial(_training, model, these, timing, checked, device)
+
+    made = {"step": measured(False)}
+    return made | {CUDA_GRAPH: measured(True)} if device.type == "cuda" else made
 
 
 def _training(model, options, timing, checked, device):
+    gc.collect()  # of the step measured before
     if not checked:
         training_step.gate(model, options, device)
     step = training_step.sections(model, options, device)["whole"]
@@ -131,7 +144,10 @@ def _training(model, options, timing, checked, device):
 def warm_training(
     model: ModelConfig, options: training_step.StepOptions, device: torch.device
 ) -> Measurements:
-    """Compiles the training step of a model, for two layers: all blocks share code. Checks its numbers."""
+    """Compiles the training step of a model, for two layers: all blocks share code. Checks its numbers, and
+    on a GPU those of CUDA graphs.
+    """
+    options = dataclasses.replace(options, cuda_graph=device.type == "cuda")
 
     def first_step():
         start = time.perf_counter()

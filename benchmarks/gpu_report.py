@@ -158,6 +158,15 @@ class Found:
         return product.get("flops_per_second")
 
     def of_training(self, lines):
+        """A table for each way to run a step."""
+        parts = [described(lines[0])]
+        for item in dict.fromkeys(line["item"] for line in lines):
+            if item != "step":
+                parts.append(f"The {item}:")
+            parts.append(table(self.steps([line for line in lines if line["item"] == item])))
+        return parts
+
+    def steps(self, lines) -> list[dict]:
         first, rows = lines[0], []
         for line in lines:
             settings = line["settings"]
@@ -184,7 +193,7 @@ class Found:
                     "compiled before s": "" if compiled is None else f"{compiled:,.0f}",
                 }
             )
-        return [described(first), table(rows)]
+        return rows
 
     def of_decode(self, lines):
         items = list(dict.fromkeys(line["item"] for line in lines))

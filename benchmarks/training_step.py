@@ -23,6 +23,7 @@ from benchmarks.levers import CastOnce
 from language_model import LanguageModel
 from models import built
 from training.compilation import compiled_for_training
+from training.cuda_graph import CapturedBackward
 from training.hardware import autocast
 from training.optimizer import adamw
 
@@ -40,6 +41,7 @@ class StepOptions:
     compile_mode: str = "default"
     sdpa: str = "auto"
     cast_weights_once: bool = False
+    cuda_graph: bool = False
 
     def sequences(self) -> int:
         """Those of a step."""
@@ -56,6 +58,8 @@ class StepOptions:
             wrong.append(f"compile_mode={self.compile_mode} acts with compile=True only")
         if self.sdpa == "cudnn" and device.type == "cpu":
             wrong.append("sdpa=cudnn needs a GPU; a CPU has flash and math")
+        if self.cuda_graph and device.type == "cpu":
+            wrong.append("cuda_graph needs a GPU")
         return wrong
 
     def compiled(self, model: LanguageModel) -> nn.Module:
@@ -89,13 +93,25 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
+    def backward(tokens, targets):
+        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
+            part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
+        (part / options.gradient_accumulation_steps).backward()
+        return part.detach()
+
+    capture = None
+
     def step():
+        nonlocal capture
         if once is not None:
             once.cast()
-        for _ in range(options.gradient_accumulation_steps):
-            with autocast(device, options.dtype), levers.sdpa(options.sdpa):
-                part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
-            (part / options.gradient_accumulation_steps).backward()
+        if options.cuda_graph and capture is None:
+            capture = CapturedBackward(model.parameters(), backward, (tokens, targets))
+        for number in range(options.gradient_accumulation_steps):
+            if capture is None:
+                backward(tokens, targets)
+            else:
+                capture((tokens, targets), first=number == 0)
         update()
         optimizer.zero_grad(set_to_none=True)
 
@@ -197,10 +213,7 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
         with autocast(device, dtype), levers.sdpa(sdpa):
             loss = function(tokens, targets)
         loss.backward()
-        return [
-            loss.detach(),
-            torch.cat([p.grad.flatten().double() for p in model.parameters() if p.requires_grad]),
-        ]
+        return [loss.detach(), flat_gradient(model)]
 
     model = build(config, device)
     exact = gradients(model, model, "float32")
@@ -209,12 +222,39 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     if options.cast_weights_once:
         function = partial(CastOnce(model, getattr(torch, options.dtype)), function)
     found = gradients(function, model, options.dtype, options.sdpa)
+    compare(found, exact, options.dtype)
+    if options.cuda_graph:
+        compare(replayed(function, model, options, (tokens, targets)), exact, options.dtype)
+    return {}
+
+
+def replayed(function, model, options, batch):
+    """(loss, gradient) of CUDA graphs captured with another batch: each of two replays adds a half."""
+    device = batch[0].device
+
+    def backward(tokens, targets):
+        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
+            loss = function(tokens, targets)
+        (loss / 2).backward()
+        return loss.detach()
+
+    run = CapturedBackward(model.parameters(), backward, tuple(x.roll(1, -1) for x in batch))
+    run(batch, True)
+    loss = run(batch, False)
+    return [loss, flat_gradient(model)]
+
+
+def flat_gradient(model):
+    return torch.cat([p.grad.flatten().double() for p in model.parameters() if p.requires_grad])
+
+
+def compare(found: list, exact: list, dtype: str):
+    """Raises ValueError if loss or gradient differ."""
     for what, a, b in zip(("loss", "gradient"), found, exact, strict=True):
         # the clamp avoids a division by 0: with a vocabulary of one token the loss is 0
         distance = float((a - b).norm() / b.norm().clamp_min(1e-12))
-        if not distance <= GATE[options.dtype]:
+        if not distance <= GATE[dtype]:
             raise ValueError(
                 f"wrong {what}: {distance:.2g} away from that of float32 without the compiler "
-                f"(relative; at most {GATE[options.dtype]} in {options.dtype})"
+                f"(relative; at most {GATE[dtype]} in {dtype})"
             )
-    return {}

@@ -118,6 +118,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--sdpa=cudnn"], "sdpa=cudnn needs a GPU; a CPU has flash and math"),
+        (["--cuda_graph=True"], "cuda_graph needs a GPU"),
         (["--cast_weights_once=True", "--dtype=float32"], "rounds nothing in float32"),
         (
             ["--cast_weights_once=True", "--dtype=bfloat16", "--activation_checkpointing=True"],

@@ -20,6 +20,7 @@ from block import Block, Cache
 from encoder import EncoderBlock
 from language_model import LanguageModel
 from model import GPT
+from training.cuda_graph import captured
 from training.sharding import as_forward, is_sharded
 
 
@@ -114,23 +115,6 @@ class CapturedStep:
         self.tokens.copy_(tokens)
         self.replay()
         return self.logits
-
-
-def captured(warm_up: Callable, function: Callable) -> tuple[Callable, torch.Tensor]:
-    """A CUDA graph of `function` -> (replay, the tensor that each replay writes).
-
-    Runs `warm_up` only, which has to compile all that `function` calls.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            warm_up()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
-    return graph.replay, result
 
 
 def compiler(
