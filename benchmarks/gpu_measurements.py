@@ -108,7 +108,7 @@ def training(
 ) -> Measurements:
     """A training step of a model that computes the right numbers; checked: another task has seen that.
 
-    On a GPU it is also measured with forward and backward as a CUDA graph.
+    On a GPU it is also measured with forward and backward as a CUDA graph, unless blocks are recomputed.
     """
 
     def measured(cuda_graph):
@@ -116,15 +116,20 @@ def training(
         return functools.partial(_training, model, these, timing, checked, device)
 
     made = {"step": measured(False)}
-    return made | {CUDA_GRAPH: measured(True)} if device.type == "cuda" else made
+    graph = device.type == "cuda" and not options.activation_checkpointing
+    return made | {CUDA_GRAPH: measured(True)} if graph else made
 
 
 def _training(model, options, timing, checked, device):
-    gc.collect()  # of the step measured before
+    gc.collect()  # what the step measured before held
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     if not checked:
         training_step.gate(model, options, device)
     step = training_step.sections(model, options, device)["whole"]
-    first = _first(step, device)
+    first, peak_of_first = _first(step, device), None
+    if options.cuda_graph:  # its memory is allocated once
+        peak_of_first = torch.cuda.max_memory_allocated(device)
     found = timing.of(step, device)
     tokens, flops = options.sequences() * model.block_size, 3 * flops_per_token(model)
     rate = tokens / found["seconds"]
@@ -133,7 +138,7 @@ def _training(model, options, timing, checked, device):
         "tokens_per_second": rate,
         "mfu": None if peak is None else rate * flops / peak,
         "flops_per_second": rate * flops,
-        "peak_bytes": peak_bytes(step, device),
+        "peak_bytes": peak_of_first or peak_bytes(step, device),
         "parameters": sum(parameter_counts(model).values()),
         "flops_per_token": flops,
         "first_seconds": first,
@@ -147,7 +152,8 @@ def warm_training(
     """Compiles the training step of a model, for two layers: all blocks share code. Checks its numbers, and
     on a GPU those of CUDA graphs.
     """
-    options = dataclasses.replace(options, cuda_graph=device.type == "cuda")
+    graph = device.type == "cuda" and not options.activation_checkpointing
+    options = dataclasses.replace(options, cuda_graph=graph)
 
     def first_step():
         start = time.perf_counter()

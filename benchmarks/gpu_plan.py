@@ -154,7 +154,7 @@ class Plan:
         for name, files in models.items():
             model, settings = self.model(files, overlay, lines)
             settings |= vars(options) | vars(self.scale.models)
-            measured.append((name, self.steps(), settings, (model, options), self.scale.models))
+            measured.append((name, self.steps(options), settings, (model, options), self.scale.models))
         made = (gpu_measurements.training, gpu_measurements.warm_training)
         return self._compiled_first(stage, made, measured, memory)
 
@@ -197,7 +197,7 @@ class Plan:
                 continue
             model, settings = self.model(BASELINE, self.scale.small, lines)
             settings |= vars(options) | vars(self.scale.models)
-            measured.append((name, self.steps(), settings, (model, options), self.scale.models))
+            measured.append((name, self.steps(options), settings, (model, options), self.scale.models))
         made = (gpu_measurements.training, gpu_measurements.warm_training)
         return self._compiled_first("levers", made, measured, 6 * GB)
 
@@ -223,9 +223,10 @@ class Plan:
         starts = range(0, len(tasks), slots)
         return [p for s in starts for p in ((warm[s : s + slots], slots), (tasks[s : s + slots], 1))]
 
-    def steps(self) -> list[str]:
+    def steps(self, options) -> list[str]:
         """How a training step is run."""
-        return ["step", gpu_measurements.CUDA_GRAPH] if self.device.type == "cuda" else ["step"]
+        graph = self.device.type == "cuda" and not options.activation_checkpointing
+        return ["step", gpu_measurements.CUDA_GRAPH] if graph else ["step"]
 
     def slots(self, memory: int) -> int:
         """Processes at a time that need so many bytes each on a GPU, at most half of the CPU's cores."""

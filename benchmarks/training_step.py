@@ -60,6 +60,8 @@ class StepOptions:
             wrong.append("sdpa=cudnn needs a GPU; a CPU has flash and math")
         if self.cuda_graph and device.type == "cpu":
             wrong.append("cuda_graph needs a GPU")
+        if self.cuda_graph and self.activation_checkpointing:
+            wrong.append("cuda_graph does not work with activation_checkpointing")
         return wrong
 
     def compiled(self, model: LanguageModel) -> nn.Module:

@@ -119,6 +119,10 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     [
         (["--sdpa=cudnn"], "sdpa=cudnn needs a GPU; a CPU has flash and math"),
         (["--cuda_graph=True"], "cuda_graph needs a GPU"),
+        (
+            ["--cuda_graph=True", "--activation_checkpointing=True"],
+            "cuda_graph does not work with activation_checkpointing",
+        ),
         (["--cast_weights_once=True", "--dtype=float32"], "rounds nothing in float32"),
         (
             ["--cast_weights_once=True", "--dtype=bfloat16", "--activation_checkpointing=True"],

@@ -1,5 +1,6 @@
 """What a GPU does again and again, as a CUDA graph: hundreds of launches by the host become one."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 import torch
@@ -24,37 +25,60 @@ def captured(warm_up: Callable, function: Callable, pool=None) -> tuple[Callable
     return graph.replay, result
 
 
+def fits(config, device: torch.device, world: int, data) -> bool:
+    """Whether forward and backward pass of a run can be captured: always the same shapes and the same work.
+
+    config: a TrainConfig. data: a Dataset or Mixture. Recomputed blocks restore the state of the random
+    numbers, which no graph may; several ranks exchange gradients during the backward pass.
+    """
+    wanted = config.cuda_graph and config.compile and device.type == "cuda" and config.model == "gpt"
+    return wanted and world == 1 and not (data.of_pairs or config.activation_checkpointing)
+
+
 class CapturedBackward:
     """Forward and backward pass of micro-batches of one shape, as two CUDA graphs: one writes gradients,
     the other adds to them.
 
-    compute(*batch) -> loss: both passes, without a wait for the device; called without gradients, it makes
-    them. parameters: those of the model. Gradients stay where they are: what else changes them must do so
-    in place, or give them up (None).
+    compute(*batch) -> loss: both passes, without a wait for the device; where there are no gradients, it
+    makes them. parameters: those of the model. Gradients stay where they are: what else changes them must
+    do so in place, or give them up (None).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], compute: Callable, batch: tuple):
-        self.parameters, self.batch = list(parameters), tuple(x.clone() for x in batch)
-        pool = torch.cuda.graph_pool_handle()
-
-        def anew():
-            self.forget()
-            return compute(*self.batch)
-
-        self.write, self.loss = captured(anew, anew, pool)
+        self.parameters, self.compute = list(parameters), compute
+        self.batch = tuple(x.clone() for x in batch)
+        self.pool, self.add = torch.cuda.graph_pool_handle(), None
+        with unchanged_random_numbers():
+            self.write, self.loss = captured(self.anew, self.anew, self.pool)
         self.gradients = [parameter.grad for parameter in self.parameters]
-        self.add, self.added = captured(lambda: None, lambda: compute(*self.batch), pool)
-        self.forget()
+        self.set([None] * len(self.parameters))
 
-    def forget(self):
-        for parameter in self.parameters:
-            parameter.grad = None
+    def anew(self):
+        self.set([None] * len(self.parameters))
+        return self.compute(*self.batch)
+
+    def set(self, gradients):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def __call__(self, batch: tuple, first: bool) -> torch.Tensor:
         """-> the loss, overwritten by the next call. first: of a step, whose gradients are written."""
         for own, given in zip(self.batch, batch, strict=True):
             own.copy_(given)
-        (self.write if first else self.add)()
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        return self.loss if first else self.added
+        if first:
+            self.write()
+            self.set(self.gradients)
+            return self.loss
+        if self.add is None:
+            with unchanged_random_numbers():
+                self.add, self.added = captured(lambda: None, lambda: self.compute(*self.batch), self.pool)
+        self.add()
+        return self.added
+
+
+@contextlib.contextmanager
+def unchanged_random_numbers():
+    """Warming up draws none of the numbers that come after it."""
+    state = torch.cuda.get_rng_state()
+    yield
+    torch.cuda.set_rng_state(state)

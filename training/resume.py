@@ -14,8 +14,15 @@ from training.log import RunFolderError, read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
 FREE = {
-    *("out_dir", "resume", "device", "compile", "activation_checkpointing", "dataset", "log_interval"),
-    *("eval_interval", "checkpoint_interval", "keep_checkpoints", "distributed_timeout", "dry_run"),
+    *("out_dir", "resume", "device", "compile", "cuda_graph", "activation_checkpointing", "dataset"),
+    *(
+        "log_interval",
+        "eval_interval",
+        "checkpoint_interval",
+        "keep_checkpoints",
+        "distributed_timeout",
+        "dry_run",
+    ),
     *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
     *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
 }

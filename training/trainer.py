@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import math
 import sys
@@ -14,7 +15,7 @@ from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from data.pairs import batches_for
 from language_model import LanguageModel
-from training import checkpoint, compilation, sharding
+from training import checkpoint, compilation, cuda_graph, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
@@ -66,6 +67,7 @@ class Trainer:
         self.compiles = training_model is not model
         self.sharded = sharding.is_sharded(model)
         self.training_model = training_model if self.sharded else ranks.wrap(training_model)
+        self.captures, self.captured = cuda_graph.fits(config, device, ranks.world, data), None
         self.saver = None
         if config.checkpoint_format == "sharded":
             from training.sharded_checkpoint import Saver  # brings a part of PyTorch that few need
@@ -196,11 +198,34 @@ class Trainer:
             parts = targets_of_step / (targets_here * ranks.world)  # of equal size: the micro-batches
             batch = next(self.loader)
             with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
-                with autocast(self.device, self.config.dtype, keep=not self.sharded):
-                    part = self.training_model(*batch) / parts
-                self.scaler.scale(part).backward()
-            loss += part.detach()
+                if self.captures:
+                    loss += self.replay(batch, parts, number == 0)
+                else:
+                    loss += self.passes(*batch, parts=parts)
         return ranks.sum(loss) / ranks.world
+
+    def passes(self, *batch: torch.Tensor, parts: float) -> torch.Tensor:
+        """Forward and backward pass of a micro-batch -> its loss, divided by `parts`."""
+        with autocast(self.device, self.config.dtype, keep=not self.sharded):
+            part = self.training_model(*batch) / parts
+        self.scaler.scale(part).backward()
+        return part.detach()
+
+    def replay(self, batch: tuple, parts: float, first: bool) -> torch.Tensor:
+        """`passes` as a CUDA graph. Raises TrainingError if the model cannot be captured."""
+        try:
+            if self.captured is None:
+                compute = functools.partial(self.passes, parts=parts)
+                self.captured = cuda_graph.CapturedBackward(self.model.parameters(), compute, batch)
+            return self.captured(batch, first)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            said = str(error).splitlines()[0]
+            raise TrainingError(
+                f"forward and backward pass cannot be captured as a CUDA graph ({said}): give "
+                "--cuda_graph=False"
+            ) from error
 
     def synchronised(self, last: bool) -> contextlib.AbstractContextManager:
         """A context for one micro-batch: gradients travel to the other ranks after the last one.
