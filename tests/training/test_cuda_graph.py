@@ -87,6 +87,18 @@ def test_the_same_with_graphs():
     assert not torch.equal(torch.cuda.get_rng_state(), before)  # of the batches
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "keys", [[], ["--dropout=0.2"], ["--dtype=float16", "--gradient_accumulation_steps=3"]]
+)
+def test_a_run_on_a_gpu_trains_to_the_same_losses(run, keys):
+    keys = [*keys, "--max_iters=8", "--eval_interval=4", "--device=cuda", "--compile=True"]
+    keys += ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True"]
+    _, plain = run("plain", *keys, "--cuda_graph=False")
+    _, replayed = run("replayed", *keys)
+    assert losses(replayed) == losses(plain)
+
+
 @pytest.mark.parametrize(
     "keys", [["--dropout=0.2"], ["--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True"]]
 )
