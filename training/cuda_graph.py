@@ -20,7 +20,8 @@ def captured(warm_up: Callable, function: Callable, pool=None) -> tuple[Callable
             warm_up()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # what other threads do meanwhile, such as reading the next batch, must not spoil the capture
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = function()
     return graph.replay, result
 
