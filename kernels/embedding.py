@@ -1,14 +1,19 @@
 """Token embedding whose gradient is deterministic to the bit.
 
 Inductor turns the gradient of an embedding lookup into atomic additions. Their order depends on the timing
-of threads, so two runs of the same compiled model differ from about the third step on. PyTorch's own kernel
-adds the rows of each token in order. A custom operator keeps the compiler from replacing it.
+of threads, so two runs of the same compiled model differ from about the third step on. On a CPU, PyTorch's
+own kernel adds the rows of each token in order; on a GPU, `kernels.embedding_triton` does. A custom
+operator keeps the compiler from replacing them.
 """
 
 import torch
 import torch.nn.functional as F
 
+from kernels import backend
 from kernels.backend import NAMESPACE
+
+if backend.AVAILABLE:
+    from kernels import embedding_triton
 
 
 def embedding(weight: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -31,6 +36,8 @@ class _Embedding(torch.autograd.Function):
 
 @torch.library.custom_op(f"{NAMESPACE}::embedding_backward", mutates_args=())
 def _embedding_backward(grad: torch.Tensor, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+    if backend.use_triton("auto", grad):
+        return embedding_triton.embedding_backward(grad, tokens, rows)
     return torch.ops.aten.embedding_dense_backward(grad, tokens, rows, -1, False)
 
 
