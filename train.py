@@ -13,6 +13,7 @@ import openmp  # noqa: F401 (before torch)
 
 import contextlib
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def main(argv: list[str]):
             return dry_run.show(config)
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
+        if config.deterministic:
+            # what PyTorch demands for it; read when the first matrix product runs
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         keep_freed_memory(device)
         with (
             flushed_denormals(device, config.model == "saffu"),

@@ -138,6 +138,29 @@ def give_back_freed_memory():
         trim(0)
 
 
+@contextmanager
+def repeatable(wanted: bool):
+    """Forward and backward passes whose numbers are the same in each run, on a GPU too.
+
+    There, fused attention adds up the gradients of queries in an order that changes from run to run, unless
+    it is told not to. Raises RuntimeError for an operator that has no fixed order.
+    """
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cuda.enable_cudnn_sdp(before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fills
+
+
 class Clock:
     """Seconds of training, without evaluations and checkpoints."""
 

@@ -19,7 +19,7 @@ from training import checkpoint, compilation, cuda_graph, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
-from training.hardware import Clock, autocast
+from training.hardware import Clock, autocast, repeatable
 from training.health import Watch, diagnose, failure
 from training.optimizer import Optimizer
 from training.reporting import BAR, Report, Speed
@@ -206,9 +206,10 @@ class Trainer:
 
     def passes(self, *batch: torch.Tensor, parts: float) -> torch.Tensor:
         """Forward and backward pass of a micro-batch -> its loss, divided by `parts`."""
-        with autocast(self.device, self.config.dtype, keep=not self.sharded):
-            part = self.training_model(*batch) / parts
-        self.scaler.scale(part).backward()
+        with repeatable(self.config.deterministic):
+            with autocast(self.device, self.config.dtype, keep=not self.sharded):
+                part = self.training_model(*batch) / parts
+            self.scaler.scale(part).backward()
         return part.detach()
 
     def replay(self, batch: tuple, parts: float, first: bool) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from evaluate import EvaluateConfig
 from finetune import FinetuneConfig
 from sample import SampleConfig
+from tests.training.records import losses
 from training import hardware
 from training.config import TrainConfig
 from training.hardware import DeviceError, choose_device, peak_flops
@@ -143,3 +144,25 @@ def test_denormal_numbers_are_flushed_on_a_processor_and_only_within_the_context
         [sys.executable, "-c", "\n".join(lines)], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["True", "True", "False", "True"]
+
+
+def test_repeatable_passes_leave_the_settings_as_they_were():
+    def settings():
+        return torch.are_deterministic_algorithms_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+
+    before = settings()
+    with hardware.repeatable(False):
+        assert settings() == before
+    with hardware.repeatable(True):
+        assert settings() == (True, False)
+    assert settings() == before
+    with pytest.raises(ZeroDivisionError), hardware.repeatable(True):
+        raise ZeroDivisionError
+    assert settings() == before
+
+
+def test_a_repeatable_run_trains_to_the_same_losses(run):
+    keys = ["--max_iters=4", "--attention=cattn_m", "--ffn=cffn_product", "--dropout=0.1"]
+    _, plain = run("plain", *keys)
+    _, repeatable = run("repeatable", *keys, "--deterministic=True")
+    assert losses(repeatable) == losses(plain)
