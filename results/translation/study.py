@@ -1,25 +1,30 @@
 """Do continued fractions translate as well as a Transformer of the same size? English to French.
 
-    python results/translation/study.py data                       # 75,638 pairs; needs apt-get and npm
-    OMP_NUM_THREADS=1 python results/translation/study.py rates    # one epoch of each model at three rates
-    OMP_NUM_THREADS=1 python results/translation/study.py runs     # six epochs at the best rates
-    python results/translation/study.py scores                     # BLEU and chrF, greedy and five beams
-    python results/translation/study.py page                       # study.csv from the runs, and the tables
-    python results/translation/study.py tables                     # the tables from study.csv alone
+    python results/translation/study.py data                     # 75,638 pairs; needs apt-get and npm
+    python results/translation/study.py rates --parallel=2       # one epoch of each model at four rates
+    python results/translation/study.py runs --parallel=2        # three epochs at the best rates
+    python results/translation/study.py scores --parallel=2      # BLEU and chrF, greedy and five beams
+    python results/translation/study.py page                     # study.csv from the runs, and the tables
+    python results/translation/study.py tables                   # the tables from study.csv alone
 
-`rates` and `runs` call ablate.py: a call that was interrupted goes on, and finished runs are kept. The best
-rates of `runs` are those of `rates`. --only=F,full trains these models alone.
+`rates` tries further rates until the best one is no edge. `runs` does what `rates` has left to do, and
+trains a model as soon as its best rate is known. Each run is a train.py, `parallel` of them at a time,
+whatever their models, which with --device=cuda share one GPU. A call that was interrupted goes on, and
+finished runs are kept. --only=F,full trains these models alone.
 """
 
 import csv
 import io
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,15 +33,22 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
+from ablation import execution  # noqa: E402
+from ablation.command import mistakes_end  # noqa: E402
+from ablation.plan import Plan, claimed  # noqa: E402
+from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
 from comparison.runs import Arm, Run, read_run  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from disk import write_whole  # noqa: E402
 from markdown_table import table  # noqa: E402
-from models import parameter_counts, without_embeddings  # noqa: E402
+from models import flops_per_token, parameter_counts, without_embeddings  # noqa: E402
+from training.config import DEFAULTS, TrainConfig  # noqa: E402
+from training.inputs import saved_config  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
+from training.stopping import Stop  # noqa: E402
 
-EPOCHS, BATCH = 6, 64
+EPOCHS, BATCH, SEEDS = 3, 64, 3
 # source: tokenizer; None: that of the first
 SCRIPTS = {"libreoffice": "bpe:4096", "manpages": None, "electron": None}
 BASE = ["config/translation.py"]
@@ -52,14 +64,10 @@ MODELS = {
         [*ROPE, *FRACTIONS],
         {"encoder_layers": 2, "n_layer": 2, "n_embd": 176, "n_head": 4},
     ),
-    # three million
-    "dense 3M": (ROPE, {"n_layer": 7, "n_embd": 192, "n_head": 6}),
-    "full 3M": (FULL, {"n_layer": 11, "n_embd": 232, "n_head": 8}),
 }
-SEEDS = dict.fromkeys(MODELS, 1) | {"dense": 3, "full": 3, "encoder dense": 3}
-SMALL = {"dense 3M": "dense", "full 3M": "full"}  # whose rate they take, divided by the ratio of widths
-COMPARED = {"full 3M": "dense 3M"}  # what a model is compared with; others: with dense
-RATES = [1e-3, 2e-3, 4e-3]
+# the slowest first, so that none is left to train alone
+ORDER = ("full", "encoder F", "F", "encoder dense", "dense")
+RATES = [2e-3, 4e-3, 8e-3, 1.6e-2]
 DECODING = {"greedy": [], "five beams": ["--beams=5"]}
 FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
 FIELDS += ("validation_loss", "decoding", "source", "bleu", "chrf", "copy_bleu", "copy_chrf")
@@ -75,9 +83,13 @@ class StudyConfig:
     only: list[str] | None = None  # models to train or score; None: all
     epoch: int | None = None  # steps of an epoch; None: all pairs, 1,182. Fewer try the script
     limit: int | None = None  # scores: pairs of each source; None: all
+    device: Literal["cpu", "cuda"] = "cpu"  # of training and translating
+    parallel: int = 1  # processes at a time; they share the processor's cores, and one GPU
 
     def check(self) -> list[str]:
         wrong = [f"{key} is empty: name a folder" for key in ("data", "out") if not getattr(self, key)]
+        if self.parallel < 1:
+            wrong.append(f"parallel must be above 0, not {self.parallel}")
         if unknown := [name for name in self.only or [] if name not in MODELS]:
             wrong.append(f"only: {', '.join(unknown)} is no model; the models: {'; '.join(MODELS)}")
         if self.what not in ("data", "page", "tables"):
@@ -95,15 +107,9 @@ def main(config: StudyConfig):
     models = config.only or list(MODELS)
     if config.what == "data":
         prepare(config.data)
-    elif config.what == "rates":
-        for model in models:
-            if model not in SMALL:
-                sweep(config, model)
-    elif config.what == "runs":
-        for seed in range(1, max(SEEDS.values()) + 1):
-            for model in models:
-                if seed <= SEEDS[model]:
-                    train(config, "runs", model, [rate_of(config, model)], seed)
+    elif config.what in ("rates", "runs"):
+        with mistakes_end("study.py"), claimed(config.out):
+            train(config, [model for model in ORDER if model in models])
     elif config.what == "scores":
         score(config, models)
     else:
@@ -134,36 +140,97 @@ def pairs_of(folder: Path) -> dict[str, int]:
     return {str(folder / name): m["splits"]["train"]["documents"] // 2 for name, m in metas.items()}
 
 
-def train(config: StudyConfig, part: str, model: str, rates: list[float], seed: int):
-    pairs = pairs_of(config.data)
+class Training(Planned):
+    """A run of this study."""
+
+    def work(self, tokens: int) -> float:
+        return tokens * 3 * flops_per_token(model_config(self.config))
+
+
+def train(config: StudyConfig, models: list[str]):
+    """Trains what is not finished yet; ends the script where a run fails, after all others."""
+    plan = Plan(config.out)
+    plan.look()
+    plan.failed.clear()  # they are tried again
+    asked = set()
+
+    def more() -> tuple[list[Training], float]:
+        runs = [
+            planned(config, *one)
+            for model in models
+            for one in wanted(plan, model, config.what == "runs")
+            if run_name(*one) not in asked
+        ]
+        plan.extend(runs, ["learning_rate"])
+        plan.save()
+        for run in runs:
+            asked.add(run.name)
+            (plan.folder / run.name).parent.mkdir(parents=True, exist_ok=True)
+        return [run for run in runs if run.name not in plan.done], 0.0
+
+    # no GPU of its own for each: CUDA_VISIBLE_DEVICES stays as it is
+    keys = {"folder": plan.folder, "defaults": DEFAULTS, "gpus": [], "parallel": config.parallel}
+    try:
+        with Stop(speak=False) as stop:
+            execution.execute(plan, [], partial(execution.train, **keys), config.parallel, stop, more)
+    except KeyboardInterrupt:
+        sys.exit("study.py: interrupted at once. The same command goes on")
+    if stop:
+        print("study.py: stopped. The same command goes on", file=sys.stderr)
+        sys.exit(stop.status)
+    if lost := [f"{name}: {why}" for name, why in plan.failed.items() if name in asked]:
+        sys.exit("study.py: failed:\n  " + "\n  ".join(lost))
+
+
+def run_name(part: str, model: str, rate: float, seed: int) -> str:
+    return f"{part}/{model.replace(' ', '_')}/learning_rate={rate:g}_seed={seed}"
+
+
+def planned(config: StudyConfig, part: str, model: str, rate: float, seed: int) -> Training:
+    pairs, first = pairs_of(config.data), config.data / next(iter(SCRIPTS)) / "meta.json"
     files, shape = MODELS[model]
     epoch = config.epoch or round(sum(pairs.values()) / BATCH)
     keys = shape | {
-        "out_dir": config.out / part / model.replace(" ", "_"), "seeds": seed, "batch_size": BATCH,
         "dataset": ",".join(f"{name}:{count}" for name, count in pairs.items()),
-        "vary": "learning_rate=" + ",".join(f"{rate:g}" for rate in rates),
+        "vocab_size": json.loads(first.read_text())["vocab_size"],
+        "learning_rate": rate, "seed": seed, "batch_size": BATCH,
         "max_iters": epoch * (EPOCHS if part == "runs" else 1),
         "warmup_iters": min(400, epoch // 3), "eval_interval": epoch // 2,
         "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
-        "log_interval": 50, "compile": False, "dtype": "float32", "device": "cpu",
+        "log_interval": 50, "compile": False, "dtype": "float32", "device": config.device,
     }  # fmt: skip
-    stack = "+".join([*BASE, *files])
-    print(f"== {part}: {model} at {', '.join(f'{rate:g}' for rate in rates)}, seed {seed}", flush=True)
-    run([sys.executable, "ablate.py", stack, *(f"--{key}={value}" for key, value in keys.items())])
+    arguments = [*BASE, *files, *(f"--{key}={value}" for key, value in keys.items())]
+    resolved = configurator.resolve(TrainConfig, arguments, saved=saved_config)
+    name = run_name(part, model, rate, seed)
+    return Training(name, name.rpartition("_seed=")[0], asdict(resolved))
 
 
-def sweep(config: StudyConfig, model: str):
-    """One epoch at three rates, and at further ones, by factors of two, until the best is no edge."""
+def wanted(plan: Plan, model: str, runs: bool) -> list[tuple[str, str, float, int]]:
+    """(part, model, rate, seed) of the runs of a model that are known by now, the finished ones too.
+
+    One epoch at each of RATES, and at further ones, by factors of two, until the best is no edge. Then, if
+    `runs`, all seeds at the best.
+    """
     rates = list(RATES)
     while True:
-        train(config, "rates", model, rates, 1)
-        best = best_rate(config.out, model)
+        losses = {rate: loss_of(plan, run_name("rates", model, rate, 1)) for rate in rates}
+        sweep = [("rates", model, rate, 1) for rate in rates]
+        if None in losses.values() or math.inf == min(losses.values()):
+            return sweep
+        best = min(losses, key=losses.get)
         if best == min(rates):
             rates.insert(0, best / 2)
         elif best == max(rates):
             rates.append(best * 2)
         else:
-            return
+            return sweep + [("runs", model, best, seed) for seed in range(1, SEEDS + 1) if runs]
+
+
+def loss_of(plan: Plan, name: str) -> float | None:
+    """The lowest validation loss of a finished run; of one that failed, infinity; None before its end."""
+    if name in plan.done:
+        return best_loss(read_run(plan.folder / name))
+    return math.inf if name in plan.failed else None
 
 
 def finished(out: Path) -> list[tuple[str, str, Run, Path]]:
@@ -180,27 +247,6 @@ def finished(out: Path) -> list[tuple[str, str, Run, Path]]:
     return found
 
 
-def best_rate(out: Path, model: str) -> float:
-    losses = {
-        run.config["learning_rate"]: best_loss(run)
-        for part, name, run, _ in finished(out)
-        if (part, name) == ("rates", model)
-    }
-    if not losses:
-        sys.exit(
-            f"{model} has no finished run in {out / 'rates'}: python results/translation/study.py rates"
-        )
-    return min(losses, key=losses.get)
-
-
-def rate_of(config: StudyConfig, model: str) -> float:
-    if model not in SMALL:
-        return best_rate(config.out, model)
-    small = SMALL[model]
-    ratio = MODELS[small][1]["n_embd"] / MODELS[model][1]["n_embd"]
-    return float(f"{best_rate(config.out, small) * ratio:.2g}")
-
-
 def best_loss(run: Run) -> float:
     return min(at["val_loss"] for at in run.evaluations.values())
 
@@ -211,16 +257,22 @@ def score_file(folder: Path, decoding: str, source: str) -> Path:
 
 def score(config: StudyConfig, models: list[str]):
     """Translates the validation pairs of each source with each finished run of `runs`."""
-    for part, model, _, folder in finished(config.out):
-        if part != "runs" or model not in models:
-            continue
-        for decoding, beams in DECODING.items():
-            for source in SCRIPTS:
-                file = score_file(folder, decoding, source)
-                if not file.is_file():
-                    pairs = f"--pairs={config.data / source / 'val.bin'}"
-                    keys = [*beams, *([f"--limit={config.limit}"] if config.limit else [])]
-                    run([sys.executable, "translate.py", str(folder), pairs, f"--json={file}", *keys])
+    folders = [
+        folder for part, model, _, folder in finished(config.out) if part == "runs" and model in models
+    ]
+    commands = []
+    for (decoding, beams), source, folder in itertools.product(DECODING.items(), SCRIPTS, folders):
+        file = score_file(folder, decoding, source)
+        if not file.is_file():
+            keys = [f"--pairs={config.data / source / 'val.bin'}", f"--json={file}", *beams]
+            keys += [f"--device={config.device}", *([f"--limit={config.limit}"] if config.limit else [])]
+            commands.append([sys.executable, "translate.py", str(folder), *keys])
+    if config.parallel > 1:
+        cores = max(1, (os.cpu_count() or 1) // config.parallel)
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    with ThreadPoolExecutor(config.parallel) as pool:
+        if any(list(pool.map(lambda command: subprocess.run(command).returncode, commands))):
+            sys.exit("study.py: not all scores could be had. The same command goes on")
 
 
 def collected(out: Path) -> list[dict]:
@@ -280,7 +332,7 @@ def read_rows() -> list[dict]:
 
 
 def tables(rows: list[dict]) -> str:
-    """Losses at each rate, losses and differences after six epochs, and scores, in Markdown."""
+    """Losses at each rate, losses and differences after three epochs, and scores, in Markdown."""
     parts = []
     if swept := [row for row in rows if row["part"] == "rates"]:
         parts += ["One epoch, one seed: validation loss at each learning rate", "", rate_table(swept)]
@@ -308,7 +360,7 @@ def loss_table(rows: list[dict]) -> str:
         line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own.runs))}
         losses = [run.evaluations[run.last_step]["val_loss"] for run in own.runs]
         line |= {"validation loss": spread(losses, 4), "to dense": "", "p": ""}
-        base = arms.get(COMPARED.get(name, "dense"))
+        base = arms.get("dense")
         if base not in (None, own) and (found := difference(own, base)):
             deviation = "" if found.deviation is None else f" ± {found.deviation:.4f}"
             line["to dense"] = f"{found.mean:+.4f}{deviation}"

@@ -18,21 +18,41 @@ def test_differences_are_paired_by_seed_and_scored_runs_count_once():
         for source in study.SCRIPTS:
             rows.append(row("runs", "dense", seed, dense, decoding="greedy", source=source, **scores))
         rows.append(row("runs", "full", seed, full))
-    rows.append(row("runs", "full 3M", 1, 1.5))
+    text = study.tables(rows).replace(f"{study.EPOCHS} epochs", "@").replace("BLEU /", "@")
     swept, losses, scored = (
         [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
-        for part in study.tables(rows).replace("6 epochs", "@").replace("BLEU /", "@").split("@")
+        for part in text.split("@")
     )
     assert swept[0] == ["model", "0.002", "0.004"]
     assert swept[2:] == [["dense", "3.0000", ""], ["full", "", "2.5000"]]
     assert losses[2] == ["dense", "1.00M", "0.002", "2", "2.1000 ± 0.1414", "", ""]
     assert losses[3][4:6] == ["1.8500 ± 0.0707", "-0.2500 ± 0.0707"]
     assert float(losses[3][6]) == pytest.approx(0.126, abs=0.005)
-    assert losses[4][5] == ""  # nothing of its size to compare with
     assert scored[2] == ["dense", *["20.0 ± 0.0 / 40.0 ± 0.0"] * 3]
     assert scored[3] == ["the source, copied", *["5.0 / 30.0"] * 3]
 
 
-def test_models_have_names_that_only_takes_and_sizes_as_planned():
+def test_models_have_names_that_only_takes_and_all_are_trained():
     assert not any("," in name for name in study.MODELS)
-    assert study.SMALL.keys() | study.SEEDS.keys() <= study.MODELS.keys()
+    assert sorted(study.ORDER) == sorted(study.MODELS)
+
+
+def asked(monkeypatch, losses, runs=True):
+    """What `wanted` lists where the rates that ended have these losses, without the model."""
+    by_name = {study.run_name("rates", "F", rate, 1): loss for rate, loss in losses.items()}
+    monkeypatch.setattr(study, "loss_of", lambda plan, name: by_name.get(name))
+    return [(part, rate, seed) for part, _, rate, seed in study.wanted(None, "F", runs)]
+
+
+def test_rates_are_swept_until_the_best_is_no_edge_and_then_all_seeds_run(monkeypatch):
+    four = dict.fromkeys(study.RATES, 3.0)
+    first = [("rates", rate, 1) for rate in study.RATES]
+    assert asked(monkeypatch, {}) == first
+    assert asked(monkeypatch, four | {4e-3: 2.0, 8e-3: None}) == first  # one has not ended
+    assert asked(monkeypatch, four | {2e-3: 2.0}) == [("rates", 1e-3, 1), *first]
+    assert asked(monkeypatch, four | {1.6e-2: 2.0}) == [*first, ("rates", 3.2e-2, 1)]
+    assert asked(monkeypatch, dict.fromkeys(four, float("inf"))) == first  # all failed
+    seeds = [("runs", 4e-3, seed) for seed in range(1, study.SEEDS + 1)]
+    best = four | {4e-3: 2.0, 1.6e-2: float("inf")}
+    assert asked(monkeypatch, best) == first + seeds
+    assert asked(monkeypatch, best, runs=False) == first
