@@ -47,7 +47,8 @@ DECODED = {
     "CoFrGeNet_B": ["cofrgenet.py", "ablate/ladder_form.py"],
     "ours, both layers": GPT["ours, both layers"],
 }
-TRAINED = ("dense", "CoFrGeNet")
+# attention by softmax repeats to the bit only if it is told to
+TRAINED = {"dense": ["--deterministic=True"], "CoFrGeNet": []}
 PROFILED = ("dense", "dense with RoPE", "CoFrGeNet-F", "CoFrGeNet-A", "CoFrGeNet", "ours, both layers")
 BASELINE = GPT["dense with RoPE"]
 ACCUMULATED = {"gradient_accumulation_steps": 4}
@@ -174,7 +175,9 @@ class Plan:
         keys += [f"--eval_interval={10 * steps}", f"--eval_tokens={1024 * batch}"]
         keys += [f"--device={self.device.type}", f"--dtype={self.dtype}", f"--compile={self.compile}"]
         keys += [*self.scale.overrides, backend_key(lines)]
-        models = {name: [*self.files(GPT[name], self.scale.small), *keys] for name in TRAINED}
+        models = {
+            name: [*self.files(GPT[name], self.scale.small), *keys, *own] for name, own in TRAINED.items()
+        }
         settings = {"dtype": self.dtype, "batch_size": batch, "keys": keys}
         settings["dataset"] = self.dataset or "random words, as bytes"
         return [([TrainingTask("train", "train.py", [*models], models, steps, self.dataset, settings)], 1)]

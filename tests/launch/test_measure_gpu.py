@@ -32,7 +32,7 @@ def few(monkeypatch):
     monkeypatch.setattr(gpu_plan, "GPT", {name: gpu_plan.GPT[name] for name in some})
     monkeypatch.setattr(gpu_plan, "LLAMA", {"CoFrGeNet-F": gpu_plan.LLAMA["CoFrGeNet-F"]})
     monkeypatch.setattr(gpu_plan, "DECODED", {"CoFrGeNet_B": gpu_plan.DECODED["CoFrGeNet_B"]})
-    monkeypatch.setattr(gpu_plan, "TRAINED", ("CoFrGeNet",))
+    monkeypatch.setattr(gpu_plan, "TRAINED", {"CoFrGeNet": []})
     monkeypatch.setattr(gpu_plan, "PROFILED", ("CoFrGeNet",))
     monkeypatch.setattr(gpu_plan, "LEVERS", {"SDPA by flash": {"sdpa": "flash"}})
 
