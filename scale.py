@@ -74,7 +74,7 @@ def main(argv: list[str]):
             if config.baseline is not None:
                 output.baseline_of(config.baseline, names)
             known = study.known()
-            check(plan, known, config.parallel)
+            check(plan, known)
             if not config.dry_run:
                 study.note(known)
             measure(study, config)

@@ -27,7 +27,7 @@ class AblateConfig:
     out_dir: str = "out/ablation"  # a folder for each run, ablation.json, table.md, table.csv, curves.png
     vary: list[str] | None = None  # KEY=VALUE,VALUE or files on top; may be given several times
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
-    parallel: int = 1  # runs at the same time, one on each GPU; without GPUs they share the cores
+    parallel: int = 1  # runs at the same time, in turn on the GPUs; without GPUs they share the cores
     against: str = "tokens"  # horizontal axis of the pictures: steps, tokens, flops, hours, or a varied key
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of that picture in inches, such as 3.3x2.4

@@ -94,6 +94,7 @@ def execute(
     that train save a checkpoint and end. A second Ctrl-C (KeyboardInterrupt) kills them.
     more: gives runs whose configuration depends on the ends of others. It is called at the beginning and
     after each end. The work that it expects of runs to come counts in the progress bar from the beginning.
+    Of the runs that wait, those with the least work are then first: what ends early is complete.
     """
     runs, unknown = list(runs), 0.0
     if more:
@@ -140,7 +141,7 @@ def execute(
                 if more and not asked:
                     found, unknown = more()
                     runs += found
-                    waiting += found
+                    waiting = sorted(waiting + found, key=lambda run: run.work(run.tokens))
                 bar.total = total()
             bar.set_postfix_str(", ".join(one.run.name for one in active), refresh=False)
             bar.update(work() - bar.n)
@@ -182,14 +183,15 @@ def command(run: Planned, folder: Path, defaults: dict) -> list[str]:
 
 
 def train(run: Planned, slot: int, folder: Path, defaults: dict, gpus: list[str], parallel: int):
-    """Start a run's process: on the GPU of its slot alone, or with its share of the processor's cores.
+    """Start a run's process: on the GPU of its slot alone, or with its share of the processor's cores. More
+    runs than GPUs share GPUs and cores.
 
     gpus: what CUDA_VISIBLE_DEVICES can name; empty: none.
     """
     environment = dict(os.environ)
     if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot]
-    elif parallel > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    if parallel > max(1, len(gpus)):
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // parallel)))
     arguments = command(run, folder, defaults)
     (folder / run.name).mkdir(exist_ok=True)

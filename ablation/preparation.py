@@ -1,6 +1,6 @@
 """Before the first run of an ablation starts: find every mistake, and show the plan."""
 
-from ablation.execution import gpus, steps_so_far
+from ablation.execution import steps_so_far
 from ablation.plan import Plan
 from ablation.product import Planned
 from configurator import ConfigError
@@ -21,13 +21,13 @@ def prepare(plan: Plan, runs: list[Planned], parallel: int, remarks: list[str]):
     for line in remarks:  # before mistakes that may come of what they say
         print(line, flush=True)
     plan.look()
-    check(plan, runs, parallel)
+    check(plan, runs)
     for line in announcement(plan, runs, parallel):
         print(line, flush=True)
 
 
-def check(plan: Plan, runs: list[Planned], parallel: int):
-    """Check the data sets of the unfinished runs, and the GPUs; raises ConfigError with all mistakes."""
+def check(plan: Plan, runs: list[Planned]):
+    """Check the data sets of the unfinished runs; raises ConfigError with all mistakes."""
     mistakes: dict[str, None] = {}
     seen = set()
     for run in runs:
@@ -42,10 +42,6 @@ def check(plan: Plan, runs: list[Planned], parallel: int):
             open_data(TrainConfig(**run.config))
         except (DataError, OSError) as error:
             mistakes[str(error)] = None
-    count = len(gpus(runs))
-    if count and parallel > count:
-        here = f"the {counted(count, 'GPU')} of this machine"
-        mistakes[f"parallel={parallel} is more than {here}: give at most --parallel={count}"] = None
     if mistakes:
         raise ConfigError(list(mistakes))
 

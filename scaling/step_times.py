@@ -51,8 +51,13 @@ def of_model(config: TrainConfig, model: ModelConfig) -> float:
     """Seconds of a training token of one model."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
+    captures = config.cuda_graph and config.compile and device.type == "cuda"
     options = training_step.StepOptions(
-        config.batch_size, dtype, config.compile, config.activation_checkpointing
+        config.batch_size,
+        dtype,
+        config.compile,
+        config.activation_checkpointing,
+        cuda_graph=captures and not config.activation_checkpointing,
     )
     parts = training_step.sections(model, options, device)
     micro_batches = config.gradient_accumulation_steps

@@ -75,11 +75,14 @@ def test_what_a_process_gets(tmp_path, monkeypatch):
     execution.train(run, 1, tmp_path, defaults, ["4", "7"], 2)
     execution.train(run, 1, tmp_path, defaults, [], 2)
     execution.train(run, 0, tmp_path, defaults, [], 1)
+    for slot in range(4):  # more runs than GPUs
+        execution.train(run, slot, tmp_path, defaults, ["4", "7"], 4)
     assert [env.get("CUDA_VISIBLE_DEVICES") for env in got] == [
         "7",
         *[os.environ.get("CUDA_VISIBLE_DEVICES")] * 2,
+        *["4", "7", "4", "7"],
     ]
-    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None]
+    assert [env.get("OMP_NUM_THREADS") for env in got] == [None, "4", None, *["2"] * 4]
 
 
 def test_why_an_attempt_failed(tmp_path):
@@ -128,3 +131,19 @@ def test_runs_that_depend_on_the_ends_of_others(tmp_path, monkeypatch):
     assert started == ["run0", "run1", "run2"]
     assert set(totals) == {24.0}
     assert plan.done == set(started)
+
+
+def test_the_least_work_is_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "SECONDS", 0)
+    first, long, middle, short = planned(4)
+    for run, steps in ((long, 9), (middle, 5), (short, 2)):
+        run.config = {**run.config, "max_iters": steps}
+    plan, started = Plan(tmp_path), []
+    stages = iter([([first], 0.0), ([long, middle], 0.0), ([short], 0.0)])
+
+    def start(run, slot):
+        started.append(run)
+        return Counting([], slot)
+
+    execution.execute(plan, [], start, 1, False, lambda: next(stages, ([], 0.0)))
+    assert started == [first, middle, short, long]
