@@ -67,6 +67,7 @@ MODELS = {
 }
 # the slowest first, so that none is left to train alone
 ORDER = ("full", "encoder F", "F", "encoder dense", "dense")
+BASES = {"dense": "(d)", "encoder dense": "(e)"}  # what all models are compared with, and the sign of its p
 RATES = [2e-3, 4e-3, 8e-3, 1.6e-2]
 DECODING = {"greedy": [], "five beams": ["--beams=5"]}
 FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
@@ -359,12 +360,13 @@ def loss_table(rows: list[dict]) -> str:
         line = {"model": name, "parameters": f"{row['parameters'] / 1e6:.2f}M"}
         line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own.runs))}
         losses = [run.evaluations[run.last_step]["val_loss"] for run in own.runs]
-        line |= {"validation loss": spread(losses, 4), "to dense": "", "p": ""}
-        base = arms.get("dense")
-        if base not in (None, own) and (found := difference(own, base)):
-            deviation = "" if found.deviation is None else f" ± {found.deviation:.4f}"
-            line["to dense"] = f"{found.mean:+.4f}{deviation}"
-            line["p"] = "" if found.p is None else f"{found.p:.2g}"
+        line["validation loss"] = spread(losses, 4)
+        for base in BASES:
+            line |= {f"to {base}": "", f"p {BASES[base]}": ""}
+            if base in arms and base != name and (found := difference(own, arms[base])):
+                deviation = "" if found.deviation is None else f" ± {found.deviation:.4f}"
+                line[f"to {base}"] = f"{found.mean:+.4f}{deviation}"
+                line[f"p {BASES[base]}"] = "" if found.p is None else f"{found.p:.2g}"
         lines.append(line)
     return table(lines)
 

@@ -25,7 +25,7 @@ def test_differences_are_paired_by_seed_and_scored_runs_count_once():
     )
     assert swept[0] == ["model", "0.002", "0.004"]
     assert swept[2:] == [["dense", "3.0000", ""], ["full", "", "2.5000"]]
-    assert losses[2] == ["dense", "1.00M", "0.002", "2", "2.1000 ± 0.1414", "", ""]
+    assert losses[2] == ["dense", "1.00M", "0.002", "2", "2.1000 ± 0.1414", *[""] * 4]
     assert losses[3][4:6] == ["1.8500 ± 0.0707", "-0.2500 ± 0.0707"]
     assert float(losses[3][6]) == pytest.approx(0.126, abs=0.005)
     assert scored[2] == ["dense", *["20.0 ± 0.0 / 40.0 ± 0.0"] * 3]
