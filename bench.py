@@ -35,6 +35,7 @@ from architecture import ModelConfig
 from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
+from disk import unwritable
 from markdown_table import table
 from plural import counted
 from training.compilation import missing_for_compile
@@ -74,7 +75,7 @@ class BenchConfig:
         for key in ("batch_size", "repetitions", "seconds", "gradient_accumulation_steps"):
             if not getattr(self, key) > 0:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        if self.json is not None and (reason := why_not_written(Path(self.json), folder=False)):
+        if self.json is not None and (reason := unwritable(Path(self.json))):
             wrong.append(f"json={self.json} {reason}")
         if self.json is not None and self.profile == self.json:
             wrong.append(f"json and profile are both {self.json}")
@@ -82,26 +83,13 @@ class BenchConfig:
             wrong.append("profile acts with mode=train and mode=infer only")
         if self.compare and self.mode == "ops":
             wrong.append("compare acts with mode=train and mode=infer only")
-        elif self.profile is not None and (reason := why_not_written(Path(self.profile), folder=True)):
+        elif self.profile is not None and (reason := unwritable(Path(self.profile), folder=True)):
             wrong.append(f"profile={self.profile} {reason}")
         for field in dataclasses.fields(self):
             changed = getattr(self, field.name) != field.default
             if field.name in OF_TRAINING and self.mode != "train" and changed:
                 wrong.append(f"{field.name} acts with mode=train only")
         return wrong
-
-
-def why_not_written(path: Path, folder: bool) -> str:
-    """Why no new file, or new or empty folder, can be made at `path`; empty if it can."""
-    if folder and path.is_dir():
-        return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
-    if path.exists():
-        return "exists already, and is not overwritten"
-    parents = path.absolute().parents
-    above = next(parent for parent in parents if parent.exists()) if folder else parents[0]
-    if not above.is_dir():
-        return f"cannot be written: there is no folder {above}"
-    return "" if os.access(above, os.W_OK) else f"cannot be written: no right to write into {above}"
 
 
 def main(argv: list[str]):
@@ -143,6 +131,7 @@ def save(config: BenchConfig, facts: dict, result: dict):
     """Write all numbers to config.json, if that is wanted."""
     if config.json is not None:
         numbers = json.dumps({**dataclasses.asdict(config), **facts, **result}, indent=1)
+        Path(config.json).parent.mkdir(parents=True, exist_ok=True)
         with open(config.json, "x") as file:
             file.write(numbers)
 

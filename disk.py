@@ -92,3 +92,15 @@ def append_whole(path: Path, text: str):
             with contextlib.suppress(OSError):
                 path.unlink() if new else os.truncate(path, size)
         raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
+
+
+def unwritable(path: Path, folder: bool = False) -> str:
+    """Why no new file, or new or empty folder, can be made at `path`; empty if it can."""
+    if folder and path.is_dir():
+        return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
+    if path.exists():
+        return "exists already, and is not overwritten"
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        return f"cannot be written: there is no folder {above}"
+    return "" if os.access(above, os.W_OK) else f"cannot be written: no right to write into {above}"

@@ -28,6 +28,7 @@ import configurator
 import picture
 from data import DataError
 from data.tokenizer import Tokenizer
+from disk import unwritable
 from evaluation import (
     EvaluationError,
     extrapolation,
@@ -135,6 +136,8 @@ class EvaluateConfig:
             wrong.append(
                 f"json={self.json} exists already, and numbers are never overwritten: choose another name"
             )
+        elif self.json is not None and (reason := unwritable(Path(self.json))):
+            wrong.append(f"json={self.json} {reason}")
         drawn = picture.mistakes(self)
         if not drawn and self.task == "extrapolation":
             look = picture.look(self)

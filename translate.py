@@ -24,7 +24,7 @@ import torch
 import beam
 import configurator
 from data import DataError
-from disk import write_whole
+from disk import unwritable, write_whole
 from evaluation import EvaluationError
 from evaluation.models import Opened, open_model
 from plural import counted
@@ -89,6 +89,8 @@ class TranslateConfig:
             wrong.append(
                 f"json={self.json} exists already, and numbers are never overwritten: choose another name"
             )
+        elif self.json is not None and (reason := unwritable(Path(self.json))):
+            wrong.append(f"json={self.json} {reason}")
         elif self.json is not None and self.pairs is None and self.references is None:
             wrong.append("json acts with pairs or references only: without them there are no scores")
         wrong += missing_gpu(self.device)

@@ -150,6 +150,6 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            told = f"another ablate.py is running in {folder}"
-            raise PlanError(f"{told}: wait for it, or choose another --out_dir") from None
+            told = f"another process is running the study in {folder}"
+            raise PlanError(f"{told}: wait for it, or choose another folder") from None
         yield

@@ -5,8 +5,8 @@
 # The same data and recipe with an encoder of two blocks and a decoder of two:
 #   python train.py config/translation.py --encoder_layers=2 --n_layer=2 --out_dir=out/translation_encoder
 # What to expect: results/translation has models like it. Label smoothing, dropout and schedule are those of
-# Vaswani et al. 2017. Sinusoidal positions go with every attention. The loss is of the targets alone; a batch
-# is 64 pairs.
+# Vaswani et al. 2017. Sinusoidal positions go with every attention. The loss is of the targets alone; a
+# batch is 64 pairs.
 out_dir = "out/translation"
 dataset = "data/libreoffice/en_fr_bpe8192"
 

@@ -186,7 +186,7 @@ def test_folders_that_are_refused(command, capsys, tmp_path):
         command(out_dir=tmp_path / "file"), capsys
     )
     with claimed(tmp_path / "busy"):
-        assert "another ablate.py is running" in refused(command(out_dir=tmp_path / "busy"), capsys)
+        assert "another process is running the study" in refused(command(out_dir=tmp_path / "busy"), capsys)
 
 
 def test_a_list_from_before_a_key_goes_on(command, capsys, tmp_path, here):

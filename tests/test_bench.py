@@ -91,7 +91,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be finite"),
         (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
-        (["config/gpt2.py", f"--json={tmp_path / 'no' / 'a.json'}"], "there is no folder"),
+        (["config/gpt2.py", f"--json={tmp_path / 'there.json' / 'a.json'}"], "there is no folder"),
         (["config/gpt2.py", f"--json={tmp_path / 'locked' / 'a.json'}"], "no right to write"),
         (["config/gpt2.py", f"--profile={tmp_path / 'locked' / 'a'}"], "no right to write"),
         (["config/gpt2.py", f"--profile={tmp_path / 'there.json'}"], "exists already"),

@@ -55,7 +55,9 @@ def of_file(path: str, references: str | None, opened: Opened) -> Sources:
         raise TranslationError(f"{path} is empty: give a file with a text in each line")
     for name, lines in ((path, texts), (references, known or [])):
         if empty := [number for number, line in enumerate(lines, 1) if not line.strip()]:
-            raise TranslationError(f"{name}: {_numbered(empty)} empty, and has no translation: take it out")
+            raise TranslationError(
+                f"{name}: {_numbered(empty)} empty: nothing to translate; take out empty lines"
+            )
     found = Sources(texts, opened.tokenizer.encode_batch(texts), known, about={"files": [path, references]})
     return _fitting(found, opened, path)
 
@@ -102,7 +104,7 @@ def _lines(path: Path) -> list[str]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line:,}: not UTF-8 ({error.reason})") from None
+        raise DataError(f"{path}, line {line:,}: not UTF-8 ({error.reason}); convert it first") from None
     # only \n ends a line: a text may hold other line ends of Unicode
     lines = text.split("\n")
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

@@ -25,6 +25,8 @@ from evaluation.models import Loaded, open_model  # noqa: E402
 from markdown_table import table  # noqa: E402
 from results.translation.study import MODELS  # noqa: E402
 
+BLOCK = 128  # of config/translation.py
+
 
 @dataclass
 class DecodingConfig:
@@ -35,6 +37,17 @@ class DecodingConfig:
     length: int = 24  # tokens of a source
     tokens: int = 40  # to write
     repetitions: int = 5
+
+    def check(self) -> list[str]:
+        keys = ("sources", "length", "tokens", "repetitions")
+        wrong = [
+            f"{key} must be above 0, not {getattr(self, key)}" for key in keys if getattr(self, key) < 1
+        ]
+        if self.length + self.tokens > BLOCK - 2:
+            wrong.append(
+                f"length and tokens together must be at most {BLOCK - 2}: models see {BLOCK} tokens"
+            )
+        return wrong
 
 
 def prompts(loaded: Loaded, config: DecodingConfig):

@@ -31,7 +31,8 @@ class SamplesConfig:
 
 def translated(file: Path) -> list[dict[str, str]]:
     """[{source, translation, reference}] of what five beams wrote of SECTION; ends without it."""
-    parts = re.split(r"^--- (.*) ---$", file.read_text(), flags=re.MULTILINE)
+    text = file.read_text() if file.is_file() else ""
+    parts = re.split(r"^--- (.*) ---$", text, flags=re.MULTILINE)
     for heading, text in zip(parts[1::2], parts[2::2], strict=True):
         if "5 beams" in heading and f"/{SECTION}/" in heading:
             pairs = text.strip().split("\n\n")
@@ -44,6 +45,10 @@ def page(found: dict[str, list[dict[str, str]]]) -> str:
     """found: {model: its translations of the same pairs}"""
     first = next(iter(found.values()))
     lines = ["# Ten translations, not chosen", ""]
+    if len(first) < SHOWN:
+        sys.exit(
+            f"{len(first)} pairs are translated, and {SHOWN} are shown: study.py scores without --limit"
+        )
     step = len(first) // SHOWN
     lines += [f"One in {step} of {len(first):,} held-out pairs of LibreOffice; five beams, seed 1."]
     lines += ["Sources and references: LibreOffice's help and interface, MPL-2.0."]

@@ -83,14 +83,17 @@ class StudyConfig:
     out: str = "out/translation_study"  # folder of the runs
     only: list[str] | None = None  # models to train or score; None: all
     epoch: int | None = None  # steps of an epoch; None: all pairs, 1,182. Fewer try the script
-    limit: int | None = None  # scores: pairs of each source; None: all
+    limit: int | None = None  # scores: pairs of each source, for a trial: page leaves them out; None: all
     device: Literal["cpu", "cuda"] = "cpu"  # of training and translating
     parallel: int = 1  # processes at a time; they share the processor's cores, and one GPU
 
     def check(self) -> list[str]:
         wrong = [f"{key} is empty: name a folder" for key in ("data", "out") if not getattr(self, key)]
-        if self.parallel < 1:
-            wrong.append(f"parallel must be above 0, not {self.parallel}")
+        for key in ("parallel", "epoch", "limit"):
+            if getattr(self, key) is not None and getattr(self, key) < 1:
+                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
+        if self.limit is not None and self.what != "scores":
+            wrong.append("limit acts with scores only: leave it out")
         if unknown := [name for name in self.only or [] if name not in MODELS]:
             wrong.append(f"only: {', '.join(unknown)} is no model; the models: {'; '.join(MODELS)}")
         if self.what not in ("data", "page", "tables"):
@@ -115,7 +118,11 @@ def main(config: StudyConfig):
         score(config, models)
     else:
         if config.what == "page":
-            write_rows(collected(config.out))
+            if not (rows := collected(config.out)):
+                sys.exit(f"study.py: {config.out} holds no finished run, and study.csv stays as it is")
+            if any(row["steps"] < 1000 for row in rows):  # of a trial
+                sys.exit(f"study.py: {config.out} holds short runs of a trial: study.csv stays as it is")
+            write_rows(rows)
         print(tables(read_rows()))
 
 
@@ -252,8 +259,9 @@ def best_loss(run: Run) -> float:
     return min(at["val_loss"] for at in run.evaluations.values())
 
 
-def score_file(folder: Path, decoding: str, source: str) -> Path:
-    return folder / f"scores_{decoding.replace(' ', '_')}_{source}.json"
+def score_file(folder: Path, decoding: str, source: str, limit: int | None = None) -> Path:
+    of = f"_of_{limit}" if limit else ""
+    return folder / f"scores_{decoding.replace(' ', '_')}_{source}{of}.json"
 
 
 def score(config: StudyConfig, models: list[str]):
@@ -263,7 +271,7 @@ def score(config: StudyConfig, models: list[str]):
     ]
     commands = []
     for (decoding, beams), source, folder in itertools.product(DECODING.items(), SCRIPTS, folders):
-        file = score_file(folder, decoding, source)
+        file = score_file(folder, decoding, source, config.limit)
         if not file.is_file():
             keys = [f"--pairs={config.data / source / 'val.bin'}", f"--json={file}", *beams]
             keys += [f"--device={config.device}", *([f"--limit={config.limit}"] if config.limit else [])]

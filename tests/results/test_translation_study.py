@@ -56,3 +56,19 @@ def test_rates_are_swept_until_the_best_is_no_edge_and_then_all_seeds_run(monkey
     best = four | {4e-3: 2.0, 1.6e-2: float("inf")}
     assert asked(monkeypatch, best) == first + seeds
     assert asked(monkeypatch, best, runs=False) == first
+
+
+def test_a_page_without_real_runs_leaves_study_csv_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "write_rows", lambda rows: pytest.fail("study.csv was overwritten"))
+    monkeypatch.chdir(tmp_path)  # main() changes it
+    with pytest.raises(SystemExit, match="holds no finished run"):
+        study.main(study.StudyConfig("page", out=str(tmp_path / "nowhere")))
+    monkeypatch.setattr(study, "collected", lambda out: [row("runs", "dense", 1, 2.0)])
+    with pytest.raises(SystemExit, match="short runs of a trial"):
+        study.main(study.StudyConfig("page", out=str(tmp_path)))
+
+
+def test_what_the_keys_refuse(tmp_path):
+    wrong = study.StudyConfig("tables", epoch=0, limit=-1, parallel=0).check()
+    assert [line.partition(" must")[0] for line in wrong[:3]] == ["parallel", "epoch", "limit"]
+    assert wrong[3] == "limit acts with scores only: leave it out"
