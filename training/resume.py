@@ -14,16 +14,9 @@ from training.log import RunFolderError, read_log
 
 # nothing that the later losses depend on, but for rounding and, on another device, dropout
 FREE = {
-    *("out_dir", "resume", "device", "compile", "cuda_graph", "activation_checkpointing", "dataset"),
-    *(
-        "log_interval",
-        "eval_interval",
-        "checkpoint_interval",
-        "keep_checkpoints",
-        "distributed_timeout",
-        "dry_run",
-    ),
-    *("dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
+    *("out_dir", "resume", "device", "compile", "cuda_graph", "deterministic", "dataset"),
+    *("activation_checkpointing", "log_interval", "eval_interval", "checkpoint_interval"),
+    *("keep_checkpoints", "distributed_timeout", "dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
     *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
 }
 # what later steps do otherwise, from the next one on; written into the log

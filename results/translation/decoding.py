@@ -36,7 +36,7 @@ class DecodingConfig:
     sources: int = 32  # at a time
     length: int = 24  # tokens of a source
     tokens: int = 40  # to write
-    repetitions: int = 5
+    repetitions: int = 5  # of each way
 
     def check(self) -> list[str]:
         keys = ("sources", "length", "tokens", "repetitions")
