@@ -11,15 +11,15 @@
 trains a model as soon as its best rate is known. Each run is a train.py, `parallel` of them at a time,
 whatever their models, which with --device=cuda share one GPU. A call that was interrupted goes on, and
 finished runs are kept. --only=F,full trains these models alone.
+
+With --domain=bible, data, runs and scores are of the Bible, at the rates of technical text. --rates=csv
+takes the best rates from study.csv. `page` keeps the rows of runs that are not in --out.
 """
 
-import csv
-import io
 import itertools
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
+COMMAND = "results/translation/study.py"
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
@@ -38,19 +38,32 @@ from ablation.command import mistakes_end  # noqa: E402
 from ablation.plan import Plan, claimed  # noqa: E402
 from ablation.product import Planned  # noqa: E402
 from architecture import model_config  # noqa: E402
-from comparison.runs import Arm, Run, read_run  # noqa: E402
-from comparison.significance import difference  # noqa: E402
-from disk import write_whole  # noqa: E402
-from markdown_table import table  # noqa: E402
+from comparison.runs import Run, read_run  # noqa: E402
 from models import flops_per_token, parameter_counts, without_embeddings  # noqa: E402
+from results.translation.tables import (  # noqa: E402
+    DECODING,
+    best_rates,
+    joined,
+    read_rows,
+    run_of,
+    tables,
+    write_rows,
+)
 from training.config import DEFAULTS, TrainConfig  # noqa: E402
 from training.inputs import saved_config  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
 from training.stopping import Stop  # noqa: E402
 
-EPOCHS, BATCH, SEEDS = 3, 64, 3
-# source: tokenizer; None: that of the first
-SCRIPTS = {"libreoffice": "bpe:4096", "manpages": None, "electron": None}
+EPOCHS, BATCH, SEEDS = (
+    {"rates": 1, "runs": 3, "bible": 2},
+    64,
+    3,
+)  # epochs: about as many steps in both domains
+# domain: {source: tokenizer}; None: that of the first
+DOMAINS = {
+    "technical": {"libreoffice": "bpe:4096", "manpages": None, "electron": None},
+    "bible": {"bible": "bpe:4096"},
+}
 BASE = ["config/translation.py"]
 ROPE, FRACTIONS = ["config/study/rope.py"], ["config/study/cffn_gated.py", "config/study/recipe.py"]
 FULL = [f"config/study/{name}.py" for name in ("full_content", "depth_1")]
@@ -64,14 +77,14 @@ MODELS = {
         [*ROPE, *FRACTIONS],
         {"encoder_layers": 2, "n_layer": 2, "n_embd": 176, "n_head": 4},
     ),
+    # three million
+    "dense 3M": (ROPE, {"n_layer": 7, "n_embd": 192, "n_head": 6}),
+    "full 3M": (FULL, {"n_layer": 11, "n_embd": 232, "n_head": 8}),
 }
+SMALL = {"dense 3M": "dense", "full 3M": "full"}  # whose rate they take, divided by the ratio of widths
 # the slowest first, so that none is left to train alone
-ORDER = ("full", "encoder F", "F", "encoder dense", "dense")
-BASES = {"dense": "(d)", "encoder dense": "(e)"}  # what all models are compared with, and the sign of its p
+ORDER = ("full 3M", "dense 3M", "full", "encoder F", "F", "encoder dense", "dense")
 RATES = [2e-3, 4e-3, 8e-3, 1.6e-2]
-DECODING = {"greedy": [], "five beams": ["--beams=5"]}
-FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
-FIELDS += ("validation_loss", "decoding", "source", "bleu", "chrf", "copy_bleu", "copy_chrf")
 
 
 @dataclass
@@ -84,6 +97,8 @@ class StudyConfig:
     only: list[str] | None = None  # models to train or score; None: all
     epoch: int | None = None  # steps of an epoch; None: all pairs, 1,182. Fewer try the script
     limit: int | None = None  # scores: pairs of each source, for a trial: page leaves them out; None: all
+    domain: Literal["technical", "bible"] = "technical"  # bible: at the rates of technical text
+    rates: Literal["swept", "csv"] = "swept"  # runs: csv takes the best ones of study.csv, as bible does
     device: Literal["cpu", "cuda"] = "cpu"  # of training and translating
     parallel: int = 1  # processes at a time; they share the processor's cores, and one GPU
 
@@ -97,11 +112,18 @@ class StudyConfig:
         if unknown := [name for name in self.only or [] if name not in MODELS]:
             wrong.append(f"only: {', '.join(unknown)} is no model; the models: {'; '.join(MODELS)}")
         if self.what not in ("data", "page", "tables"):
-            lacks = [name for name in SCRIPTS if not (Path(self.data) / name / "meta.json").is_file()]
+            lacks = [
+                name
+                for name in DOMAINS[self.domain]
+                if not (Path(self.data) / name / "meta.json").is_file()
+            ]
             if lacks:
                 wrong.append(
-                    f"{self.data} lacks {', '.join(lacks)}: python results/translation/study.py data"
+                    f"{self.data} lacks {', '.join(lacks)}: python results/translation/study.py data "
+                    f"--domain={self.domain} --data={self.data}"
                 )
+        if self.what == "rates" and "csv" in (self.rates, {"bible": "csv"}.get(self.domain)):
+            wrong.append("rates are swept on technical text: leave out domain and rates")
         return wrong
 
 
@@ -110,7 +132,7 @@ def main(config: StudyConfig):
     os.chdir(ROOT)
     models = config.only or list(MODELS)
     if config.what == "data":
-        prepare(config.data)
+        prepare(config.data, DOMAINS[config.domain])
     elif config.what in ("rates", "runs"):
         with mistakes_end("study.py"), claimed(config.out):
             train(config, [model for model in ORDER if model in models])
@@ -122,14 +144,14 @@ def main(config: StudyConfig):
                 sys.exit(f"study.py: {config.out} holds no finished run, and study.csv stays as it is")
             if any(row["steps"] < 1000 for row in rows):  # of a trial
                 sys.exit(f"study.py: {config.out} holds short runs of a trial: study.csv stays as it is")
-            write_rows(rows)
+            write_rows(in_order(joined(rows, read_rows())))
         print(tables(read_rows()))
 
 
-def prepare(folder: Path):
+def prepare(folder: Path, sources: dict[str, str | None]):
     """Writes the pairs of each source, all with one tokenizer."""
-    first = folder / next(iter(SCRIPTS)) / "tokenizer.json"
-    for name, tokenizer in SCRIPTS.items():
+    first = folder / next(iter(sources)) / "tokenizer.json"
+    for name, tokenizer in sources.items():
         if (folder / name / "meta.json").is_file():
             continue
         keys = ["--language=fr", f"--out={folder / name}", f"--tokenizer={tokenizer or first}"]
@@ -142,9 +164,9 @@ def run(command: list[str]):
         sys.exit(status)
 
 
-def pairs_of(folder: Path) -> dict[str, int]:
+def pairs_of(folder: Path, domain: str) -> dict[str, int]:
     """{data set: its training pairs}"""
-    metas = {name: json.loads((folder / name / "meta.json").read_text()) for name in SCRIPTS}
+    metas = {name: json.loads((folder / name / "meta.json").read_text()) for name in DOMAINS[domain]}
     return {str(folder / name): m["splits"]["train"]["documents"] // 2 for name, m in metas.items()}
 
 
@@ -160,13 +182,20 @@ def train(config: StudyConfig, models: list[str]):
     plan = Plan(config.out)
     plan.look()
     plan.failed.clear()  # they are tried again
-    asked = set()
+    asked, known = set(), {}
+    if config.rates == "csv" or config.domain == "bible":
+        known = best_rates(read_rows())
+        if lacks := [model for model in models if SMALL.get(model, model) not in known]:
+            sys.exit(
+                f"study.py: study.csv has no rates of {', '.join(lacks)}: python {COMMAND} rates, then page"
+            )
+    part = None if config.what == "rates" else "bible" if config.domain == "bible" else "runs"
 
     def more() -> tuple[list[Training], float]:
         runs = [
             planned(config, *one)
             for model in models
-            for one in wanted(plan, model, config.what == "runs")
+            for one in wanted(plan, model, part, known)
             if run_name(*one) not in asked
         ]
         plan.extend(runs, ["learning_rate"])
@@ -195,14 +224,14 @@ def run_name(part: str, model: str, rate: float, seed: int) -> str:
 
 
 def planned(config: StudyConfig, part: str, model: str, rate: float, seed: int) -> Training:
-    pairs, first = pairs_of(config.data), config.data / next(iter(SCRIPTS)) / "meta.json"
+    pairs, first = pairs_of(config.data, config.domain), next(iter(DOMAINS[config.domain]))
     files, shape = MODELS[model]
     epoch = config.epoch or round(sum(pairs.values()) / BATCH)
     keys = shape | {
         "dataset": ",".join(f"{name}:{count}" for name, count in pairs.items()),
-        "vocab_size": json.loads(first.read_text())["vocab_size"],
+        "vocab_size": json.loads((config.data / first / "meta.json").read_text())["vocab_size"],
         "learning_rate": rate, "seed": seed, "batch_size": BATCH,
-        "max_iters": epoch * (EPOCHS if part == "runs" else 1),
+        "max_iters": epoch * EPOCHS[part],
         "warmup_iters": min(400, epoch // 3), "eval_interval": epoch // 2,
         "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
         "log_interval": 50, "compile": False, "dtype": "float32", "device": config.device,
@@ -213,25 +242,41 @@ def planned(config: StudyConfig, part: str, model: str, rate: float, seed: int) 
     return Training(name, name.rpartition("_seed=")[0], asdict(resolved))
 
 
-def wanted(plan: Plan, model: str, runs: bool) -> list[tuple[str, str, float, int]]:
+def wanted(plan: Plan, model: str, part: str | None, known: dict[str, float]) -> list[tuple]:
     """(part, model, rate, seed) of the runs of a model that are known by now, the finished ones too.
 
-    One epoch at each of RATES, and at further ones, by factors of two, until the best is no edge. Then, if
-    `runs`, all seeds at the best.
+    One epoch at each of RATES, and at further ones, by factors of two, until the best is no edge. Then all
+    seeds of `part` at the best, unless it is None. known: {model: best rate} of an earlier sweep. Larger
+    models have one seed, and the rate of the smaller one by the ratio of their widths.
     """
+    if model in SMALL:
+        small = SMALL[model]
+        sweep, best = swept(plan, small, known)
+        if best is not None:
+            best = float(f"{best * MODELS[small][1]['n_embd'] / MODELS[model][1]['n_embd']:.2g}")
+    else:
+        sweep, best = swept(plan, model, known)
+    seeds = range(1, 1 + (1 if model in SMALL else SEEDS))
+    return sweep + [(part, model, best, seed) for seed in seeds if best is not None and part is not None]
+
+
+def swept(plan: Plan, model: str, known: dict[str, float]) -> tuple[list[tuple], float | None]:
+    """(the runs of the sweep, the best rate once it is known)"""
+    if model in known:
+        return [], known[model]
     rates = list(RATES)
     while True:
         losses = {rate: loss_of(plan, run_name("rates", model, rate, 1)) for rate in rates}
         sweep = [("rates", model, rate, 1) for rate in rates]
         if None in losses.values() or math.inf == min(losses.values()):
-            return sweep
+            return sweep, None
         best = min(losses, key=losses.get)
         if best == min(rates):
             rates.insert(0, best / 2)
         elif best == max(rates):
             rates.append(best * 2)
         else:
-            return sweep + [("runs", model, best, seed) for seed in range(1, SEEDS + 1) if runs]
+            return sweep, best
 
 
 def loss_of(plan: Plan, name: str) -> float | None:
@@ -244,7 +289,7 @@ def loss_of(plan: Plan, name: str) -> float | None:
 def finished(out: Path) -> list[tuple[str, str, Run, Path]]:
     """(part, model, run, folder) of each finished run."""
     found = []
-    for part, model in itertools.product(("rates", "runs"), MODELS):
+    for part, model in itertools.product(EPOCHS, MODELS):
         for folder in sorted((out / part / model.replace(" ", "_")).glob("*/")):
             try:
                 run = read_run(folder)
@@ -265,12 +310,13 @@ def score_file(folder: Path, decoding: str, source: str, limit: int | None = Non
 
 
 def score(config: StudyConfig, models: list[str]):
-    """Translates the validation pairs of each source with each finished run of `runs`."""
+    """Translates the validation pairs of each source of a domain with each finished run of it."""
+    wanted = {"technical": "runs", "bible": "bible"}[config.domain]
     folders = [
-        folder for part, model, _, folder in finished(config.out) if part == "runs" and model in models
+        folder for part, model, _, folder in finished(config.out) if part == wanted and model in models
     ]
-    commands = []
-    for (decoding, beams), source, folder in itertools.product(DECODING.items(), SCRIPTS, folders):
+    commands, sources = [], DOMAINS[config.domain]
+    for (decoding, beams), source, folder in itertools.product(DECODING.items(), sources, folders):
         file = score_file(folder, decoding, source, config.limit)
         if not file.is_file():
             keys = [f"--pairs={config.data / source / 'val.bin'}", f"--json={file}", *beams]
@@ -297,15 +343,18 @@ def collected(out: Path) -> list[dict]:
             "validation_loss": round(best_loss(run), 5),
         }  # fmt: skip
         scores = []
-        for decoding in DECODING if part == "runs" else ():
-            for source in SCRIPTS:
+        for decoding in DECODING if part != "rates" else ():
+            for source in itertools.chain(*DOMAINS.values()):
                 if (file := score_file(folder, decoding, source)).is_file():
                     found = json.loads(file.read_text())
                     scores.append({"decoding": decoding, "source": source} | scores_of(found))
         rows += [own | score for score in scores] or [own]
-    names = list(MODELS)
-    rows.sort(key=lambda row: (row["part"], names.index(row["model"]), row["learning_rate"], row["seed"]))
     return rows
+
+
+def in_order(rows: list[dict]) -> list[dict]:
+    names = list(MODELS)
+    return sorted(rows, key=lambda row: (names.index(row["model"]), *run_of(row)))
 
 
 def scores_of(found: dict) -> dict:
@@ -318,94 +367,6 @@ def scores_of(found: dict) -> dict:
         "copy_chrf": copy["chrf"],
     }
     return {key: round(value, 2) for key, value in own.items()}
-
-
-def write_rows(rows: list[dict]):
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, FIELDS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(HERE / "study.csv", text.getvalue())
-
-
-def read_rows() -> list[dict]:
-    if not (HERE / "study.csv").is_file():
-        sys.exit("study.py: there is no study.csv yet: call it with page, after runs and scores")
-    with (HERE / "study.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        for key in FIELDS:
-            if key not in ("part", "model", "decoding", "source") and row[key]:
-                row[key] = float(row[key])
-    return rows
-
-
-def tables(rows: list[dict]) -> str:
-    """Losses at each rate, losses and differences after three epochs, and scores, in Markdown."""
-    parts = []
-    if swept := [row for row in rows if row["part"] == "rates"]:
-        parts += ["One epoch, one seed: validation loss at each learning rate", "", rate_table(swept)]
-    if run := [row for row in rows if row["part"] == "runs"]:
-        parts += ["", f"{EPOCHS} epochs", "", loss_table(run)]
-    for decoding in DECODING:
-        if scored := [row for row in run if row["decoding"] == decoding]:
-            parts += ["", f"BLEU / chrF, {decoding}", "", score_table(scored)]
-    return "\n".join(parts)
-
-
-def rate_table(rows: list[dict]) -> str:
-    rates = sorted({row["learning_rate"] for row in rows})
-    at = {(row["model"], row["learning_rate"]): f"{row['validation_loss']:.4f}" for row in rows}
-    names = list(dict.fromkeys(row["model"] for row in rows))
-    return table([{"model": n} | {f"{r:g}": at.get((n, r), "") for r in rates} for n in names])
-
-
-def loss_table(rows: list[dict]) -> str:
-    arms = {name: arm(rows, name) for name in dict.fromkeys(row["model"] for row in rows)}
-    lines = []
-    for name, own in arms.items():
-        row = next(row for row in rows if row["model"] == name)
-        line = {"model": name, "parameters": f"{row['parameters'] / 1e6:.2f}M"}
-        line |= {"rate": f"{row['learning_rate']:g}", "seeds": str(len(own.runs))}
-        losses = [run.evaluations[run.last_step]["val_loss"] for run in own.runs]
-        line["validation loss"] = spread(losses, 4)
-        for base in BASES:
-            line |= {f"to {base}": "", f"p {BASES[base]}": ""}
-            if base in arms and base != name and (found := difference(own, arms[base])):
-                deviation = "" if found.deviation is None else f" ± {found.deviation:.4f}"
-                line[f"to {base}"] = f"{found.mean:+.4f}{deviation}"
-                line[f"p {BASES[base]}"] = "" if found.p is None else f"{found.p:.2g}"
-        lines.append(line)
-    return table(lines)
-
-
-def arm(rows: list[dict], model: str) -> Arm:
-    """The runs of a model, with their losses at the last step; those that were scored have several rows."""
-    seeds = {row["seed"]: row for row in rows if row["model"] == model}
-    records = {
-        seed: {"step": row["steps"], "val_loss": row["validation_loss"]} for seed, row in seeds.items()
-    }
-    return Arm(model, [Run(model, HERE, {"seed": seed}, [record]) for seed, record in records.items()])
-
-
-def score_table(rows: list[dict]) -> str:
-    """A row for each model, and one of copied sources; BLEU / chrF of each source."""
-    lines, copies = [], {row["source"]: row for row in rows}
-    for name in dict.fromkeys(row["model"] for row in rows):
-        line = {"model": name}
-        for source in SCRIPTS:
-            own = [row for row in rows if (row["model"], row["source"]) == (name, source)]
-            kinds = [spread([row[kind] for row in own], 1) for kind in ("bleu", "chrf") if own]
-            line[source] = " / ".join(kinds)
-        lines.append(line)
-    copied = {s: f"{row['copy_bleu']:.1f} / {row['copy_chrf']:.1f}" for s, row in copies.items()}
-    return table([*lines, {"model": "the source, copied"} | {s: copied.get(s, "") for s in SCRIPTS}])
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Mean, and the standard deviation of two values or more."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 if __name__ == "__main__":
