@@ -4,10 +4,12 @@ The same measurement serves the estimate of the study's hours and the time multi
 runs themselves would not do: runs that share a machine slow each other down, each at its own moment.
 """
 
+import multiprocessing
 import os
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
 
 import torch
 from tqdm import tqdm
@@ -22,29 +24,65 @@ from training.hardware import choose_device, choose_dtype
 REPETITIONS = 3
 AT_LEAST = 0.2  # seconds of a repetition
 
+Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by family and size
+alone = nullcontext()  # held by who measures, so that nothing else runs on its GPU
 
-def measure(models: dict[tuple[str, str], tuple[TrainConfig, ModelConfig]], parallel: int) -> dict:
-    """{(family, size): seconds of a token}; models: their configs, by family and size.
+
+def measure(models: Models, parallel: int) -> dict:
+    """{(family, size): seconds of a token}
 
     The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
-    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Raises
+    optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Where more
+    runs than one will share a GPU, so many models compile at a time, and are measured one by one. Raises
     PlanError where a model does not fit into the GPU's memory.
     """
+    first, _ = next(iter(models.values()))
+    share = choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count()
     found = {}
-    with threads(parallel), tqdm(models.items(), desc="measuring steps", unit="model", delay=2) as bar:
-        for name, (config, model) in bar:
-            try:
-                found[name] = of_model(config, model)
-            except torch.OutOfMemoryError:
-                raise PlanError(
-                    f"{' at '.join(name)} does not fit into the GPU's memory with "
-                    f"batch_size={config.batch_size}: take a smaller --batch_size, and as many more "
-                    "--gradient_accumulation_steps"
-                ) from None
-            finally:
-                torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
+    with threads(parallel), tqdm(total=len(models), desc="measuring steps", unit="model", delay=2) as bar:
+        for name, seconds_of_token in side_by_side(models, parallel) if share else one_by_one(models):
+            found[name] = seconds_of_token
+            bar.update()
     return found
+
+
+def one_by_one(models: Models) -> Iterator[tuple[tuple[str, str], float]]:
+    for name, (config, model) in models.items():
+        try:
+            yield name, of_model(config, model)
+        except torch.OutOfMemoryError:
+            raise too_large(name, config) from None
+        finally:
+            torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
+
+
+def side_by_side(models: Models, processes: int) -> Iterator[tuple[tuple[str, str], float]]:
+    """In processes of their own, as they are done."""
+    context = multiprocessing.get_context("spawn")
+    keys = {"initializer": _begin, "initargs": (context.Lock(), torch.get_num_threads())}
+    with ProcessPoolExecutor(min(processes, len(models)), context, **keys) as pool:
+        running = {pool.submit(of_model, *configs): name for name, configs in models.items()}
+        try:
+            for one in as_completed(running):
+                yield running[one], one.result()
+        except torch.OutOfMemoryError:
+            raise too_large(running[one], models[running[one]][0]) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(lock, count: int):
+    global alone
+    alone = lock
+    torch.set_num_threads(count)
+
+
+def too_large(name: tuple[str, str], config: TrainConfig) -> PlanError:
+    return PlanError(
+        f"{' at '.join(name)} does not fit into the GPU's memory with batch_size={config.batch_size}: take "
+        "a smaller --batch_size, and as many more --gradient_accumulation_steps"
+    )
 
 
 def of_model(config: TrainConfig, model: ModelConfig) -> float:
@@ -63,8 +101,9 @@ def of_model(config: TrainConfig, model: ModelConfig) -> float:
     micro_batches = config.gradient_accumulation_steps
 
     def median(part):
-        parts[part]()
-        return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
+        parts[part]()  # compiles
+        with alone:
+            return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
 
     whole = median("whole")
     update = median("optimizer") if micro_batches > 1 else 0.0
