@@ -66,6 +66,9 @@ class TranslateConfig:
             value = getattr(self, key)
             if value is not None and value < 1:
                 wrong.append(f"{key} must be at least 1, not {value}")
+        for key in ("input", "references", "pairs"):
+            if getattr(self, key) == "":
+                wrong.append(f"{key} is empty: name a file")
         given = [key for key in ("text", "input", "pairs") if getattr(self, key) is not None]
         if len(given) != 1:
             what = f"not {' and '.join(given)}" if given else "none is given"

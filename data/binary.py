@@ -331,6 +331,8 @@ def _identify(tokenizer: str) -> str:
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
+    if out.resolve() == Path.cwd():
+        raise DataError("--out is the folder that you are in: name one for the data set alone")
     if not os.path.exists(out) or (out.is_dir() and not any(out.iterdir())):
         return None
     elsewhere = "choose another --out or delete it"
@@ -338,7 +340,7 @@ def _finished(out: Path, recipe: dict) -> dict | None:
         meta = read_json(out / "meta.json", ValueError)
         there = {**{key: meta[key] for key in recipe}, "tokenizer": meta["tokenizer"]["name"]}
     except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{out} exists and is not a prepared data set: {elsewhere}") from None
+        raise DataError(f"{out} exists and is not a prepared data set: choose another --out") from None
     old, new = ({**r.pop("source"), **r} for r in (dict(there), dict(recipe)))
     if old == new:
         print(f"{out} is already prepared")

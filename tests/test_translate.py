@@ -142,6 +142,9 @@ def test_what_it_refuses(trained, paired, dataset, run, capsys, tmp_path, monkey
         assert message in wrong
     for arguments, message in [
         (("--text= ",), "--text is empty"),
+        (("--input=",), "input is empty: name a file"),
+        ((f"--pairs={paired}/meta.json",), "meta.json is no prepared data: give a folder or its val.bin"),
+        ((f"--pairs={paired}", f"--json={paired}/val.bin/a.json"), "there is no folder"),
         (("--text=a", "--limit=3"), "limit acts with pairs only"),
         (("--text=a", "--top_k=3"), "top_k acts with a temperature above 0 only"),
         (("--text=a", "--length_penalty=2"), "length_penalty acts with beams only"),

@@ -69,6 +69,11 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> Sources:
     TranslationError, or CheckpointError where the model has another tokenizer.
     """
     file = Path(path)
+    if file.is_file() and file.suffix != ".bin":
+        raise TranslationError(
+            f"--pairs={path} is no prepared data: give a folder or its val.bin, from {PREPARE}, or give "
+            "texts as --input=FILE"
+        )
     folder, split = (file.parent, file.stem) if file.suffix == ".bin" else (file, "val")
     if "pairs" not in read_meta(folder):
         raise TranslationError(f"{path} holds documents, not pairs: prepare pairs, such as by {PREPARE}")

@@ -223,7 +223,7 @@ def test_a_tokenizer_that_loses_bytes_is_caught(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_finished_folders_are_kept(tmp_path, capsys):
+def test_finished_folders_are_kept(tmp_path, capsys, monkeypatch):
     out = tmp_path / "set"
     meta = prepare(out, val_fraction=0.1)
     before = files_of(out)
@@ -239,6 +239,9 @@ def test_finished_folders_are_kept(tmp_path, capsys):
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(DataError, match="exists and is not a prepared data set"):
         prepare(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="--out is the folder that you are in"):
+        prepare(Path())
     (tmp_path / "empty").mkdir()
     prepare(tmp_path / "empty")
 
