@@ -132,10 +132,6 @@ class EvaluateConfig:
             wrong.append(f"task={self.task} needs --texts=...: long documents, such as a prepared val.bin")
         if self.json is not None and not self.json.endswith(".json"):
             wrong.append(f"json must end in .json, not {self.json!r}")
-        elif self.json is not None and Path(self.json).exists():
-            wrong.append(
-                f"json={self.json} exists already, and numbers are never overwritten: choose another name"
-            )
         elif self.json is not None and (reason := unwritable(Path(self.json))):
             wrong.append(f"json={self.json} {reason}")
         drawn = picture.mistakes(self)

@@ -88,10 +88,6 @@ class TranslateConfig:
         wrong += beam.mistakes(self)
         if self.json is not None and not self.json.endswith(".json"):
             wrong.append(f"json must end in .json, not {self.json!r}")
-        elif self.json is not None and Path(self.json).exists():
-            wrong.append(
-                f"json={self.json} exists already, and numbers are never overwritten: choose another name"
-            )
         elif self.json is not None and (reason := unwritable(Path(self.json))):
             wrong.append(f"json={self.json} {reason}")
         elif self.json is not None and self.pairs is None and self.references is None:

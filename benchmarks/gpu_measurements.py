@@ -18,6 +18,7 @@ from architecture import ModelConfig
 from benchmarks import decoding, forms, operators, training_step
 from benchmarks.timing import costliest, measure, peak_bytes, quartiles, synchronize
 from models import cache_bytes_per_token, flops_per_token, parameter_counts
+from training import cuda_graph
 from training.hardware import device_name, peak_flops
 
 Measurements = dict[str, Callable[[], dict]]
@@ -111,13 +112,12 @@ def training(
     On a GPU it is also measured with forward and backward as a CUDA graph, unless blocks are recomputed.
     """
 
-    def measured(cuda_graph):
-        these = dataclasses.replace(options, cuda_graph=cuda_graph)
+    def measured(captured):
+        these = dataclasses.replace(options, cuda_graph=captured)
         return functools.partial(_training, model, these, timing, checked, device)
 
     made = {"step": measured(False)}
-    graph = device.type == "cuda" and not options.activation_checkpointing
-    return made | {CUDA_GRAPH: measured(True)} if graph else made
+    return made | {CUDA_GRAPH: measured(True)} if cuda_graph.possible(options, device) else made
 
 
 def _training(model, options, timing, checked, device):
@@ -152,8 +152,7 @@ def warm_training(
     """Compiles the training step of a model, for two layers: all blocks share code. Checks its numbers, and
     on a GPU those of CUDA graphs.
     """
-    graph = device.type == "cuda" and not options.activation_checkpointing
-    options = dataclasses.replace(options, cuda_graph=graph)
+    options = dataclasses.replace(options, cuda_graph=cuda_graph.possible(options, device))
 
     def first_step():
         start = time.perf_counter()

@@ -23,6 +23,7 @@ from benchmarks.gpu_measurements import Timing
 from benchmarks.lines import Lines
 from benchmarks.session import Task
 from benchmarks.training_run import TrainingTask
+from training import cuda_graph
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 GPT = {
@@ -228,7 +229,7 @@ class Plan:
 
     def steps(self, options) -> list[str]:
         """How a training step is run."""
-        graph = self.device.type == "cuda" and not options.activation_checkpointing
+        graph = cuda_graph.possible(options, self.device)
         return ["step", gpu_measurements.CUDA_GRAPH] if graph else ["step"]
 
     def slots(self, memory: int) -> int:

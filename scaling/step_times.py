@@ -9,7 +9,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from tqdm import tqdm
@@ -18,6 +18,7 @@ from ablation.plan import PlanError
 from architecture import ModelConfig
 from benchmarks import training_step
 from benchmarks.timing import seconds
+from training import cuda_graph
 from training.config import TrainConfig
 from training.hardware import choose_device, choose_dtype
 
@@ -25,7 +26,6 @@ REPETITIONS = 3
 AT_LEAST = 0.2  # seconds of a repetition
 
 Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by family and size
-alone = nullcontext()  # held by who measures, so that nothing else runs on its GPU
 
 
 def measure(models: Models, parallel: int) -> dict:
@@ -34,76 +34,54 @@ def measure(models: Models, parallel: int) -> dict:
     The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
     optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Where more
-    runs than one will share a GPU, so many models compile at a time, and are measured one by one. Raises
-    PlanError where a model does not fit into the GPU's memory.
+    runs than one will share a GPU, so many models are compiled at a time before the first is measured.
+    Raises PlanError where a model does not fit into the GPU's memory.
     """
     first, _ = next(iter(models.values()))
-    share = choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count()
     found = {}
-    with threads(parallel), tqdm(total=len(models), desc="measuring steps", unit="model", delay=2) as bar:
-        for name, seconds_of_token in side_by_side(models, parallel) if share else one_by_one(models):
-            found[name] = seconds_of_token
-            bar.update()
+    with threads(parallel):
+        if choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count():
+            compile_side_by_side(models, parallel)
+        for name, (config, model) in tqdm(models.items(), desc="measuring steps", unit="model", delay=2):
+            try:
+                found[name] = of_model(config, model)
+            except torch.OutOfMemoryError:
+                raise PlanError(
+                    f"{' at '.join(name)} does not fit into the GPU's memory with "
+                    f"batch_size={config.batch_size}: take a smaller --batch_size, and as many more "
+                    "--gradient_accumulation_steps"
+                ) from None
+            finally:
+                torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
     return found
 
 
-def one_by_one(models: Models) -> Iterator[tuple[tuple[str, str], float]]:
-    for name, (config, model) in models.items():
-        try:
-            yield name, of_model(config, model)
-        except torch.OutOfMemoryError:
-            raise too_large(name, config) from None
-        finally:
-            torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
-
-
-def side_by_side(models: Models, processes: int) -> Iterator[tuple[tuple[str, str], float]]:
-    """In processes of their own, as they are done."""
+def compile_side_by_side(models: Models, processes: int):
+    """Fills the compiler's cache, which all processes share. What fails is said when it is measured."""
     context = multiprocessing.get_context("spawn")
-    keys = {"initializer": _begin, "initargs": (context.Lock(), torch.get_num_threads())}
-    with ProcessPoolExecutor(min(processes, len(models)), context, **keys) as pool:
-        running = {pool.submit(of_model, *configs): name for name, configs in models.items()}
-        try:
-            for one in as_completed(running):
-                yield running[one], one.result()
-        except torch.OutOfMemoryError:
-            raise too_large(running[one], models[running[one]][0]) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _begin(lock, count: int):
-    global alone
-    alone = lock
-    torch.set_num_threads(count)
-
-
-def too_large(name: tuple[str, str], config: TrainConfig) -> PlanError:
-    return PlanError(
-        f"{' at '.join(name)} does not fit into the GPU's memory with batch_size={config.batch_size}: take "
-        "a smaller --batch_size, and as many more --gradient_accumulation_steps"
-    )
+    with ProcessPoolExecutor(min(processes, len(models)), context) as pool:
+        running = [pool.submit(of_model, *configs) for configs in models.values()]
+        for _ in tqdm(as_completed(running), "compiling", len(models), unit="model", delay=2):
+            pass
 
 
 def of_model(config: TrainConfig, model: ModelConfig) -> float:
     """Seconds of a training token of one model."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    captures = config.cuda_graph and config.compile and device.type == "cuda"
     options = training_step.StepOptions(
         config.batch_size,
         dtype,
         config.compile,
         config.activation_checkpointing,
-        cuda_graph=captures and not config.activation_checkpointing,
+        cuda_graph=config.cuda_graph and cuda_graph.possible(config, device),
     )
     parts = training_step.sections(model, options, device)
     micro_batches = config.gradient_accumulation_steps
 
     def median(part):
-        parts[part]()  # compiles
-        with alone:
-            return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
+        parts[part]()
+        return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
 
     whole = median("whole")
     update = median("optimizer") if micro_batches > 1 else 0.0

@@ -98,7 +98,7 @@ def test_pairs(trained, paired, capsys, perfect, tmp_path):
     kept = (trained / "translations.txt").read_text()
     assert f"\n\nsource:      {sources[0]}\ntranslation: no\nreference:   {targets[0]}\n" in kept
     assert kept.count("\nreference:   ") == len(targets)
-    assert "exists already, and numbers are never overwritten" in refused(
+    assert "exists already, and is not overwritten" in refused(
         capsys, trained, f"--pairs={paired}", f"--json={json_file}"
     )
     # a folder is its val.bin; files of the same texts give the same scores

@@ -27,7 +27,7 @@ class TrainConfig(ModelConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     cuda_graph: bool = True  # on one GPU: launch forward and backward pass at once, which is faster
-    deterministic: bool = False  # on a GPU: attention too repeats to the bit in another run; slower
+    deterministic: bool = False  # on a GPU: attention too has the same numbers in each run
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
     sharding: Literal["none", "full", "hybrid"] = "none"  # ranks share weights and optimizer state
     sharding_ranks: int | None = None  # hybrid: ranks that share one model; None: those of a machine

@@ -26,14 +26,23 @@ def captured(warm_up: Callable, function: Callable, pool=None) -> tuple[Callable
     return graph.replay, result
 
 
-def fits(config, device: torch.device, world: int, data) -> bool:
-    """Whether forward and backward pass of a run can be captured: always the same shapes and the same work.
+def possible(options, device: torch.device) -> bool:
+    """Whether forward and backward pass of a model can be captured.
 
-    config: a TrainConfig. data: a Dataset or Mixture. Recomputed blocks restore the state of the random
-    numbers, which no graph may; several ranks exchange gradients during the backward pass.
+    options: what has the keys `compile` and `activation_checkpointing`. Recomputed blocks restore the state
+    of the random numbers, which no graph may.
     """
-    wanted = config.cuda_graph and config.compile and device.type == "cuda" and config.model == "gpt"
-    return wanted and world == 1 and not (data.of_pairs or config.activation_checkpointing)
+    return device.type == "cuda" and options.compile and not options.activation_checkpointing
+
+
+def fits(config, device: torch.device, world: int, data) -> bool:
+    """Whether those of a run are to be captured: wanted, and always of the same shapes and the same work.
+
+    config: a TrainConfig. data: a Dataset or Mixture. Several ranks exchange gradients during the backward
+    pass.
+    """
+    same = config.model == "gpt" and world == 1 and not data.of_pairs
+    return config.cuda_graph and same and possible(config, device)
 
 
 class CapturedBackward:

@@ -38,13 +38,18 @@ def test_steps_are_captured_as_in_a_run(monkeypatch, keys, captured):
     assert [options.cuda_graph for options in seen] == [captured]
 
 
-def test_side_by_side_every_model_has_its_time(monkeypatch):
-    """In processes of their own, here on a CPU."""
-    small = TrainConfig(
-        n_layer=1, n_head=1, n_embd=8, block_size=8, batch_size=2, vocab_size=11, device="cpu"
-    )
-    small.compile = False
-    models = {("a", "1"): (small, model_config(small)), ("b", "2"): (small, model_config(small))}
-    found = dict(step_times.side_by_side(models, 2))
-    assert found.keys() == models.keys()
-    assert all(0 < seconds < 1 for seconds in found.values())
+def test_models_are_compiled_side_by_side_before_the_first_is_measured(monkeypatch):
+    """Where runs share a GPU; here the processes use a CPU. What fails in them is no error yet."""
+    small = TrainConfig(n_layer=1, n_head=1, n_embd=8, block_size=8, batch_size=2, vocab_size=11)
+    small.device, small.compile = "cpu", False
+    models = {("a", "1"): (small, model_config(small)), ("b", "2"): (small, None)}
+    step_times.compile_side_by_side(models, 2)
+    order = []
+    monkeypatch.setattr(step_times, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(step_times, "compile_side_by_side", lambda *given: order.append(given))
+    monkeypatch.setattr(step_times, "of_model", lambda *given: order.append(given) or 0.5)
+    assert step_times.measure(models, 2) == dict.fromkeys(models, 0.5)
+    assert order == [(models, 2), *models.values()]
+    step_times.measure(models, 1)
+    assert len(order) == 5
