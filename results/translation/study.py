@@ -2,7 +2,7 @@
 
     python results/translation/study.py data                     # 75,638 pairs; needs apt-get and npm
     python results/translation/study.py rates --parallel=2       # one epoch of each model at four rates
-    python results/translation/study.py runs --parallel=2        # three epochs at the best rates
+    python results/translation/study.py runs --parallel=2        # three epochs at the best rates; 3M: one
     python results/translation/study.py scores --parallel=2      # BLEU and chrF, greedy and five beams
     python results/translation/study.py page                     # study.csv from the runs, and the tables
     python results/translation/study.py tables                   # the tables from study.csv alone
@@ -12,8 +12,8 @@ trains a model as soon as its best rate is known. Each run is a train.py, `paral
 whatever their models, which with --device=cuda share one GPU. A call that was interrupted goes on, and
 finished runs are kept. --only=F,full trains these models alone.
 
-With --domain=bible, data, runs and scores are of the Bible, at the rates of technical text. --rates=csv
-takes the best rates from study.csv. `page` keeps the rows of runs that are not in --out.
+With --domain=bible, data, runs and scores are of the Bible: one epoch, at the rates of technical text.
+--rates=csv takes the best rates from study.csv. `page` keeps the rows of runs that are not in --out.
 """
 
 import itertools
@@ -54,11 +54,8 @@ from training.inputs import saved_config  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
 from training.stopping import Stop  # noqa: E402
 
-EPOCHS, BATCH, SEEDS = (
-    {"rates": 1, "runs": 3, "bible": 2},
-    64,
-    3,
-)  # epochs: about as many steps in both domains
+EPOCHS = {"rates": 1, "runs": 3, "bible": 1, "size": 1}  # of each part; size: the models of SMALL
+BATCH, SEEDS = 64, 3
 # domain: {source: tokenizer}; None: that of the first
 DOMAINS = {
     "technical": {"libreoffice": "bpe:4096", "manpages": None, "electron": None},
@@ -100,6 +97,7 @@ class StudyConfig:
     domain: Literal["technical", "bible"] = "technical"  # bible: at the rates of technical text
     rates: Literal["swept", "csv"] = "swept"  # runs: csv takes the best ones of study.csv, as bible does
     device: Literal["cpu", "cuda"] = "cpu"  # of training and translating
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products in training
     parallel: int = 1  # processes at a time; they share the processor's cores, and one GPU
 
     def check(self) -> list[str]:
@@ -111,6 +109,8 @@ class StudyConfig:
             wrong.append("limit acts with scores only: leave it out")
         if unknown := [name for name in self.only or [] if name not in MODELS]:
             wrong.append(f"only: {', '.join(unknown)} is no model; the models: {'; '.join(MODELS)}")
+        if self.domain == "bible" and (large := [name for name in self.only or [] if name in SMALL]):
+            wrong.append(f"only: {', '.join(large)} is for technical text: leave it or domain out")
         if self.what not in ("data", "page", "tables"):
             lacks = [
                 name
@@ -130,7 +130,7 @@ class StudyConfig:
 def main(config: StudyConfig):
     config.data, config.out = Path(config.data).resolve(), Path(config.out).resolve()
     os.chdir(ROOT)
-    models = config.only or list(MODELS)
+    models = config.only or [model for model in MODELS if config.domain != "bible" or model not in SMALL]
     if config.what == "data":
         prepare(config.data, DOMAINS[config.domain])
     elif config.what in ("rates", "runs"):
@@ -234,7 +234,7 @@ def planned(config: StudyConfig, part: str, model: str, rate: float, seed: int) 
         "max_iters": epoch * EPOCHS[part],
         "warmup_iters": min(400, epoch // 3), "eval_interval": epoch // 2,
         "checkpoint_interval": epoch // 2, "keep_checkpoints": 1,
-        "log_interval": 50, "compile": False, "dtype": "float32", "device": config.device,
+        "log_interval": 50, "compile": False, "dtype": config.dtype, "device": config.device,
     }  # fmt: skip
     arguments = [*BASE, *files, *(f"--{key}={value}" for key, value in keys.items())]
     resolved = configurator.resolve(TrainConfig, arguments, saved=saved_config)
@@ -247,7 +247,7 @@ def wanted(plan: Plan, model: str, part: str | None, known: dict[str, float]) ->
 
     One epoch at each of RATES, and at further ones, by factors of two, until the best is no edge. Then all
     seeds of `part` at the best, unless it is None. known: {model: best rate} of an earlier sweep. Larger
-    models have one seed, and the rate of the smaller one by the ratio of their widths.
+    models have one epoch, one seed, and the rate of the smaller one by the ratio of their widths.
     """
     if model in SMALL:
         small = SMALL[model]
@@ -256,7 +256,10 @@ def wanted(plan: Plan, model: str, part: str | None, known: dict[str, float]) ->
             best = float(f"{best * MODELS[small][1]['n_embd'] / MODELS[model][1]['n_embd']:.2g}")
     else:
         sweep, best = swept(plan, model, known)
-    seeds = range(1, 1 + (1 if model in SMALL else SEEDS))
+    if model in SMALL:
+        part, seeds = part and "size", [1]
+    else:
+        seeds = range(1, 1 + SEEDS)
     return sweep + [(part, model, best, seed) for seed in seeds if best is not None and part is not None]
 
 
@@ -311,9 +314,9 @@ def score_file(folder: Path, decoding: str, source: str, limit: int | None = Non
 
 def score(config: StudyConfig, models: list[str]):
     """Translates the validation pairs of each source of a domain with each finished run of it."""
-    wanted = {"technical": "runs", "bible": "bible"}[config.domain]
+    wanted = {"technical": ("runs", "size"), "bible": ("bible",)}[config.domain]
     folders = [
-        folder for part, model, _, folder in finished(config.out) if part == wanted and model in models
+        folder for part, model, _, folder in finished(config.out) if part in wanted and model in models
     ]
     commands, sources = [], DOMAINS[config.domain]
     for (decoding, beams), source, folder in itertools.product(DECODING.items(), sources, folders):
@@ -337,6 +340,7 @@ def collected(out: Path) -> list[dict]:
         own = {
             "part": part, "model": model, "learning_rate": run.config["learning_rate"],
             "seed": run.config["seed"], "steps": run.last_step,
+            "dtype": run.config["dtype"],
             "parameters": without_embeddings(parameter_counts(model_config(run.config))),
             "tokens": run.evaluations[run.last_step]["tokens"],
             "seconds": round(run.evaluations[run.last_step]["seconds"]),

@@ -12,14 +12,15 @@ from disk import write_whole
 from markdown_table import table
 
 HERE = Path(__file__).resolve().parent
-OF_TEXT = ("part", "model", "decoding", "source")
-FIELDS = ("part", "model", "learning_rate", "seed", "parameters", "steps", "tokens", "seconds")
+OF_TEXT = ("part", "model", "dtype", "decoding", "source")
+FIELDS = ("part", "model", "learning_rate", "seed", "dtype", "parameters", "steps", "tokens", "seconds")
 FIELDS += ("validation_loss", "decoding", "source", "bleu", "chrf", "copy_bleu", "copy_chrf")
 # what a model is compared with
 COMPARED = {"F": "dense", "full": "dense", "encoder dense": "dense", "encoder F": "encoder dense"}
 COMPARED |= {"full 3M": "dense 3M"}
 DECODING = {"greedy": [], "five beams": ["--beams=5"]}
-TITLES = {"runs": "Technical text, three epochs", "bible": "The Bible, two epochs"}
+TITLES = {"runs": "Technical text, three epochs", "size": "Technical text, one epoch"}
+TITLES |= {"bible": "The Bible, one epoch"}
 
 
 def write_rows(rows: list[dict]):

@@ -80,7 +80,9 @@ def test_rates_of_an_earlier_sweep_serve_other_domains_and_larger_models():
     known = tables.best_rates([*rows, row("runs", "dense", 1, 1.0, learning_rate=8e-3)])
     assert known == {"dense": 4e-3}
     assert study.wanted(None, "dense", "bible", known) == [("bible", "dense", 4e-3, n) for n in (1, 2, 3)]
-    assert study.wanted(None, "dense 3M", "runs", known) == [("runs", "dense 3M", 0.0027, 1)]
+    assert study.wanted(None, "dense 3M", "runs", known) == [("size", "dense 3M", 0.0027, 1)]
+    assert study.wanted(None, "dense 3M", None, known) == []
+    assert "full 3M is for" in study.StudyConfig("page", domain="bible", only=["full 3M"]).check()[0]
     assert study.StudyConfig("rates", domain="bible").check()[-1].startswith("rates are swept on technical")
 
 
