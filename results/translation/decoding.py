@@ -21,9 +21,11 @@ import openmp  # noqa: E402, F401 (before torch)
 import torch  # noqa: E402
 
 import configurator  # noqa: E402
+from evaluation import EvaluationError  # noqa: E402
 from evaluation.models import Loaded, open_model  # noqa: E402
 from markdown_table import table  # noqa: E402
-from results.translation.study import MODELS  # noqa: E402
+from results.translation.study import MODELS, SMALL  # noqa: E402
+from training.checkpoint import CheckpointError  # noqa: E402
 
 BLOCK = 128  # of config/translation.py
 
@@ -92,13 +94,17 @@ def measured(loaded: Loaded, config: DecodingConfig) -> dict[str, list[float]]:
 
 def main(config: DecodingConfig):
     rows = []
-    for model in MODELS:
+    for model in (model for model in MODELS if model not in SMALL):
         folders = sorted((Path(config.out) / "runs" / model.replace(" ", "_")).glob("*seed=1"))
         if not folders:
             sys.exit(
                 f"{config.out} has no run of {model}, seed 1: python results/translation/study.py runs"
             )
-        found = measured(open_model(str(folders[0]), "best", of_pairs=True).load("cpu", "float32"), config)
+        try:
+            loaded = open_model(str(folders[0]), "best", of_pairs=True).load("cpu", "float32")
+        except (CheckpointError, EvaluationError) as error:
+            sys.exit(f"decoding.py: {error}")
+        found = measured(loaded, config)
         median = {way: statistics.median(seconds) for way, seconds in found.items()}
         count = config.sources * config.tokens
         ratios = sorted(b / a for a, b in zip(found["cached"], found["recomputed"], strict=True))
