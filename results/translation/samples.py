@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for mo
 
 import configurator  # noqa: E402
 from disk import write_whole  # noqa: E402
-from results.translation.study import MODELS  # noqa: E402
+from results.translation.study import MODELS, SMALL  # noqa: E402
 
 SHOWN = 10
 SECTION = "libreoffice"
@@ -65,7 +65,7 @@ def cell(text: str) -> str:
 
 def main(config: SamplesConfig):
     found = {}
-    for model in MODELS:
+    for model in (model for model in MODELS if model not in SMALL):
         folders = sorted((Path(config.out) / "runs" / model.replace(" ", "_")).glob("*seed=1"))
         if not folders:
             sys.exit(
