@@ -28,7 +28,7 @@ import configurator
 import picture
 from data import DataError
 from data.tokenizer import Tokenizer
-from disk import unwritable
+from disk import unwritable, write_whole
 from evaluation import (
     EvaluationError,
     extrapolation,
@@ -45,7 +45,6 @@ from evaluation.perplexity import check_layout, perplexity
 from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu
-from training.log import write_whole
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
 OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
