@@ -12,8 +12,9 @@ trains a model as soon as its best rate is known. Each run is a train.py, `paral
 whatever their models, which with --device=cuda share one GPU. A call that was interrupted goes on, and
 finished runs are kept. --only=F,full trains these models alone.
 
-With --domain=bible, data, runs and scores are of the Bible: one epoch, at the rates of technical text.
---rates=csv takes the best rates from study.csv. `page` keeps the rows of runs that are not in --out.
+With --domain=bible, data, runs and scores are of the Bible: one epoch, at the rates of technical text, and
+for the baseline also at half and twice its rate. --rates=csv takes the best rates from study.csv. `page`
+keeps the rows of runs that are not in --out.
 """
 
 import itertools
@@ -54,7 +55,9 @@ from training.inputs import saved_config  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
 from training.stopping import Stop  # noqa: E402
 
-EPOCHS = {"rates": 1, "runs": 3, "bible": 1, "size": 1}  # of each part; size: the models of SMALL
+# of each part; size: the models of SMALL, bible_rates: the baseline at other rates
+EPOCHS = {"rates": 1, "runs": 3, "size": 1, "bible": 1, "bible_rates": 1}
+BASELINE = "dense"
 BATCH, SEEDS = 64, 3
 # domain: {source: tokenizer}; None: that of the first
 DOMAINS = {
@@ -247,7 +250,8 @@ def wanted(plan: Plan, model: str, part: str | None, known: dict[str, float]) ->
 
     One epoch at each of RATES, and at further ones, by factors of two, until the best is no edge. Then all
     seeds of `part` at the best, unless it is None. known: {model: best rate} of an earlier sweep. Larger
-    models have one epoch, one seed, and the rate of the smaller one by the ratio of their widths.
+    models have one epoch, one seed, and the rate of the smaller one by the ratio of their widths. On the
+    Bible, the baseline's rate, which is of technical text, is checked at half and twice.
     """
     if model in SMALL:
         small = SMALL[model]
@@ -260,7 +264,12 @@ def wanted(plan: Plan, model: str, part: str | None, known: dict[str, float]) ->
         part, seeds = part and "size", [1]
     else:
         seeds = range(1, 1 + SEEDS)
-    return sweep + [(part, model, best, seed) for seed in seeds if best is not None and part is not None]
+    if best is None or part is None:
+        return sweep
+    runs = sweep + [(part, model, best, seed) for seed in seeds]
+    if part == "bible" and model == BASELINE:
+        runs += [("bible_rates", model, rate, 1) for rate in (best / 2, best * 2)]
+    return runs
 
 
 def swept(plan: Plan, model: str, known: dict[str, float]) -> tuple[list[tuple], float | None]:
@@ -347,7 +356,7 @@ def collected(out: Path) -> list[dict]:
             "validation_loss": round(best_loss(run), 5),
         }  # fmt: skip
         scores = []
-        for decoding in DECODING if part != "rates" else ():
+        for decoding in DECODING if part not in ("rates", "bible_rates") else ():
             for source in itertools.chain(*DOMAINS.values()):
                 if (file := score_file(folder, decoding, source)).is_file():
                     found = json.loads(file.read_text())

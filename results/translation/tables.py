@@ -21,6 +21,8 @@ COMPARED |= {"full 3M": "dense 3M"}
 DECODING = {"greedy": [], "five beams": ["--beams=5"]}
 TITLES = {"runs": "Technical text, three epochs", "size": "Technical text, one epoch"}
 TITLES |= {"bible": "The Bible, one epoch"}
+# {part with other rates: (part with the best rate, domain)}
+SWEEPS = {"rates": ("rates", "Technical text"), "bible_rates": ("bible", "The Bible")}
 
 
 def write_rows(rows: list[dict]):
@@ -65,15 +67,18 @@ def tables(rows: list[dict]) -> str:
     if not rows:
         sys.exit("study.py: there is no study.csv yet: call it with page, after runs and scores")
     parts = []
-    if swept := [row for row in rows if row["part"] == "rates"]:
-        parts += ["One epoch, one seed: validation loss at each learning rate", "", rate_table(swept)]
+    for part, (best, domain) in SWEEPS.items():
+        if names := {row["model"] for row in rows if row["part"] == part}:
+            swept = [row for row in rows if row["part"] in (part, best) and row["model"] in names]
+            title = f"{domain}, one epoch, seed 1: validation loss at each learning rate"
+            parts += ["", title, "", rate_table([row for row in swept if row["seed"] == 1])]
     for part, title in TITLES.items():
         if run := [row for row in rows if row["part"] == part]:
             parts += ["", title, "", loss_table(run)]
         for decoding in DECODING:
             if scored := [row for row in run if row["decoding"] == decoding]:
                 parts += ["", f"BLEU / chrF, {decoding}", "", score_table(scored)]
-    return "\n".join(parts)
+    return "\n".join(parts).lstrip()
 
 
 def rate_table(rows: list[dict]) -> str:

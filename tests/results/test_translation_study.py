@@ -32,6 +32,14 @@ def test_differences_are_paired_by_seed_and_scored_runs_count_once():
     assert scored[3] == ["the source, copied", *["5.0 / 30.0"] * 3]
 
 
+def test_the_baselines_other_rates_on_the_bible_stand_beside_its_own():
+    rows = [row("bible_rates", "dense", 1, 3.0, learning_rate=1e-3), row("bible", "full", 1, 1.0)]
+    rows += [row("bible", "dense", seed, loss) for seed, loss in ((1, 2.0), (2, 9.0))]
+    cells = [line.split() for line in tables.tables(rows).split("The Bible, one epoch\n")[0].splitlines()]
+    assert cells[0][:2] == ["The", "Bible,"]
+    assert cells[2:] == [*cells[2:4], ["|", "dense", "|", "3.0000", "|", "2.0000", "|"], []]
+
+
 def test_models_have_names_that_only_takes_and_all_are_trained():
     assert not any("," in name for name in study.MODELS)
     assert sorted(study.ORDER) == sorted(study.MODELS)
@@ -79,7 +87,10 @@ def test_rates_of_an_earlier_sweep_serve_other_domains_and_larger_models():
     rows = [row("rates", "dense", 1, loss, learning_rate=rate) for rate, loss in ((2e-3, 3.0), (4e-3, 2.0))]
     known = tables.best_rates([*rows, row("runs", "dense", 1, 1.0, learning_rate=8e-3)])
     assert known == {"dense": 4e-3}
-    assert study.wanted(None, "dense", "bible", known) == [("bible", "dense", 4e-3, n) for n in (1, 2, 3)]
+    assert study.wanted(None, "dense", "bible", known) == [
+        *(("bible", "dense", 4e-3, n) for n in (1, 2, 3)),
+        *(("bible_rates", "dense", rate, 1) for rate in (2e-3, 8e-3)),
+    ]
     assert study.wanted(None, "dense 3M", "runs", known) == [("size", "dense 3M", 0.0027, 1)]
     assert study.wanted(None, "dense 3M", None, known) == []
     assert "full 3M is for" in study.StudyConfig("page", domain="bible", only=["full 3M"]).check()[0]
