@@ -50,17 +50,24 @@ def translate(
     """The tokens of each source -> those of its translation, without end-of-text, in the same order.
 
     Each source and its two end-of-text tokens must fit into the model's block. progress: the label of a
-    progress bar, None for no bar.
+    progress bar, None for no bar. Unless tokens are drawn, equal sources are translated once.
     """
+    drawn = how.beams is None and how.temperature > 0
+    alike = defaultdict(list)  # places of equal sources
+    for place, source in enumerate(sources):
+        alike[place if drawn else tuple(source)].append(place)
+    different = [sources[places[0]] for places in alike.values()]
+    shared = list(alike.values())
     generator = torch.Generator(device=loaded.device).manual_seed(how.seed)
     found: list[list[int]] = [[] for _ in sources]
     with tqdm(total=len(sources), desc=progress, unit="text", disable=progress is None) as bar:
-        for places in batches(sources, how.batch_size):
+        for batch in batches(different, how.batch_size):
             with loaded.autocast():
-                written = _decoded(loaded, [sources[place] for place in places], how, generator)
-            for place, tokens in zip(places, written, strict=True):
-                found[place] = tokens
-            bar.update(len(places))
+                written = _decoded(loaded, [different[number] for number in batch], how, generator)
+            for number, tokens in zip(batch, written, strict=True):
+                for place in shared[number]:
+                    found[place] = tokens
+                bar.update(len(shared[number]))
     return found
 
 

@@ -8,6 +8,7 @@ import torch
 
 from data.tokenizer import BytesTokenizer
 from evaluation.models import Loaded
+from translation import decoding
 from translation.decoding import Decoding, batches, translate
 
 END = 256
@@ -54,6 +55,27 @@ def test_beams_of_a_batch(loaded, sources):
     together = translate(loaded, sources, how)
     assert together == [translate(loaded, [source], how)[0] for source in sources]
     assert together != translate(loaded, sources, Decoding())
+
+
+@torch.no_grad()
+def test_equal_sources_are_translated_once_unless_tokens_are_drawn(loaded, monkeypatch):
+    decoded, given = decoding._decoded, []
+
+    def counting(loaded, sources, *rest):
+        given.extend(sources)
+        return decoded(loaded, sources, *rest)
+
+    monkeypatch.setattr(decoding, "_decoded", counting)
+    sources = [[1, 2], [3], [1, 2], [1, 2]]
+    for how in (Decoding(max_new_tokens=5), Decoding(beams=2, max_new_tokens=5)):
+        found = translate(loaded, sources, how)
+        assert found == [translate(loaded, [source], how)[0] for source in sources]
+        assert given[:2] == [[1, 2], [3]]
+        assert len(given) == 2 + len(sources)
+        given.clear()
+    one, _, two, three = translate(loaded, sources, Decoding(temperature=1.0, max_new_tokens=5))
+    assert len(given) == 4
+    assert one != two != three
 
 
 @torch.no_grad()
