@@ -73,7 +73,7 @@ def check_lines(paths: list[Path]) -> None:
     if wrong:
         where = " and ".join(map(str, paths))
         raise DataError(
-            "\n".join([f"{where}: {counted(count, 'line')} of {number:,} are no pairs", *wrong])
+            "\n".join([f"{where}: {counted(count, 'line')} of {number:,} cannot be read as pairs", *wrong])
         )
     if not number:
         raise DataError(f"{paths[0]}: the file is empty")
