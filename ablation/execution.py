@@ -27,6 +27,7 @@ from training.stopping import Stop
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 OUTPUT = "output.log"  # in each run's folder: what train.py printed in all attempts
 SECONDS = 0.5  # between two looks at the processes
+HOURS = "{l_bar}{bar}| {n:.2f} of {total:.2f} hours of runs [{elapsed}<{remaining}{postfix}]"
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -93,8 +94,9 @@ def execute(
     start: (run, slot from 0) -> its process. After a signal in `stop` no further run starts, and those
     that train save a checkpoint and end. A second Ctrl-C (KeyboardInterrupt) kills them.
     more: gives runs whose configuration depends on the ends of others. It is called at the beginning and
-    after each end. The work that it expects of runs to come counts in the progress bar from the beginning.
-    Of the runs that wait, those with the least work are then first: what ends early is complete.
+    after each end. The work that it expects of runs to come counts in the progress bar from the beginning;
+    work is in hours of one run then. Of the runs that wait, those with the least work are then first: what
+    ends early is complete.
     """
     runs, unknown = list(runs), 0.0
     if more:
@@ -112,9 +114,10 @@ def execute(
     def total():
         return unknown + sum(so_far(run) if run.name in lost else run.work(run.tokens) for run in runs)
 
+    looks = {"bar_format": HOURS} if more else {"unit": "token", "unit_scale": True}
     bar = tqdm(
-        total=total(), initial=work(), unit="FLOP" if more else "token", unit_scale=True,
-        dynamic_ncols=True, mininterval=0.5 if sys.stderr.isatty() else 30.0,
+        total=total(), initial=work(), dynamic_ncols=True,
+        mininterval=0.5 if sys.stderr.isatty() else 30.0, **looks,
     )  # fmt: skip
     try:
         while waiting or active:

@@ -40,7 +40,7 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     found = [table(rows), ""]
     known, coming = study.known(), study.to_come()
     done = [run for run in known if run.name in study.plan.done]
-    all_hours, left = (hours(study, some) for some in ([*known, *coming], _left(study, [*known, *coming])))
+    all_hours, left = (hours(some) for some in ([*known, *coming], _left(study, [*known, *coming])))
     config = study.config
     at_once = "one after the other" if config.parallel == 1 else f"{config.parallel} at a time"
     found.append(
@@ -71,14 +71,13 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     return found
 
 
+def hours(runs: list) -> float:
+    """Hours of training of runs, one after the other, by the measured times of their models."""
+    return sum(run.work(run.tokens) for run in runs)
+
+
 def _left(study: Study, runs: list) -> list:
     return [run for run in runs if run.name not in study.plan.done]
-
-
-def hours(study: Study, runs: list) -> float:
-    """Hours of training of runs, one after the other, by the measured times of their models."""
-    seconds = study.state["seconds"]
-    return sum((run.tokens - run.shared) * seconds[run.family][run.size] for run in runs) / 3600
 
 
 def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dict[str, str]:
@@ -97,7 +96,7 @@ def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dic
         "FLOPs": f"{run.flops * run.tokens:.2e}",
         "learning rate": "swept" if rate is None else text(rate),
         "seeds": str(len(study.seeds(size))),
-        "hours": shown(hours(study, [run]), 2),
+        "hours": shown(hours([run]), 2),
     }
 
 

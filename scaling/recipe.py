@@ -20,6 +20,7 @@ The rules are the same for every family and size:
 import dataclasses
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,17 +40,21 @@ FIFTHS = 5
 
 @dataclass
 class Scaled(Planned):
-    """A run of a study: also its family, size, tokens per parameter and training FLOPs of a token."""
+    """A run of a study: also its family, size, tokens per parameter, and training FLOPs and seconds of a
+    token.
+    """
 
     family: str
     size: str
     ratio: float
     flops: int
+    seconds: float = math.nan  # until they are measured
     shared: int = 0  # tokens that it does not train, because a shorter run has trained them
     after: str | None = None  # name of that run
 
     def work(self, tokens: int) -> float:
-        return max(0, tokens - self.shared) * self.flops
+        """Hours: small models reach fewer FLOPs in one."""
+        return max(0, tokens - self.shared) * self.seconds / 3600
 
     @property
     def rate(self) -> float:

@@ -22,8 +22,8 @@ from training import cuda_graph
 from training.config import TrainConfig
 from training.hardware import choose_device, choose_dtype
 
-REPETITIONS = 3
-AT_LEAST = 0.2  # seconds of a repetition
+ROUNDS = 7  # through all models, of which the median counts
+AT_LEAST = 0.2  # seconds of a measurement
 
 Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by family and size
 
@@ -31,20 +31,24 @@ Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by fa
 def measure(models: Models, parallel: int) -> dict:
     """{(family, size): seconds of a token}
 
-    The median of three repetitions, after one step that allocates memory and compiles. With `parallel`
+    The median of seven measurements, each after one step that allocates memory. They are taken in rounds
+    through all models, so that a machine whose speed drifts slows all of them alike; compiled models are
+    measured one after the other, because each would be compiled again in every round. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
     optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Where more
     runs than one will share a GPU, so many models are compiled at a time before the first is measured.
     Raises PlanError where a model does not fit into the GPU's memory.
     """
     first, _ = next(iter(models.values()))
-    found = {}
+    rounds, repetitions = (1, ROUNDS) if first.compile else (ROUNDS, 1)
+    found: dict[tuple[str, str], list[float]] = {name: [] for name in models}
     with threads(parallel):
         if choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count():
             compile_side_by_side(models, parallel)
-        for name, (config, model) in tqdm(models.items(), desc="measuring steps", unit="model", delay=2):
+        order = [*models.items()] * rounds
+        for name, (config, model) in tqdm(order, desc="measuring steps", unit="model", delay=2):
             try:
-                found[name] = of_model(config, model)
+                found[name] += of_model(config, model, repetitions)
             except torch.OutOfMemoryError:
                 raise PlanError(
                     f"{' at '.join(name)} does not fit into the GPU's memory with "
@@ -53,20 +57,20 @@ def measure(models: Models, parallel: int) -> dict:
                 ) from None
             finally:
                 torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
-    return found
+    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def compile_side_by_side(models: Models, processes: int):
     """Fills the compiler's cache, which all processes share. What fails is said when it is measured."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(models)), context) as pool:
-        running = [pool.submit(of_model, *configs) for configs in models.values()]
+        running = [pool.submit(of_model, *configs, 1) for configs in models.values()]
         for _ in tqdm(as_completed(running), "compiling", len(models), unit="model", delay=2):
             pass
 
 
-def of_model(config: TrainConfig, model: ModelConfig) -> float:
-    """Seconds of a training token of one model."""
+def of_model(config: TrainConfig, model: ModelConfig, repetitions: int) -> list[float]:
+    """Seconds of a training token of one model, once for each repetition."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     options = training_step.StepOptions(
@@ -79,14 +83,17 @@ def of_model(config: TrainConfig, model: ModelConfig) -> float:
     parts = training_step.sections(model, options, device)
     micro_batches = config.gradient_accumulation_steps
 
-    def median(part):
+    def times(part: str) -> list[float]:
         parts[part]()
-        return statistics.median(seconds(parts[part], AT_LEAST, device) for _ in range(REPETITIONS))
+        return [seconds(parts[part], AT_LEAST, device) for _ in range(repetitions)]
 
-    whole = median("whole")
-    update = median("optimizer") if micro_batches > 1 else 0.0
-    step = micro_batches * max(0.0, whole - update) + update
-    return step / (config.batch_size * micro_batches * config.block_size)
+    whole = times("whole")
+    updates = times("optimizer") if micro_batches > 1 else [0.0] * repetitions
+    tokens = config.batch_size * micro_batches * config.block_size
+    return [
+        (micro_batches * max(0.0, step - update) + update) / tokens
+        for step, update in zip(whole, updates, strict=True)
+    ]
 
 
 @contextmanager

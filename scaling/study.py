@@ -124,7 +124,9 @@ class Study:
 
     def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
         model = self.shapes[family.name, size.label].model
-        return run_of(family, model, size, ratio, rate, seed, self.lengths[0])
+        found = run_of(family, model, size, ratio, rate, seed, self.lengths[0])
+        found.seconds = self.state["seconds"].get(family.name, {}).get(size.label, math.nan)
+        return found
 
     def seeds(self, size: Size) -> list[int]:
         return self.config.seeds[: size.seeds]

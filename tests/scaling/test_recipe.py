@@ -39,7 +39,9 @@ def test_the_configuration_of_a_run(study):
     assert other.tokens == run.tokens  # the same batches
     (short,) = made.main_runs(dense, small)
     assert short.config["max_iters"] == 155  # 40,000 / 256 = 156.25
-    assert run.work(run.tokens) == run.flops * run.tokens
+    made.state["seconds"][dense.name] = {large.label: 0.01}
+    (run,) = made.main_runs(dense, large)
+    assert run.work(run.tokens) == pytest.approx(0.01 * 160_000 / 3600)
 
 
 def test_the_warmup_is_at_most_a_tenth_of_the_shortest_run(study):

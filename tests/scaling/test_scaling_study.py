@@ -91,6 +91,7 @@ def test_a_family_that_never_trains(study, monkeypatch):
 def test_a_longer_run_waits_for_the_shorter_one(study, monkeypatch):
     lengths = ("--sizes=20K,40K", "--seeds=1", "--tokens_per_parameter=1,2", "--lr_schedule=wsd")
     made = study(*lengths, "--rates=4e-3", "--check_rate=False", models=(DENSE,))
+    made.state["seconds"][made.families[0].name] = {"20K": 0.01, "40K": 0.02}
     first, later = made.more()
     assert [run.ratio for run in first] == [1.0, 1.0]
     assert later > 0

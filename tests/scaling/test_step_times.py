@@ -34,7 +34,7 @@ def test_steps_are_captured_as_in_a_run(monkeypatch, keys, captured):
     monkeypatch.setattr(step_times, "seconds", lambda function, at_least, device: 0.5)
     monkeypatch.setattr(step_times.training_step, "sections", sections)
     config = TrainConfig(batch_size=2, gradient_accumulation_steps=1, block_size=8, **keys)
-    assert step_times.of_model(config, config) == 0.5 / 16
+    assert step_times.of_model(config, config, 2) == [0.5 / 16] * 2
     assert [options.cuda_graph for options in seen] == [captured]
 
 
@@ -48,8 +48,29 @@ def test_models_are_compiled_side_by_side_before_the_first_is_measured(monkeypat
     monkeypatch.setattr(step_times, "choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(step_times, "compile_side_by_side", lambda *given: order.append(given))
-    monkeypatch.setattr(step_times, "of_model", lambda *given: order.append(given) or 0.5)
+    monkeypatch.setattr(step_times, "of_model", lambda *given: order.append(given) or [0.5])
     assert step_times.measure(models, 2) == dict.fromkeys(models, 0.5)
-    assert order == [(models, 2), *models.values()]
+    assert order[:3] == [(models, 2), *((*configs, 1) for configs in models.values())]
+    order.clear()
     step_times.measure(models, 1)
-    assert len(order) == 5
+    assert order[0] == (*models["a", "1"], 1)
+
+
+def test_models_are_measured_in_turns(monkeypatch):
+    """So that a machine that becomes slower slows all of them; compiled ones one after the other."""
+    configs = {name: TrainConfig(device="cpu", compile=False) for name in "ab"}
+    models = {(name, "1M"): (config, name) for name, config in configs.items()}
+    order = []
+
+    def of_model(config, name, repetitions):
+        order.append(name)
+        return [len(order) + n for n in range(repetitions)]
+
+    monkeypatch.setattr(step_times, "of_model", of_model)
+    assert step_times.measure(models, 1) == {("a", "1M"): 7, ("b", "1M"): 8}
+    assert order == list("ab" * 7)
+    order.clear()
+    for config in configs.values():
+        config.compile = True
+    assert step_times.measure(models, 1) == {("a", "1M"): 4, ("b", "1M"): 5}
+    assert order == list("ab")
