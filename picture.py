@@ -68,11 +68,14 @@ def look(config) -> Look:
     return Look(size or None, config.plot_title, config.plot_labels and _split(config.plot_labels))
 
 
-def mistakes(config) -> list[str]:
-    """Complaints about plot, plot_size, plot_title and plot_labels of a script's config."""
+def mistakes(config, always: Sequence[str] = ()) -> list[str]:
+    """Complaints about plot, plot_size, plot_title and plot_labels of a script's config.
+
+    always: those that change something without plot as well.
+    """
     wrong = refused(config.plot)
     for key in ("plot_size", "plot_title", "plot_labels"):
-        if config.plot is None and getattr(config, key) is not None:
+        if key not in always and config.plot is None and getattr(config, key) is not None:
             wrong.append(f"{key} acts with a picture only: give --plot=FILE as well")
     if config.plot_size is not None:
         number = r"(\d+\.?\d*|\.\d+)"

@@ -85,7 +85,7 @@ class ScaleConfig:
                 wrong.append(f"check_size: {error}")
         if self.points is not None and self.dry_run:
             wrong.append("dry_run: --points trains nothing anyway, leave it out")
-        return wrong + picture.mistakes(self)
+        return wrong + picture.mistakes(self, always=["plot_labels"])
 
     def targets(self) -> list[Size]:
         """The sizes, smallest first."""

@@ -1,5 +1,6 @@
 """The files of a study: scaling.md, scaling.png, points.csv, fits.csv, multipliers.csv."""
 
+import dataclasses
 from pathlib import Path
 
 import picture
@@ -67,6 +68,7 @@ def write(
         write_whole(folder / name, text)
     points.write(folder / "points.csv", found)
     called = [names[family] for family in made.families]
+    look = dataclasses.replace(look, labels=look.labels and called)  # the baseline is first
     drawn = figure.draw(made, called, picture.Look(labels=look.labels))
     picture.write(drawn, folder / "scaling.png", own)
     written = [f"page: {folder / 'scaling.md'}", f"picture: {folder / 'scaling.png'}"]

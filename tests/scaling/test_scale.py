@@ -132,8 +132,11 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     """Of points with known constants; with a picture for a paper."""
     write(tmp_path / "points.csv", points())
     arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=10"]
-    labels = ["--plot_labels=Transformer,ours", "--plot_size=7x5"]
-    arguments += [f"--plot={tmp_path / 'frontier.svg'}", *labels]
+    arguments.append("--plot_labels=Transformer,ours")
+    size = "--plot_size=7x5"
+    assert "plot_size acts with a picture only" in refused([*arguments, size], capsys)
+    assert scaled(arguments, capsys)[0] == 0
+    arguments += [f"--plot={tmp_path / 'frontier.svg'}", size]
     status, said = scaled(arguments, capsys)
     assert status == 0
     page = (tmp_path / "page" / "scaling.md").read_text()
@@ -146,6 +149,8 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert re.search(r"ours: from loss \S+ to \S+ the multiplier of parameters shrinks", page)
     assert scaled([*arguments, "--baseline=ours"], capsys)[0] == 0
     turned = (tmp_path / "page" / "scaling.md").read_text()
+    legend = re.findall(r">(Transformer|ours)</text>", (tmp_path / "frontier.svg").read_text())
+    assert legend == ["ours", "Transformer"]
     assert "Baseline: ours." in turned
     assert re.search(r"Transformer: from loss \S+ to \S+ the multiplier of parameters grows", turned)
     assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
