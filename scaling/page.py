@@ -1,16 +1,15 @@
 """The page of a study: tables of what was trained, of fits, of multipliers, as Markdown and CSV."""
 
 import math
-import statistics
 from dataclasses import asdict
 
 from comparison.labels import text
 from markdown_table import table
 from plural import counted
-from scaling import intervals
+from scaling import intervals, rate_trials
 from scaling.answers import Answers, Curves
 from scaling.fits import undetermined
-from scaling.points import AMOUNTS, Point, written
+from scaling.points import AMOUNTS, Point, mean_loss, written
 
 HEAD = "# Scaling\n"
 NAMES = {"parameters": "parameters", "flops": "FLOPs", "hours": "hours", "tokens": "tokens"}
@@ -45,7 +44,10 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
         trained(a.points, names) + "\n",
     ]  # fmt: skip
     if any(not p.rule for p in a.points):
-        parts += ["Learning rates, each at one seed:\n", rates(a.points, names) + "\n"]
+        parts += [
+            "Learning rates that were tried, at the seeds that have all of them:\n",
+            rate_trials.listed(a.points, names) + "\n",
+        ]
     return "\n".join(part for part in parts if part)
 
 
@@ -167,15 +169,6 @@ def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
     return found
 
 
-def mean_loss(points: list[Point]) -> str:
-    losses = [p.loss for p in points if p.loss is not None]
-    if not losses:
-        return "failed"
-    spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-    failed = f" ({len(points) - len(losses)} failed)" if len(losses) < len(points) else ""
-    return f"{statistics.fmean(losses):.4f}{spread}{failed}"
-
-
 def trained(points: list[Point], names: dict[str, str]) -> str:
     """A row for each family, size and length at the rule's learning rate; the mean ± the standard deviation
     over seeds.
@@ -202,56 +195,6 @@ def trained(points: list[Point], names: dict[str, str]) -> str:
     return table(rows) if rows else "No run has ended at the rule's learning rate yet.\n"
 
 
-def rates(points: list[Point], names: dict[str, str]) -> str:
-    """Where several learning rates were tried: the losses of the seed that has all of them."""
-    rows = []
-    for (family, size, ratio), own in rate_trials(points).items():
-        best = min((p for p in own if p.loss is not None), key=lambda p: p.loss, default=None)
-        for p in own:
-            loss = "failed" if p.loss is None else f"{p.loss:.4f}"
-            rows.append(
-                {
-                    "family": names[family],
-                    "size": size,
-                    "tokens per parameter": f"{ratio:g}",
-                    "learning rate": text(p.learning_rate) + (" (the rule's)" if p.rule else ""),
-                    "loss": f"**{loss}**" if p is best else loss,
-                }
-            )
-    return table(rows)
-
-
-def rate_trials(points: list[Point]) -> dict[tuple, list[Point]]:
-    """{(family, size, tokens per parameter): points of one seed, by learning rate}"""
-    found = {}
-    tried = [p for p in points if not p.rule]
-    for p in tried:
-        key = (p.family, p.size, p.tokens_per_parameter)
-        own = [q for q in points if (q.family, q.size, q.tokens_per_parameter, q.seed) == (*key, p.seed)]
-        found[key] = sorted(own, key=lambda q: q.learning_rate)
-    return found
-
-
-def rate_remarks(points: list[Point], names: dict[str, str]) -> list[str]:
-    """What trials of learning rates say about the rule."""
-    lines = []
-    for (family, size, _), own in rate_trials(points).items():
-        rule = next((p for p in own if p.rule), None)
-        losses = [p for p in own if p.loss is not None]
-        if rule is None or rule.loss is None:
-            continue
-        best = min(losses, key=lambda p: p.loss)
-        if best is rule:
-            told = f"the rule's learning rate, {text(rule.learning_rate)}, is the best of {len(own)}"
-        else:
-            told = (
-                f"{text(best.learning_rate)} is better than the rule's learning rate, "
-                f"{text(rule.learning_rate)}, by {rule.loss - best.loss:.4f}"
-            )
-        lines.append(f"{names[family]} at {size}: {told} (one seed)")
-    return lines
-
-
 def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     main = [p for p in a.points if p.rule]
     deviation = intervals.pooled(main)
@@ -272,7 +215,7 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
                 f"{law_name(curves)}: E or an exponent is at the edge of the search. These losses do not "
                 "determine the constants, only the curve within the measured range"
             )
-    return lines + rate_remarks(a.points, names)
+    return lines + rate_trials.remarks(a.points, names)
 
 
 def fits_csv(a: Answers) -> str:

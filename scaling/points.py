@@ -17,6 +17,7 @@ bits_per_byte
 import csv
 import io
 import math
+import statistics
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -137,3 +138,13 @@ def _point(row: dict[str, str]) -> Point:
         if values[key] is not None and not 0 < values[key] < math.inf:
             raise ValueError(f"{key} must be above 0, not {values[key]}")
     return Point(**values)
+
+
+def mean_loss(points: list[Point]) -> str:
+    """Mean and standard deviation over seeds, for a table."""
+    losses = [p.loss for p in points if p.loss is not None]
+    if not losses:
+        return "failed"
+    spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
+    failed = f" ({len(points) - len(losses)} failed)" if len(losses) < len(points) else ""
+    return f"{statistics.fmean(losses):.4f}{spread}{failed}"

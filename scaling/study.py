@@ -12,6 +12,7 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
 import dataclasses
 import json
 import math
+import statistics
 from dataclasses import dataclass
 
 from ablation.plan import MAY_CHANGE, Plan, PlanError
@@ -140,9 +141,10 @@ class Study:
             for run in chained([self.run(family, size, ratio, rate, seed) for ratio in self.lengths])
         ]
 
-    def sweep_runs(self, family: Family, rates: list[float]) -> list[Scaled]:
-        size, ratio, seed = self.sizes[0], self.lengths[-1], self.config.seeds[0]
-        return [self.run(family, size, ratio, rate, seed) for rate in rates]
+    def sweep_runs(self, family: Family, rate: float) -> list[Scaled]:
+        """The runs of a sweep at one learning rate: all seeds of the smallest size."""
+        size, ratio = self.sizes[0], self.lengths[-1]
+        return [self.run(family, size, ratio, rate, seed) for seed in self.seeds(size)]
 
     def check_runs(self, family: Family, rate: float | None = None) -> list[Scaled]:
         """Half and twice the rule's rate where it is checked. rate: a stand-in for the rule's."""
@@ -159,15 +161,17 @@ class Study:
     def sweep(self, family: Family) -> list[Scaled]:
         """The runs of a family's sweep that are known by now. Notes the best rate when the sweep is over.
 
-        It goes on by factors of two until the best rate is no edge, or MOST_RATES were tried. A rate at
-        which training fails counts as tried, and as worse than all others.
+        It goes on by factors of two until the best rate is no edge, or MOST_RATES were tried. The mean over
+        seeds counts: one seed prefers rates at which others do badly. A rate at which training fails with
+        any seed counts as tried, and as worse than all others.
         """
         rates = self._first(family)
         while True:
-            runs = self.sweep_runs(family, rates)
-            losses = [self.loss(run) for run in runs]
-            if None in losses:
+            by_rate = [self.sweep_runs(family, rate) for rate in rates]
+            runs = [run for some in by_rate for run in some]
+            if None in map(self.loss, runs):
                 return runs
+            losses = [statistics.fmean(map(self.loss, some)) for some in by_rate]
             best = min(range(len(rates)), key=lambda n: losses[n])
             failed = math.isinf(losses[best])
             edge = 1 / FACTOR if best == 0 or failed else FACTOR if best == len(rates) - 1 else None
@@ -219,9 +223,9 @@ class Study:
             if self.decided(family) or family.name in self.hopeless:
                 continue
             stand_in = self._first(family)[0]
+            swept = {run.name for run in self.sweep_runs(family, stand_in)}
             main = [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
-            del main[len(self.lengths) - 1]  # the sweep trains it
-            runs += main
+            runs += [run for run in main if run.name not in swept]
             runs += self.check_runs(family, stand_in)
         return runs
 

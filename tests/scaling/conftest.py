@@ -3,18 +3,11 @@
 import pytest
 
 from ablation.plan import Plan
-from scaling import step_times
 from scaling.command import read
 from scaling.study import Study
 
 DENSE = "config/gpt2.py+config/size/tiny.py"
 LADDERS = "config/cofrgenet_f.py+config/size/tiny.py"
-
-
-@pytest.fixture(autouse=True)
-def short_measurements(monkeypatch):
-    """No test is about how long a step takes."""
-    monkeypatch.setattr(step_times, "AT_LEAST", 0.001)
 
 
 @pytest.fixture

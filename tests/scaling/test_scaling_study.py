@@ -39,14 +39,14 @@ def rates_of(runs, family, size):
 def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     made = study("--sizes=20K,40K,80K", "--seeds=1,2", "--rates=1e-3,2e-3", models=(DENSE,))
     (dense,) = made.families
-    assert len(made.known()) == 2
-    assert len(made.to_come()) == 6 - 1 + 2  # one is of the sweep; two check the rate
+    assert len(made.known()) == 4
+    assert len(made.to_come()) == 6 - 2 + 2  # two are of the sweep; two check the rate
     started, later = simulated(made, monkeypatch, 7e-3)
     assert later == 0
     assert rates_of(started, dense, "20K") == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
     assert made.state["families"][dense.name]["rate"] == 8e-3
-    # two seeds at each size; the sweep trained one of them
-    assert len(started) == 5 + 6 - 1 + 2
+    # two seeds at each size; the sweep trained those of the smallest
+    assert len(started) == 5 * 2 + 6 - 2 + 2
     rule = made.rate(dense, made.sizes[1])
     assert rates_of(started, dense, "40K") == [pytest.approx(f) for f in (rule / 2, rule, rule * 2)]
     assert rates_of(started, dense, "80K") == [made.rate(dense, made.sizes[2])]
@@ -54,6 +54,26 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     assert made.remarks == []
     marks = [mark for mark in made.state["runs"].values() if mark["rule"]]
     assert len(marks) == 6
+
+
+def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
+    made = study("--sizes=20K", "--seeds=1,2,3", "--rates=1e-3,2e-3,4e-3", models=(DENSE,))
+    losses = {
+        (2e-3, 1): 3.1,
+        (2e-3, 2): 3.1,
+        (2e-3, 3): 3.1,
+        (4e-3, 1): 3.0,
+        (4e-3, 2): 3.2,
+        (4e-3, 3): 3.2,
+    }
+    found = {
+        run.name: losses.get((run.rate, run.config["seed"]), 4.0)
+        for rate in (1e-3, 2e-3, 4e-3)
+        for run in made.sweep_runs(made.families[0], rate)
+    }
+    monkeypatch.setattr(made, "loss", lambda run: found[run.name])
+    assert len(made.known()) == 9
+    assert made.state["families"][made.families[0].name]["rate"] == 2e-3
 
 
 def test_rates_at_which_training_fails(study, monkeypatch):
