@@ -82,7 +82,13 @@ def main(argv: list[str]):
                 print(line, flush=True)
             if config.dry_run:
                 return
-            carry_out(plan, known, config.parallel, "The same command goes on", study.more)
+
+            def more():
+                found = study.more()
+                points.write(folder / "points.csv", points.of_study(study))
+                return found
+
+            carry_out(plan, known, config.parallel, "The same command goes on", more)
             study.note(study.known())
             found = points.of_study(study)
             failed = listing.failures(study)

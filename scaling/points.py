@@ -110,10 +110,11 @@ def read(paths: list[str]) -> list[Point]:
     for path in paths:
         try:
             with open(path, newline="") as file:
-                rows = list(csv.DictReader(file))
+                reader = csv.DictReader(file)
+                rows = list(reader)
         except (OSError, ValueError, csv.Error) as error:
             raise PlanError(f"--points={path} cannot be read ({error})") from None
-        if not rows or rows[0].keys() != set(COLUMNS):
+        if set(reader.fieldnames or []) != set(COLUMNS):
             raise PlanError(f"--points={path} is no points.csv of scale.py: its columns are others")
         for number, row in enumerate(rows, 2):
             try:
@@ -122,6 +123,8 @@ def read(paths: list[str]) -> list[Point]:
                 raise PlanError(f"--points={path}, line {number}: {error}") from None
             key = (point.family, point.size, point.tokens_per_parameter, point.seed, point.learning_rate)
             found[key] = point
+    if not found:
+        raise PlanError(f"--points={','.join(paths)}: no run has ended yet")
     return list(found.values())
 
 

@@ -109,15 +109,18 @@ def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp
     arguments = command(*keys, models=(DENSE,))
 
     def failing(run, slot, folder, **others):
+        ended.append(len(rows(folder / "points.csv")))
         process = original(run, slot, folder, **others)
         if run.config["seed"] == 2:
             (folder / run.name / "log.jsonl").unlink()
             process.returncode = 1
         return process
 
+    ended = []
     monkeypatch.setattr(execution, "train", failing)
     status, said = scaled(arguments, capsys)
     assert status == 1
+    assert ended == [0, 1]  # rows that a page of the unfinished study has
     assert "failed: " in said
     assert "seed=2" in said
     assert "1 run failed at the rule's learning rate" in (tmp_path / "scaling" / "scaling.md").read_text()
@@ -201,6 +204,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert "cannot be read" in refused([f"--points={tmp_path / 'none.csv'}"], capsys)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
+    write(tmp_path / "none_yet.csv", [])
+    assert "no run has ended yet" in refused([f"--points={tmp_path / 'none_yet.csv'}"], capsys)
     missing = [a for a in command("--sizes=4K", "--dataset=nowhere") if "bytes" not in a]
     assert "nowhere" in refused(missing, capsys)
     pairs = tmp_path / "pairs"
