@@ -4,7 +4,7 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
 
     recipe    {key: value} of what all runs have in common
     families  {name: {"model", "first", "rate", "width"}}: its keys, the rates that the sweep began with,
-              the best one (null until the sweep is over), and the width at which that was
+              the one that it found (null until it is over), and the width at which that was
     runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
     seconds   {family: {size: seconds of a training token}}
 """
@@ -28,6 +28,19 @@ from scaling.sizing import Size
 FORMAT = "cofrgenet scaling 1"
 FACTOR = 2  # between two learning rates of a sweep
 MOST_RATES = 9  # tried in a sweep that goes on beyond its edges
+
+
+def lowest(rates: list[float], losses: list[float]) -> float:
+    """The rate of the lowest loss, in three digits, on a parabola over log rate through three points.
+
+    The middle loss is the lowest. A neighbour at which training failed moves the result half way to the
+    other one, as an ever higher loss would.
+    """
+    low, middle, high = (min(loss, 1e6) for loss in losses)
+    down, up = (math.log(rate / rates[1]) for rate in (rates[0], rates[2]))
+    bend = up * (low - middle) - down * (high - middle)
+    shift = (up**2 * (low - middle) - down**2 * (high - middle)) / (2 * bend) if bend > 0 else 0.0
+    return float(f"{rates[1] * math.exp(shift):.3g}")
 
 
 @dataclass
@@ -159,11 +172,13 @@ class Study:
         ]  # fmt: skip
 
     def sweep(self, family: Family) -> list[Scaled]:
-        """The runs of a family's sweep that are known by now. Notes the best rate when the sweep is over.
+        """The runs of a family's sweep that are known by now. Notes its rate when the sweep is over.
 
         It goes on by factors of two until the best rate is no edge, or MOST_RATES were tried. The mean over
         seeds counts: one seed prefers rates at which others do badly. A rate at which training fails with
-        any seed counts as tried, and as worse than all others.
+        any seed counts as tried, and as worse than all others. What is noted is the lowest point of a
+        parabola through the best rate and its neighbours: the best of a sweep in factors of two may be
+        close to a rate at which training becomes unstable.
         """
         rates = self._first(family)
         while True:
@@ -186,7 +201,11 @@ class Study:
             self.remark(
                 f"{family.name}: the best of {len(rates)} learning rates is at the edge of the sweep"
             )
-        self.state["families"][family.name]["rate"] = rates[best]
+            self.state["families"][family.name]["rate"] = rates[best]
+        else:
+            self.state["families"][family.name]["rate"] = lowest(
+                rates[best - 1 : best + 2], losses[best - 1 : best + 2]
+            )
         return runs
 
     def remark(self, line: str):
@@ -217,15 +236,16 @@ class Study:
         return sorted(runs.values(), key=lambda run: run.flops * run.tokens)
 
     def to_come(self) -> list[Scaled]:
-        """The runs that wait for the end of a sweep, with a stand-in for their learning rate."""
+        """The runs that wait for the end of a sweep, with a stand-in for their learning rate.
+
+        The rate is mostly none of those that were swept, so that the smallest size trains once more.
+        """
         runs = []
         for family in self.families:
             if self.decided(family) or family.name in self.hopeless:
                 continue
             stand_in = self._first(family)[0]
-            swept = {run.name for run in self.sweep_runs(family, stand_in)}
-            main = [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
-            runs += [run for run in main if run.name not in swept]
+            runs += [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
             runs += self.check_runs(family, stand_in)
         return runs
 

@@ -70,7 +70,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
         assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256 or int(row["tokens"]) == 5 * 256
     # the longer runs of the model without dyadic schedule went on from the shorter ones
     went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
-    assert len(went_on) == 1 + 1  # the sweep had trained the longest of the smallest size
+    assert len(went_on) == 2 + 1 + 1
     page = (folder / "scaling.md").read_text()
     for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
         assert part in page
@@ -172,8 +172,8 @@ def test_what_is_said_before_anything_starts(command, capsys):
     assert "3 at a time" in said
     assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3\n" in said
     assert "at 0.2M, half and twice the learning rate are trained too" in said
-    # six of the sweep, two more of the smallest size, four of the larger one, two check the rate
-    assert f"{2 * (6 + 2 + 4 + 2)} runs in" in said
+    # six of the sweep, four of each size, two check the rate
+    assert f"{2 * (6 + 4 + 4 + 2)} runs in" in said
     lengths = ("--tokens_per_parameter=0.1,0.2", "--lr_schedule=wsd", "--rates=1e-3")
     _, said = scaled(command(*some, *lengths), capsys)
     assert "cofrgenet_f: the dyadic schedule depends on the length" in said

@@ -6,7 +6,7 @@ import pytest
 
 from ablation.plan import Plan, PlanError
 from scaling.command import read
-from scaling.study import Study
+from scaling.study import Study, lowest
 from tests.scaling.conftest import DENSE, LADDERS
 
 
@@ -40,15 +40,17 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     made = study("--sizes=20K,40K,80K", "--seeds=1,2", "--rates=1e-3,2e-3", models=(DENSE,))
     (dense,) = made.families
     assert len(made.known()) == 4
-    assert len(made.to_come()) == 6 - 2 + 2  # two are of the sweep; two check the rate
+    assert len(made.to_come()) == 6 + 2  # two check the rate
     started, later = simulated(made, monkeypatch, 7e-3)
     assert later == 0
-    assert rates_of(started, dense, "20K") == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
-    assert made.state["families"][dense.name]["rate"] == 8e-3
-    # two seeds at each size; the sweep trained those of the smallest
-    assert len(started) == 5 * 2 + 6 - 2 + 2
+    found = made.state["families"][dense.name]["rate"]
+    assert found == lowest([4e-3, 8e-3, 16e-3], [abs(math.log(r / 7e-3)) for r in (4e-3, 8e-3, 16e-3)])
+    assert 6e-3 < found < 8e-3
+    assert rates_of(started, dense, "20K") == [1e-3, 2e-3, 4e-3, found, 8e-3, 16e-3]
+    assert len(started) == 5 * 2 + 6 + 2
     rule = made.rate(dense, made.sizes[1])
-    assert rates_of(started, dense, "40K") == [pytest.approx(f) for f in (rule / 2, rule, rule * 2)]
+    tried = rates_of(started, dense, "40K")
+    assert tried == [pytest.approx(f, rel=0.01) for f in (rule / 2, rule, rule * 2)]
     assert rates_of(started, dense, "80K") == [made.rate(dense, made.sizes[2])]
     assert len({run.name for run in started}) == len(started)
     assert made.remarks == []
@@ -58,22 +60,26 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
 
 def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     made = study("--sizes=20K", "--seeds=1,2,3", "--rates=1e-3,2e-3,4e-3", models=(DENSE,))
-    losses = {
-        (2e-3, 1): 3.1,
-        (2e-3, 2): 3.1,
-        (2e-3, 3): 3.1,
-        (4e-3, 1): 3.0,
-        (4e-3, 2): 3.2,
-        (4e-3, 3): 3.2,
-    }
+    (family,) = made.families
+    losses = {1e-3: [4.0, 4.0, 4.0], 2e-3: [3.1, 3.1, 3.1], 4e-3: [3.0, 3.2, 3.2]}
     found = {
-        run.name: losses.get((run.rate, run.config["seed"]), 4.0)
-        for rate in (1e-3, 2e-3, 4e-3)
-        for run in made.sweep_runs(made.families[0], rate)
+        run.name: losses[rate][run.config["seed"] - 1]
+        for rate in losses
+        for run in made.sweep_runs(family, rate)
     }
     monkeypatch.setattr(made, "loss", lambda run: found[run.name])
-    assert len(made.known()) == 9
-    assert made.state["families"][made.families[0].name]["rate"] == 2e-3
+    made.known()
+    means = [4.0, 3.1, 9.4 / 3]
+    assert made.state["families"][family.name]["rate"] == lowest([*losses], means)
+
+
+@pytest.mark.parametrize("rates", [[1e-3, 2e-3, 4e-3], [1e-3, 2e-3, 16e-3]])
+def test_the_lowest_point_between_swept_rates(rates):
+    """Of a parabola over log rate it is found exactly, and a failure is the side to move away from."""
+    assert lowest(rates, [3 + math.log(rate / 2.5e-3) ** 2 for rate in rates]) == 2.5e-3
+    assert lowest(rates, [3.0, 3.0, 3.0]) == 2e-3
+    assert lowest(rates, [3.5, 3.0, math.inf]) == pytest.approx(2**0.5 * 1e-3, rel=0.01)
+    assert lowest(rates, [math.inf, 3.0, math.inf]) == pytest.approx(2e-3, rel=2)
 
 
 def test_rates_at_which_training_fails(study, monkeypatch):
@@ -81,8 +87,9 @@ def test_rates_at_which_training_fails(study, monkeypatch):
     assert made.rate(made.families[0], made.sizes[0]) == 8e-3  # one rate: no sweep
     made = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
     started, _ = simulated(made, monkeypatch, 1.0, failing=(16e-3, 8e-3, 4e-3))
-    assert sorted(run.rate for run in started) == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
-    assert made.state["families"][made.families[0].name]["rate"] == 2e-3
+    # then at half way to the neighbour of the best that did not fail
+    assert sorted(run.rate for run in started) == [1e-3, 1.41e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert made.state["families"][made.families[0].name]["rate"] == 1.41e-3
 
 
 def test_a_family_that_never_trains(study, monkeypatch):
