@@ -45,7 +45,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], command: str
     ]  # fmt: skip
     if any(not p.rule for p in a.points):
         parts += [
-            "Learning rates that were tried, at the seeds that have all of them:\n",
+            "Learning rates that were tried:\n",
             rate_trials.listed(a.points, names) + "\n",
         ]
     return "\n".join(part for part in parts if part)

@@ -12,10 +12,7 @@ from scaling.points import Point, mean_loss
 
 @dataclass
 class Trial:
-    """One learning rate of several.
-
-    rule: whether it is the rule's. loss: the mean, infinity after a failure.
-    """
+    """One learning rate of several. rule: whether it is the rule's. points: its runs."""
 
     rate: float
     points: list[Point]
@@ -24,32 +21,33 @@ class Trial:
     def rule(self) -> bool:
         return bool(self.points[0].rule)
 
-    @property
-    def loss(self) -> float:
-        losses = [p.loss for p in self.points]
+    def mean(self, seeds: set[int]) -> float:
+        """The mean loss of these seeds; infinity after a failure."""
+        losses = [p.loss for p in self.points if p.seed in seeds]
         return math.inf if None in losses else statistics.fmean(losses)
+
+    @property
+    def seeds(self) -> set[int]:
+        return {p.seed for p in self.points}
 
 
 def trials_of(points: list[Point]) -> dict[tuple, list[Trial]]:
-    """{(family, size, tokens per parameter): rates that were tried}, of the seeds with all of them"""
+    """{(family, size, tokens per parameter): rates that were tried}, where there are several."""
     found = {}
     for key in dict.fromkeys((p.family, p.size, p.tokens_per_parameter) for p in points if not p.rule):
         by_rate: dict[float, list[Point]] = {}
         for p in points:
             if (p.family, p.size, p.tokens_per_parameter) == key:
                 by_rate.setdefault(p.learning_rate, []).append(p)
-        common = set.intersection(*({p.seed for p in own} for own in by_rate.values()))
-        if common:
-            by_rate = {rate: [p for p in own if p.seed in common] for rate, own in by_rate.items()}
         found[key] = [Trial(rate, by_rate[rate]) for rate in sorted(by_rate)]
     return found
 
 
 def listed(points: list[Point], names: dict[str, str]) -> str:
-    """Where several learning rates were tried: their mean losses over the seeds that have all of them."""
+    """A row for each learning rate where several were tried."""
     rows = []
     for (family, size, ratio), trials in trials_of(points).items():
-        best = min(trials, key=lambda trial: trial.loss)
+        best = min(trials, key=lambda trial: trial.mean(trial.seeds))
         for one in trials:
             loss = mean_loss(one.points)
             rows.append(
@@ -59,26 +57,31 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
                     "tokens per parameter": f"{ratio:g}",
                     "learning rate": text(one.rate) + (" (the rule's)" if one.rule else ""),
                     "seeds": str(len(one.points)),
-                    "loss": f"**{loss}**" if one is best and one.loss < math.inf else loss,
+                    "loss": f"**{loss}**" if one is best and one.mean(one.seeds) < math.inf else loss,
                 }
             )
     return table(rows)
 
 
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
-    """What trials of learning rates say about the rule."""
+    """What trials of learning rates say about the rule, at the seeds that they share with the rule's."""
     lines = []
     for (family, size, _), trials in trials_of(points).items():
         rule = next((one for one in trials if one.rule), None)
-        if rule is None or rule.loss == math.inf:
+        if rule is None or rule.mean(rule.seeds) == math.inf:
             continue
-        best = min(trials, key=lambda one: one.loss)
-        if best is rule:
-            told = f"the rule's learning rate, {text(rule.rate)}, is the best of {len(trials)}"
+        leads = [
+            (rule.mean(common) - one.mean(common), one.rate, len(common))
+            for one in trials
+            if one is not rule and (common := one.seeds & rule.seeds)
+        ]
+        if not leads:
+            continue
+        lead, rate, seeds = max(leads)
+        if lead <= 0:
+            told = f"the rule's learning rate, {text(rule.rate)}, is the best of {len(leads) + 1}"
+            seeds = min(count for _, _, count in leads)
         else:
-            told = (
-                f"{text(best.rate)} is better than the rule's learning rate, {text(rule.rate)}, by "
-                f"{rule.loss - best.loss:.4f}"
-            )
-        lines.append(f"{names[family]} at {size}: {told} ({counted(len(rule.points), 'seed')})")
+            told = f"{text(rate)} is better than the rule's learning rate, {text(rule.rate)}, by {lead:.4f}"
+        lines.append(f"{names[family]} at {size}: {told} ({counted(seeds, 'seed')})")
     return lines
