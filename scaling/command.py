@@ -36,9 +36,9 @@ class ScaleConfig:
     tokens_per_parameter: list[float] = field(default_factory=lambda: [20.0])  # lengths of the runs
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
-    rate_exponent: float = 1.0  # the learning rate falls with the width to this power
-    check_size: str | None = None  # size at which the rate is checked; None: the middle one of --sizes
-    check_rate: bool = True  # train half and twice the rate at check_size, with the first seed
+    rate_exponent: float | None = None  # the rate falls with the width to it; None: from a second sweep
+    check_size: str | None = None  # size of the second sweep or the check; None: the middle one of --sizes
+    check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
     parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
@@ -74,13 +74,16 @@ class ScaleConfig:
         for key in ("parallel", "resamples"):
             if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        if self.rate_exponent < 0:
+        if self.rate_exponent is not None and self.rate_exponent < 0:
             wrong.append(f"rate_exponent must not be below 0, not {self.rate_exponent}")
         labels = {size.label for size in sizes}
         if self.check_size is not None:
             try:
-                if sizing.parse(self.check_size).label not in labels and sizes:
+                label = sizing.parse(self.check_size).label
+                if label not in labels and sizes:
                     wrong.append(f"check_size={self.check_size} is none of the sizes: {', '.join(labels)}")
+                elif len(sizes) > 1 and label == self.targets()[0].label:
+                    wrong.append(f"check_size={self.check_size} is swept anyway: take a larger one")
             except ValueError as error:
                 wrong.append(f"check_size: {error}")
         if self.points is not None and self.dry_run:
@@ -96,7 +99,7 @@ class ScaleConfig:
         return sorted(self.tokens_per_parameter)
 
     def checked(self) -> str | None:
-        """The label of the size at which the rate is checked; None: nowhere."""
+        """The label of the size at which the rate is swept again or checked; None: nowhere."""
         targets = self.targets()
         if not self.check_rate or len(targets) < 2:
             return None

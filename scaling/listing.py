@@ -101,21 +101,22 @@ def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dic
 
 
 def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
-    exponent, found = study.config.rate_exponent, []
+    found, second = [], study.second()
     for family in study.families:
-        known = study.state["families"][family.name]
+        known, exponent = study.state["families"][family.name], study.exponent(family)
+        line = f"{names[family.name]}: learning rate "
         if known["rate"] is None:
             tried = ", ".join(map(text, known["first"]))
-            found.append(
-                f"{names[family.name]}: learning rate swept at {study.sizes[0].label}, from {tried}"
-            )
+            line += f"swept at {study.sizes[0].label}, from {tried}"
         else:
-            found.append(
-                f"{names[family.name]}: learning rate {text(known['rate'])} at width {known['width']}"
-            )
-    power = "" if exponent == 1 else f" to the power {exponent:g}"
-    found.append(f"from there it falls with the width{power}")
-    if checked := study.config.checked():
+            line += f"{text(known['rate'])} at width {known['width']}"
+        if exponent is None:
+            line += f", and swept at {second.label}"
+        else:
+            power = "" if exponent == 1 else f" to the power {exponent:g}"
+            line += f"; from there it falls with the width{power}"
+        found.append(line)
+    if second is None and (checked := study.config.checked()):
         found.append(f"at {checked}, half and twice the learning rate are trained too")
     return found
 

@@ -7,10 +7,11 @@ The rules are the same for every family and size:
   their losses can be paired by seed.
 - Batch: the recipe's at every size. In the range of one study, a rule for batches would be one more thing
   to sweep; the learning rate is swept for this batch.
-- Learning rate: swept at the smallest size, for each family by itself, then multiplied by
-  (width there / width here) ^ rate_exponent. The exponent 1 is that of Adam's rates in the width scaling of
-  Yang et al. (2022) for matrices; between 0.75 and 1.6 has been published for whole models whose tokens
-  grow with their size. So it is checked: at one larger size, half and twice the rate are trained too.
+- Learning rate: swept at the smallest size and at a larger one, for each family by itself, and a power of
+  the width through both everywhere. For Adam's rates of matrices, Yang et al. (2022) have the power -1; for
+  whole models whose tokens grow with their size, between -0.75 and -1.6 has been published. One power for
+  all families would handicap some (results/scaling). A power that is given is checked: half and twice the
+  rate are trained too.
 - min_lr and muon_learning_rate keep their ratio to the learning rate.
 - Warmup: the recipe's steps, but at most a tenth of the size's shortest run.
 - Evaluations and checkpoints: at every fifth. With lr_schedule=wsd the decay is the last fifth, so that a

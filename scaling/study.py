@@ -1,10 +1,12 @@
-"""A study's runs, in stages: the sweep of each family's learning rate, then all sizes at its best rate.
+"""A study's runs, in stages: a sweep of each family's learning rate at the smallest size, another at a
+larger one, then all sizes at the rates that follow from both.
 
 The state is kept as scaling.json in the study's folder, beside the list of runs (ablation.json):
 
     recipe    {key: value} of what all runs have in common
-    families  {name: {"model", "first", "rate", "width"}}: its keys, the rates that the sweep began with,
-              the one that it found (null until it is over), and the width at which that was
+    families  {name: {"model", "first", "rate", "width", "exponent"}}: its keys, the rates that the sweep
+              began with, the one that it found (null until it is over), the width at which that was, and
+              the power of the width with which the rate falls (null until the second sweep is over)
     runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
     seconds   {family: {size: seconds of a training token}}
 """
@@ -12,7 +14,6 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
 import dataclasses
 import json
 import math
-import statistics
 from dataclasses import dataclass
 
 from ablation.plan import MAY_CHANGE, Plan, PlanError
@@ -20,27 +21,12 @@ from architecture import ModelConfig
 from comparison.labels import text
 from comparison.runs import read_run
 from disk import read_json, write_whole
-from scaling import sizing
+from scaling import sizing, sweep
 from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
 from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of
 from scaling.sizing import Size
 
 FORMAT = "cofrgenet scaling 1"
-FACTOR = 2  # between two learning rates of a sweep
-MOST_RATES = 9  # tried in a sweep that goes on beyond its edges
-
-
-def lowest(rates: list[float], losses: list[float]) -> float:
-    """The rate of the lowest loss, in three digits, on a parabola over log rate through three points.
-
-    The middle loss is the lowest. A neighbour at which training failed moves the result half way to the
-    other one, as an ever higher loss would.
-    """
-    low, middle, high = (min(loss, 1e6) for loss in losses)
-    down, up = (math.log(rate / rates[1]) for rate in (rates[0], rates[2]))
-    bend = up * (low - middle) - down * (high - middle)
-    shift = (up**2 * (low - middle) - down**2 * (high - middle)) / (2 * bend) if bend > 0 else 0.0
-    return float(f"{rates[1] * math.exp(shift):.3g}")
 
 
 @dataclass
@@ -120,21 +106,37 @@ class Study:
         if not known or known["first"] != first:
             self.state["families"][family.name] = {
                 "model": model, "first": first, "rate": first[0] if len(first) == 1 else None,
-                "width": self.shapes[family.name, self.sizes[0].label].model.n_embd,
+                "width": self._width(family, self.sizes[0]), "exponent": None,
             }  # fmt: skip
+        self.state["families"][family.name].setdefault("exponent", None)
 
     def _first(self, family: Family) -> list[float]:
         """The learning rates that the sweep begins with."""
         rate = family.config.learning_rate
-        return sorted(self.config.rates or [rate / FACTOR, rate, rate * FACTOR])
+        return sorted(self.config.rates or [rate / sweep.FACTOR, rate, rate * sweep.FACTOR])
+
+    def _width(self, family: Family, size: Size) -> int:
+        return self.shapes[family.name, size.label].model.n_embd
+
+    def second(self) -> Size | None:
+        """The size of the second sweep, of which rate_exponent=None follows; None: there is none."""
+        if self.config.rate_exponent is not None or len(self.config.rates or ()) == 1:
+            return None
+        return next((size for size in self.sizes if size.label == self.config.checked()), None)
+
+    def exponent(self, family: Family) -> float | None:
+        """The rule's: the learning rate falls with the width to this power; None while it is not known."""
+        if self.config.rate_exponent is not None:
+            return self.config.rate_exponent
+        known = self.state["families"][family.name]["exponent"]
+        return known if known is not None or self.second() else 1.0
 
     def rate(self, family: Family, size: Size) -> float | None:
-        """The rule's learning rate at a size; None while the sweep is not over."""
-        known = self.state["families"][family.name]
-        if known["rate"] is None:
+        """The rule's learning rate at a size; None while the sweeps are not over."""
+        known, exponent = self.state["families"][family.name], self.exponent(family)
+        if known["rate"] is None or exponent is None:
             return None
-        width = self.shapes[family.name, size.label].model.n_embd
-        return moved_rate(known["rate"], known["width"], width, self.config.rate_exponent)
+        return moved_rate(known["rate"], known["width"], self._width(family, size), exponent)
 
     def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
         model = self.shapes[family.name, size.label].model
@@ -154,59 +156,53 @@ class Study:
             for run in chained([self.run(family, size, ratio, rate, seed) for ratio in self.lengths])
         ]
 
-    def sweep_runs(self, family: Family, rate: float) -> list[Scaled]:
-        """The runs of a sweep at one learning rate: all seeds of the smallest size."""
-        size, ratio = self.sizes[0], self.lengths[-1]
-        return [self.run(family, size, ratio, rate, seed) for seed in self.seeds(size)]
+    def sweep_runs(self, family: Family, size: Size, rate: float) -> list[Scaled]:
+        """The runs of a sweep at one learning rate: all seeds of the size, at the longest length."""
+        return [self.run(family, size, self.lengths[-1], rate, seed) for seed in self.seeds(size)]
 
     def check_runs(self, family: Family, rate: float | None = None) -> list[Scaled]:
-        """Half and twice the rule's rate where it is checked. rate: a stand-in for the rule's."""
+        """Half and twice the rule's rate where a given exponent is checked. rate: a stand-in for it."""
         return [
             self.run(
                 family, size, self.lengths[-1],
                 float(f"{(rate or self.rate(family, size)) * factor:.3g}"), self.config.seeds[0],
             )
             for size in self.sizes
-            if size.label == self.config.checked()
-            for factor in (1 / FACTOR, FACTOR)
+            if size.label == self.config.checked() and self.second() is None
+            for factor in (1 / sweep.FACTOR, sweep.FACTOR)
         ]  # fmt: skip
 
-    def sweep(self, family: Family) -> list[Scaled]:
-        """The runs of a family's sweep that are known by now. Notes its rate when the sweep is over.
-
-        It goes on by factors of two until the best rate is no edge, or MOST_RATES were tried. The mean over
-        seeds counts: one seed prefers rates at which others do badly. A rate at which training fails with
-        any seed counts as tried, and as worse than all others. What is noted is the lowest point of a
-        parabola through the best rate and its neighbours: the best of a sweep in factors of two may be
-        close to a rate at which training becomes unstable.
-        """
-        rates = self._first(family)
-        while True:
-            by_rate = [self.sweep_runs(family, rate) for rate in rates]
-            runs = [run for some in by_rate for run in some]
-            if None in map(self.loss, runs):
-                return runs
-            losses = [statistics.fmean(map(self.loss, some)) for some in by_rate]
-            best = min(range(len(rates)), key=lambda n: losses[n])
-            failed = math.isinf(losses[best])
-            edge = 1 / FACTOR if best == 0 or failed else FACTOR if best == len(rates) - 1 else None
-            if edge is None or len(rates) >= MOST_RATES:
-                break
-            rates = sorted([*rates, float(f"{(rates[-1] if edge > 1 else rates[0]) * edge:.3g}")])
-        if failed:
-            self.hopeless.add(family.name)
-            self.remark(f"{family.name}: training failed at all learning rates from {text(rates[0])} on")
+    def sweeps(self, family: Family) -> list[Scaled]:
+        """The runs of a family's sweeps that are known by now. Notes what a sweep found when it is over."""
+        known, runs = self.state["families"][family.name], []
+        if known["rate"] is None:
+            runs, known["rate"] = self._swept(family, self.sizes[0], known["first"])
+        if known["rate"] is None or self.exponent(family) is not None:
             return runs
-        if edge is not None:
-            self.remark(
-                f"{family.name}: the best of {len(rates)} learning rates is at the edge of the sweep"
-            )
-            self.state["families"][family.name]["rate"] = rates[best]
-        else:
-            self.state["families"][family.name]["rate"] = lowest(
-                rates[best - 1 : best + 2], losses[best - 1 : best + 2]
-            )
-        return runs
+        size = self.second()
+        width = self._width(family, size)
+        middle = moved_rate(known["rate"], known["width"], width, 1.0)
+        first = [moved_rate(middle, 1, 1 / factor, 1.0) for factor in (1 / sweep.FACTOR, 1, sweep.FACTOR)]
+        more, rate = self._swept(family, size, first)
+        if rate is not None and width == known["width"]:
+            self.remark(f"{family.name}: {size.label} is as wide as the smallest size, so the rate stays")
+            known["exponent"] = 1.0
+        elif rate is not None:
+            power = math.log(known["rate"] / rate) / math.log(width / known["width"])
+            known["exponent"] = round(power, 3)
+        return runs + more
+
+    def _swept(self, family: Family, size: Size, first: list[float]) -> tuple[list[Scaled], float | None]:
+        """(runs of a sweep that are known by now, the rate that it found; None while it is not over)"""
+        found = sweep.carried_on(first, lambda rate: self.sweep_runs(family, size, rate), self.loss)
+        if found.failed:
+            self.hopeless.add(family.name)
+            lowest = text(min(found.rates))
+            self.remark(f"{family.name}: training failed at all learning rates from {lowest} on")
+        elif found.at_edge:
+            count = len(found.rates)
+            self.remark(f"{family.name}: the best of {count} learning rates is at the edge of the sweep")
+        return found.runs, found.rate
 
     def remark(self, line: str):
         if line not in self.remarks:
@@ -220,14 +216,15 @@ class Study:
         return math.inf if run.name in self.plan.failed and run.name in self.handed else None
 
     def decided(self, family: Family) -> bool:
-        return self.state["families"][family.name]["rate"] is not None
+        known = self.state["families"][family.name]
+        return known["rate"] is not None and self.exponent(family) is not None
 
     def known(self) -> list[Scaled]:
         """All runs whose configuration is known by now, cheapest first."""
         runs = {}
         for family in self.families:
-            found = [] if self.decided(family) else self.sweep(family)
-            if self.decided(family):  # by what the sweep found just now, perhaps
+            found = [] if self.decided(family) else self.sweeps(family)
+            if self.decided(family):  # by what a sweep found just now, perhaps
                 found += [run for size in self.sizes for run in self.main_runs(family, size)]
                 found += self.check_runs(family)
             for run in found:
@@ -238,13 +235,16 @@ class Study:
     def to_come(self) -> list[Scaled]:
         """The runs that wait for the end of a sweep, with a stand-in for their learning rate.
 
-        The rate is mostly none of those that were swept, so that the smallest size trains once more.
+        Rates that sweeps find are mostly none that they tried, so that their sizes train once more.
         """
         runs = []
         for family in self.families:
             if self.decided(family) or family.name in self.hopeless:
                 continue
-            stand_in = self._first(family)[0]
+            rate = self.state["families"][family.name]["rate"]
+            stand_in = rate or self._first(family)[0]
+            if rate is None and (size := self.second()):
+                runs += 3 * self.sweep_runs(family, size, stand_in)
             runs += [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
             runs += self.check_runs(family, stand_in)
         return runs
@@ -279,7 +279,7 @@ class Study:
             mark = {"family": run.family, "size": run.size, "ratio": run.ratio, "rule": False}
             self.state["runs"].setdefault(run.name, mark)
         for family in self.families:
-            for size in self.sizes if self.state["families"][family.name]["rate"] is not None else []:
+            for size in self.sizes if self.decided(family) else []:
                 rule = self.rate(family, size)
                 for name, mark in self.state["runs"].items():
                     if (mark["family"], mark["size"]) == (family.name, size.label):

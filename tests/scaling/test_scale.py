@@ -170,16 +170,16 @@ def test_what_is_said_before_anything_starts(command, capsys):
     assert "the longest runs read the 44,262 training tokens 4.5 times" in said
     assert "with lr_schedule=cosine each length is a run of its own" in said
     assert "3 at a time" in said
-    assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3\n" in said
-    assert "at 0.2M, half and twice the learning rate are trained too" in said
-    # six of the sweep, four of each size, two check the rate
-    assert f"{2 * (6 + 4 + 4 + 2)} runs in" in said
+    assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3, and swept at 0.2M\n" in said
+    # six of each sweep, four of each size
+    assert f"{2 * (6 + 6 + 4 + 4)} runs in" in said
     lengths = ("--tokens_per_parameter=0.1,0.2", "--lr_schedule=wsd", "--rates=1e-3")
     _, said = scaled(command(*some, *lengths), capsys)
     assert "cofrgenet_f: the dyadic schedule depends on the length" in said
     assert "gpt2: the dyadic" not in said
     assert "training tokens" not in said
-    assert "gpt2: learning rate 1e-3 at width" in said
+    assert re.search(r"gpt2: learning rate 1e-3 at width \d+; from there it falls with the width\n", said)
+    assert "at 0.2M, half and twice the learning rate are trained too" in said
 
 
 def test_all_mistakes_at_once(command, capsys, tmp_path):
@@ -196,6 +196,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert "give the sizes" in refused(command(), capsys)
     assert "named twice" in refused(command("--sizes=4K", models=(DENSE, DENSE)), capsys)
     assert "16K:3 is more than the 2 seeds" in refused(command("--sizes=4K,16K:3", "--seeds=1,2"), capsys)
+    small = refused(command("--sizes=4K,8K", "--check_size=4K"), capsys)
+    assert "check_size=4K is swept anyway: take a larger one" in small
     assert "check_size=9K is none of the sizes" in refused(command("--sizes=4K", "--check_size=9K"), capsys)
     assert "name the families" in refused(["--sizes=4K"], capsys)
     assert "name the families" in refused([f"--out_dir={tmp_path / 'new'}"], capsys)

@@ -6,7 +6,8 @@ import pytest
 
 from ablation.plan import Plan, PlanError
 from scaling.command import read
-from scaling.study import Study, lowest
+from scaling.study import Study
+from scaling.sweep import lowest
 from tests.scaling.conftest import DENSE, LADDERS
 
 
@@ -37,7 +38,8 @@ def rates_of(runs, family, size):
 
 
 def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
-    made = study("--sizes=20K,40K,80K", "--seeds=1,2", "--rates=1e-3,2e-3", models=(DENSE,))
+    keys = ("--sizes=20K,40K,80K", "--seeds=1,2", "--rates=1e-3,2e-3", "--rate_exponent=1")
+    made = study(*keys, models=(DENSE,))
     (dense,) = made.families
     assert len(made.known()) == 4
     assert len(made.to_come()) == 6 + 2  # two check the rate
@@ -58,6 +60,31 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     assert len(marks) == 6
 
 
+def test_a_second_sweep_gives_the_power_of_the_width(study, monkeypatch):
+    made = study("--sizes=20K,80K,160K", "--seeds=1,2", "--rates=1e-3,2e-3,4e-3")
+    ladders = made.families[1]
+    assert len(made.to_come()) == 2 * (6 + 3 * 2)
+    # the best rate stays the same as the width grows
+    started, later = simulated(made, monkeypatch, 2e-3)
+    assert later == 0
+    for family in made.families:
+        first, middle, last = (made._width(family, size) for size in made.sizes)
+        swept = rates_of(started, family, "80K")
+        assert float(f"{2e-3 * first / middle:.3g}") in swept
+        assert abs(made.exponent(family)) < 0.5
+        rates = [made.rate(family, size) for size in made.sizes]
+        assert rates[0] == made.state["families"][family.name]["rate"] == 2e-3
+        assert rates[1] in swept
+        assert rates[2] == pytest.approx(rates[0] * (first / last) ** made.exponent(family), rel=0.01)
+        assert rates_of(started, family, "0.16M") == [rates[2]]
+    # known from then on, for a size of its own too, unless another power is asked for
+    exponent = made.exponent(ladders)
+    again = study("--sizes=320K", "--seeds=1", "--rates=1e-3,2e-3,4e-3")
+    assert again.exponent(again.families[1]) == exponent
+    assert study("--sizes=20K,40K", "--seeds=1", "--rate_exponent=0.5").exponent(ladders) == 0.5
+    assert study("--sizes=20K,40K", "--seeds=1", "--rates=3e-3").exponent(ladders) == 1
+
+
 def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     made = study("--sizes=20K", "--seeds=1,2,3", "--rates=1e-3,2e-3,4e-3", models=(DENSE,))
     (family,) = made.families
@@ -65,7 +92,7 @@ def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     found = {
         run.name: losses[rate][run.config["seed"] - 1]
         for rate in losses
-        for run in made.sweep_runs(family, rate)
+        for run in made.sweep_runs(family, made.sizes[0], rate)
     }
     monkeypatch.setattr(made, "loss", lambda run: found[run.name])
     made.known()
