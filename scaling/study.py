@@ -279,7 +279,7 @@ class Study:
             mark = {"family": run.family, "size": run.size, "ratio": run.ratio, "rule": False}
             self.state["runs"].setdefault(run.name, mark)
         for family in self.families:
-            for size in self.sizes if self.decided(family) else []:
+            for size in self.sizes:
                 rule = self.rate(family, size)
                 for name, mark in self.state["runs"].items():
                     if (mark["family"], mark["size"]) == (family.name, size.label):
