@@ -54,8 +54,8 @@ def carried_on(rates: list[float], runs_at: Callable, loss_of: Callable) -> Swee
         if len(rates) >= MOST_RATES:
             found.rate = None if found.failed else rates[best]
             return found
-        rates = sorted([*rates, rates[-1] * FACTOR if upwards else rates[0] / FACTOR])
-        rates = [float(f"{rate:.3g}") for rate in rates]
+        further = rates[-1] * FACTOR if upwards else rates[0] / FACTOR
+        rates = sorted([*rates, float(f"{further:.3g}")])
 
 
 def lowest(rates: list[float], losses: list[float]) -> float:

@@ -7,7 +7,7 @@ import pytest
 from ablation.plan import Plan, PlanError
 from scaling.command import read
 from scaling.study import Study
-from scaling.sweep import lowest
+from scaling.sweep import carried_on, lowest
 from tests.scaling.conftest import DENSE, LADDERS
 
 
@@ -98,6 +98,13 @@ def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     made.known()
     means = [4.0, 3.1, 9.4 / 3]
     assert made.state["families"][family.name]["rate"] == lowest([*losses], means)
+
+
+def test_only_the_rates_that_a_sweep_adds_are_rounded():
+    losses = {1.2345e-3: 4.0, 2e-3: 3.0}
+    found = carried_on([*losses], lambda rate: [rate], losses.get)
+    assert found.rates == [1.2345e-3, 2e-3, 4e-3]
+    assert found.rate is None
 
 
 @pytest.mark.parametrize("rates", [[1e-3, 2e-3, 4e-3], [1e-3, 2e-3, 16e-3]])
