@@ -216,10 +216,7 @@ def multiplier(curves: Curves, baseline: str, family: str, loss: float) -> Multi
 
 def ratio_at(laws: dict[str, Law], baseline: str, family: str, loss: float) -> float:
     """The baseline's amount over the family's; nan where neither reaches the loss."""
-    needed, own = laws[baseline].amount(loss), laws[family].amount(loss)
-    if math.isinf(own):
-        return math.nan if math.isinf(needed) else 0.0
-    return needed / own
+    return laws[baseline].times(laws[family], loss)
 
 
 def overlap(curves: Curves, baseline: str, family: str) -> tuple[float, float] | None:

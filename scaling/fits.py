@@ -51,11 +51,28 @@ class Law:
 
     def amount(self, loss: float) -> float:
         """The amount that reaches a loss, for a law of one amount; infinity where none does."""
+        return _exp(self.log_amount(loss))
+
+    def log_amount(self, loss: float) -> float:
         ((factor, exponent),) = zip(self.factors, self.exponents, strict=True)
         if loss <= self.irreducible:
             return math.inf
-        with np.errstate(over="ignore", divide="ignore"):  # of a curve that is nearly flat: inf or 0
-            return float(np.exp((np.log(factor) - np.log(loss - self.irreducible)) / exponent))
+        if factor == 0:
+            return -math.inf
+        return (math.log(factor) - math.log(loss - self.irreducible)) / exponent
+
+    def times(self, other: "Law", loss: float) -> float:
+        """How many times the other law's amount this one needs for a loss; nan where neither reaches it.
+
+        From logarithms: the amounts themselves of curves that are nearly flat may be 0 or infinity.
+        """
+        own, others = self.log_amount(loss), other.log_amount(loss)
+        return _exp(own - others)  # inf - inf is nan
+
+
+def _exp(logarithm: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(logarithm))
 
 
 def undetermined(laws: dict[str, Law], lowest: float) -> bool:

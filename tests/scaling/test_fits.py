@@ -83,6 +83,18 @@ def test_what_a_law_says():
     assert law.amount(2.0) == math.inf
     flat = Law(2.0, (1e-8,), (1e-3,))
     assert (flat.amount(2.0 + 1e-9), flat.amount(3.0)) == (math.inf, 0.0)
+
+
+def test_how_many_times_the_amount_of_another_law():
+    law, other = Law(2.0, (8.0,), (0.5,)), Law(2.5, (3.0,), (0.5,))
+    assert law.times(other, 4.0) == pytest.approx(16 / 4)
+    assert (law.times(other, 2.4), other.times(law, 2.4)) == (0.0, math.inf)  # only the first reaches it
+    assert math.isnan(law.times(other, 2.0))
+    # amounts of nearly flat curves that no number holds, but whose ratio is a number
+    flat, flatter = Law(2.0, (1e-8,), (1e-3,)), Law(2.0, (1e-8 * math.exp(1e-3),), (1e-3,))
+    assert flatter.amount(3.0) == 0.0
+    assert flatter.times(flat, 3.0) == pytest.approx(math.e)
+    assert (law.times(flat, 3.0), flat.times(law, 3.0)) == (math.inf, 0.0)
     assert law.loss(np.array([16.0, 64.0])).tolist() == [4.0, 3.0]
 
 
