@@ -26,6 +26,7 @@ import openmp  # noqa: F401 (before torch)
 
 import os
 import shlex
+import statistics
 import sys
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def main(argv: list[str]):
             found = points.read(config.points)
             names = called(list(dict.fromkeys(p.family for p in found)), look)
             output.refuse(folder)
+            output.refuse_to_lose(folder, found)
             for line in output.write(found, names, folder, config, look, command, own=False):
                 print(line)
             return
@@ -64,21 +66,23 @@ def main(argv: list[str]):
             raise PlanError(
                 "name the families: one stack of config files or more, and --sizes (see --help)"
             )
+        vocabulary = prepared(config, families)
         with claimed(folder, config.dry_run):
             for line in remarks:
                 print(line, flush=True)
             plan = Plan(folder)
             plan.look()
-            study = prepared(config, families, plan)
+            study = Study(config, families, plan, vocabulary)
             names = called(list(study.state["families"]), look)
             if config.baseline is not None:
                 output.baseline_of(config.baseline, names)
             known = study.known()
             check(plan, known)
-            if not config.dry_run:
-                study.note(known)
-            measure(study, config)
-            for line in listing.lines(study, names):
+            if command not in study.state["commands"]:
+                study.state["commands"].append(command)
+            study.note(known, save=not config.dry_run)
+            told = measure(study, config)
+            for line in [*listing.lines(study, names), *told, *study.remarks]:
                 print(line, flush=True)
             if config.dry_run:
                 return
@@ -92,39 +96,45 @@ def main(argv: list[str]):
             study.note(study.known())
             found = points.of_study(study)
             failed = listing.failures(study)
+            commands = "\n".join(study.state["commands"])
             wrote = output.write(
-                found, names, folder, config, look, command, True, [*study.remarks, *failed]
+                found, names, folder, config, look, commands, True, [*study.remarks, *failed]
             )
             print("\n".join(wrote))
             sys.exit(1 if failed or study.hopeless else 0)
 
 
-def prepared(config: ScaleConfig, families, plan: Plan) -> Study:
-    """The study of a command, whose open keys are set. Raises PlanError or ConfigError."""
+def prepared(config: ScaleConfig, families) -> int:
+    """The vocabulary of the data; sets `parallel` where it is open. Raises ConfigError."""
     first = families[0].config
     if config.parallel is None:
         on_gpus = first.device != "cpu" and torch.cuda.is_available()
         config.parallel = torch.cuda.device_count() if on_gpus else os.cpu_count() or 1
     try:
-        vocabulary = listing.vocabulary(first)
+        return listing.vocabulary(first)
     except (DataError, OSError) as error:
         raise ConfigError([str(error)]) from None
-    return Study(config, families, plan, vocabulary)
 
 
-def measure(study: Study, config: ScaleConfig):
-    """Measure the steps of the models whose times are not known."""
+def measure(study: Study, config: ScaleConfig) -> list[str]:
+    """Measure the steps of the command's models, if one of them has no time yet -> what to say of it.
+
+    All of them, in turn: times that were measured at different moments cannot be compared.
+    """
     known = study.state["seconds"]
-    todo = {
+    models = {
         (family.name, size.label): (family.config, study.shapes[family.name, size.label].model)
         for family in study.families
         for size in study.sizes
-        if size.label not in known.get(family.name, {})
     }
-    for (family, size), seconds in step_times.measure(todo, config.parallel).items() if todo else ():
-        known.setdefault(family, {})[size] = seconds
+    if all(size in known.get(family, {}) for family, size in models):
+        return []
+    times = step_times.measure(models, config.parallel)
+    for (family, size), found in times.items():
+        known.setdefault(family, {})[size] = statistics.median(found)
     if not config.dry_run:
         study.save()
+    return [step_times.spread(times)]
 
 
 def called(families: list[str], look: picture.Look) -> dict[str, str]:

@@ -27,7 +27,7 @@ from training.stopping import Stop
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 OUTPUT = "output.log"  # in each run's folder: what train.py printed in all attempts
 SECONDS = 0.5  # between two looks at the processes
-HOURS = "{l_bar}{bar}| {n:.2f} of {total:.2f} hours of runs [{elapsed}<{remaining}{postfix}]"
+WORK = "{l_bar}{bar}| {n:.2f} of {total:.2f} UNIT of runs [{elapsed}<{remaining}{postfix}]"
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -114,7 +114,10 @@ def execute(
     def total():
         return unknown + sum(so_far(run) if run.name in lost else run.work(run.tokens) for run in runs)
 
-    looks = {"bar_format": HOURS} if more else {"unit": "token", "unit_scale": True}
+    looks = {"unit": "token", "unit_scale": True}
+    if more:
+        unit, scale = ("hours", 1) if total() >= 1 else ("minutes", 60)
+        looks = {"bar_format": WORK.replace("UNIT", unit), "unit_scale": scale}
     bar = tqdm(
         total=total(), initial=work(), dynamic_ncols=True,
         mininterval=0.5 if sys.stderr.isatty() else 30.0, **looks,

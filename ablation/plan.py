@@ -2,8 +2,9 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ablation.product import Planned
@@ -141,10 +142,11 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
     """
     for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():
-            raise PlanError(f"{part} is a file, and an ablation needs a folder: choose another --out_dir")
+            raise PlanError(f"{part} is a file, and a folder is needed: choose another --out_dir")
     if dry_run:
         yield
         return
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:
@@ -152,4 +154,10 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
         except BlockingIOError:
             told = f"another process is running the study in {folder}"
             raise PlanError(f"{told}: wait for it, or choose another folder") from None
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if new and os.listdir(folder) == [".lock"]:  # the command was refused
+                    (folder / ".lock").unlink()
+                    folder.rmdir()

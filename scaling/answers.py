@@ -80,6 +80,18 @@ class Crossing:
 
 
 @dataclass
+class Lead:
+    """Who is better in the whole measured range, where curves do not cross. share: of the resamples, how
+    many say the same; None without resamples.
+    """
+
+    amount: str
+    family: str
+    better: str
+    share: float | None
+
+
+@dataclass
 class Trend:
     """How a multiplier changes over the measured losses: that at the last one over that at the first."""
 
@@ -105,7 +117,7 @@ class Answers:
     multipliers: list[Multiplier]
     trends: list[Trend]
     crossings: list[Crossing]
-    leads: dict[tuple[str, str], str]  # (amount, family): who leads where curves do not cross
+    leads: list[Lead]
 
     @property
     def baseline(self) -> str:
@@ -138,15 +150,14 @@ def answers(
         for loss in levels
         for amount in AMOUNTS
     ]
-    trends, crossings, leads = [], [], {}
+    trends, crossings, leads = [], [], []
     for family in rest:
         for amount in AMOUNTS:
             own = [one for one in multipliers if (one.family, one.amount) == (family, amount)]
             trends += trend(curves[amount], families[0], family, own)
             found, leader = crossing(curves[amount], families[0], family)
             crossings += found
-            if leader:
-                leads[amount, family] = leader
+            leads += leader
     return Answers(
         points, families, ratio, curves, surface, held, levels, multipliers, trends, crossings, leads
     )
@@ -242,16 +253,19 @@ def trend(curves: Curves, baseline: str, family: str, found: list[Multiplier]) -
     return [Trend(curves.amounts[0], family, losses[0], losses[-1], factor(curves.laws), interval)]
 
 
-def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing], str | None]:
-    """(crossings in the measured range, who leads if there is none)"""
+def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing], list[Lead]]:
+    """(crossings in the measured range, who leads if there are none)"""
     both = overlap(curves, baseline, family)
     if both is None:
-        return [], None
+        return [], []
     grid = np.geomspace(*both, GRID)
     signs, places = crossings_of(curves.laws, baseline, family, grid)
+    resampled = [crossings_of(laws, baseline, family, grid) for laws in curves.samples]
     if not places:
-        return [], family if signs[0] < 0 else baseline
-    samples = [crossings_of(laws, baseline, family, grid)[1] for laws in curves.samples]
+        same = [not some and own[0] == signs[0] for own, some in resampled]
+        share = statistics.fmean(same) if same else None
+        return [], [Lead(curves.amounts[0], family, family if signs[0] < 0 else baseline, share)]
+    samples = [some for _, some in resampled]
     found = []
     for place in places:
         near = [min(some, key=lambda at: abs(math.log(at / place))) for some in samples if some]
@@ -263,7 +277,7 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
                 len(near) / len(samples) if samples else None,
             )
         )  # fmt: skip
-    return found, None
+    return found, []
 
 
 def crossings_of(laws: dict[str, Law], baseline: str, family: str, grid) -> tuple[np.ndarray, list[float]]:

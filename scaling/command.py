@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import configurator
 import overlays
 import picture
+from ablation.plan import MAY_CHANGE
 from ablation.product import LONGEST_NAME, file_name
 from architecture import ModelConfig
 from configurator import ConfigError
@@ -76,7 +77,7 @@ class ScaleConfig:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if self.rate_exponent is not None and self.rate_exponent < 0:
             wrong.append(f"rate_exponent must not be below 0, not {self.rate_exponent}")
-        labels = {size.label for size in sizes}
+        labels = [size.label for size in sorted(sizes, key=lambda size: size.target)]
         if self.check_size is not None:
             try:
                 label = sizing.parse(self.check_size).label
@@ -143,7 +144,8 @@ def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
         mistakes += _missing(config, stacks, others)
     try:
         remarks = overlays.check("scale.py", argv)
-        families = _families(stacks, others)
+        families, left = _families(stacks, others)
+        remarks = [*remarks, *left]
     except ConfigError as error:
         mistakes += error.mistakes
     if mistakes:
@@ -162,9 +164,12 @@ def _missing(config: ScaleConfig, stacks: list[str], others: list[str]) -> list[
     return []
 
 
-def _families(stacks: list[str], others: list[str]) -> list[Family]:
-    """The families, each with its own model and the first one's recipe. Raises ConfigError."""
-    families, mistakes, first = [], {}, None
+def _families(stacks: list[str], others: list[str]) -> tuple[list[Family], list[str]]:
+    """(the families, each with its own model and the first one's recipe; keys that are not taken)
+
+    Raises ConfigError.
+    """
+    families, mistakes, first, remarks = [], {}, None, []
     for stack in stacks:
         try:
             config = configurator.resolve(TrainConfig, [*configurator.stacked(stack), *others])
@@ -177,6 +182,8 @@ def _families(stacks: list[str], others: list[str]) -> list[Family]:
             mistakes.setdefault(mistake, []).append(stack)
             continue
         first = first or config
+        if left := _not_taken(config, first):
+            remarks.append(f"{stack}: {left} not taken, because the recipe is the first family's")
         values = {k: v for k, v in vars(config).items() if k in OF_FAMILY}
         name = file_name(configurator.stacked(stack))
         families.append(Family(name, dataclasses.replace(first, **values)))
@@ -191,4 +198,11 @@ def _families(stacks: list[str], others: list[str]) -> list[Family]:
             mistakes.setdefault(f"two families would be called {name}: rename a file", []).append(name)
     if mistakes:
         raise ConfigError([f"{', '.join(who)}: {mistake}" for mistake, who in mistakes.items()])
-    return families
+    return families, remarks
+
+
+def _not_taken(config: TrainConfig, first: TrainConfig) -> str:
+    """The keys of a family's recipe and data that differ from the first family's."""
+    leave_out = OF_FAMILY | MAY_CHANGE | (INSTEAD.keys() - {"learning_rate"}) | {"out_dir", "vocab_size"}
+    pairs = {k: v for k, v in vars(config).items() if k not in leave_out and v != getattr(first, k)}
+    return ", ".join(f"{key}={value}" for key, value in pairs.items())

@@ -101,7 +101,7 @@ def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dic
 
 
 def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
-    found, second = [], study.second()
+    found = []
     for family in study.families:
         known, exponent = study.state["families"][family.name], study.exponent(family)
         line = f"{names[family.name]}: learning rate "
@@ -111,13 +111,13 @@ def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
         else:
             line += f"{text(known['rate'])} at width {known['width']}"
         if exponent is None:
-            line += f", and swept at {second.label}"
+            line += f", and swept at {study.second(family).label}"
         else:
             power = "" if exponent == 1 else f" to the power {exponent:g}"
             line += f"; from there it falls with the width{power}"
         found.append(line)
-    if second is None and (checked := study.config.checked()):
-        found.append(f"at {checked}, half and twice the learning rate are trained too")
+    if study.checks():
+        found.append(f"at {study.config.checked()}, half and twice the learning rate are trained too")
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import picture
 from ablation.plan import PlanError
 from disk import write_whole
+from plural import counted
 from scaling import figure, page, points
 from scaling.answers import answers
 from scaling.command import ScaleConfig
@@ -31,6 +32,22 @@ def refuse(folder: Path):
         raise PlanError(f"{path} exists, and is no picture that scale.py drew: choose another --out_dir")
 
 
+def refuse_to_lose(folder: Path, found: list[Point]):
+    """Raises PlanError where drawing points in this folder would lose some that stand there."""
+    if (folder / "scaling.json").exists():
+        raise PlanError(
+            f"{folder} is the folder of a study, whose own command draws its runs: choose another --out_dir"
+        )
+    path = folder / "points.csv"
+    there = points.read([str(path)]) if path.exists() and path.stat().st_size else []
+    lost = {points.key(p) for p in there} - {points.key(p) for p in found}
+    if lost:
+        raise PlanError(
+            f"{path} holds {counted(len(lost), 'run')} that --points does not name: name this file too, or "
+            "choose another --out_dir"
+        )
+
+
 def baseline_of(name: str, names: dict[str, str]) -> str:
     """The family that --baseline means, by its name or by what it is called. Raises PlanError."""
     meant = [family for family, called in names.items() if name in (family, called)]
@@ -45,13 +62,14 @@ def write(
     folder: Path,
     config: ScaleConfig,
     look: picture.Look,
-    command: str,
+    commands: str,
     own: bool,
     lines: list[str] = (),
 ) -> list[str]:
     """Write all files of the points into a folder -> the answers and the files' names, for the screen.
 
-    names: what to call the families. own: the folder belongs to a study. lines: further remarks.
+    names: what to call the families. commands: those that the points are of, a line each. own: the folder
+    belongs to a study. lines: further remarks.
     """
     if not any(p.rule and p.loss is not None for p in found):
         return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
@@ -60,7 +78,7 @@ def write(
     told = [*lines, *page.remarks(made, names)]
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "scaling.md": page.page(made, names, told, command, "scaling.png"),
+        "scaling.md": page.page(made, names, told, commands, "scaling.png"),
         "fits.csv": page.fits_csv(made),
         "multipliers.csv": page.multipliers_csv(made),
     }

@@ -1,6 +1,7 @@
 """The page of a study: tables of what was trained, of fits, of multipliers, as Markdown and CSV."""
 
 import math
+import textwrap
 from dataclasses import asdict
 
 from comparison.labels import text
@@ -16,17 +17,19 @@ NAMES = {"parameters": "parameters", "flops": "FLOPs", "hours": "hours", "tokens
 SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T", "tokens": "D"}
 
 
-def page(answers: Answers, names: dict[str, str], lines: list[str], command: str, picture: str) -> str:
-    """names: what to call the families. lines: remarks. picture: its file, beside the page."""
+def page(answers: Answers, names: dict[str, str], lines: list[str], commands: str, picture: str) -> str:
+    """names: what to call the families. lines: remarks. commands: one in each line. picture: its file,
+    beside the page.
+    """
     a = answers
     parts = [
         HEAD,
-        f"    {command}\n",
+        textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
         f"Baseline: {names[a.baseline]}. Curves over one amount are of runs with {a.ratio:g} tokens per "
         "parameter. Intervals are 95 %, from resampled seeds. They leave out what the form of the curve "
-        "gets wrong, for which see the held-out size. *not measured*: not both families reached the loss "
-        "within the sizes that were trained.\n",
+        "gets wrong, for which see the held-out size, and errors of the measured step times. *not "
+        "measured*: not both families reached the loss within the sizes that were trained.\n",
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
@@ -85,8 +88,12 @@ def multipliers(a: Answers, names: dict[str, str]) -> str:
 def trends(a: Answers, names: dict[str, str]) -> list[str]:
     lines = []
     for one in a.trends:
-        low, high = one.interval or (0.0, math.inf)
-        told = "grows" if low > 1 else "shrinks" if high < 1 else "neither grows nor shrinks for certain"
+        told = "changes, for what one seed can say"
+        if one.interval:
+            low, high = one.interval
+            told = "neither grows nor shrinks for certain"
+            if low > 1 or high < 1:
+                told = "grows" if low > 1 else "shrinks"
         lines.append(
             f"{names[one.family]}: from loss {one.first:.3f} to {one.last:.3f} the multiplier of "
             f"{NAMES[one.amount]} {told}: it changes by a factor of {shown(one.factor, 3)}"
@@ -102,19 +109,25 @@ def crossings(a: Answers, names: dict[str, str]) -> list[str]:
             what = NAMES[amount]
             for one in a.crossings:
                 if (one.family, one.amount) == (family, amount):
-                    share = ""
-                    if one.share is not None and one.share < 1:
-                        share = f", in {one.share:.0%} of the resamples"
+                    told = _share(one.share, "they cross")
+                    if one.interval:
+                        told += f", 95 % of these at{between(one.interval)}"
                     lines.append(
-                        f"{names[family]} crosses the baseline at {shown(one.at)} {what}"
-                        f"{between(one.interval)}{share}: {names[one.beyond]} is better beyond"
+                        f"{names[family]} crosses the baseline at {shown(one.at)} {what}, beyond which "
+                        f"{names[one.beyond]} is better{told}"
                     )
-            if leader := a.leads.get((amount, family)):
-                lines.append(
-                    f"{names[family]} does not cross the baseline in the measured {what}: {names[leader]} "
-                    "is better throughout"
-                )
+            for one in a.leads:
+                if (one.family, one.amount) == (family, amount):
+                    told = _share(one.share, "this is so")
+                    lines.append(
+                        f"{names[family]} does not cross the baseline in the measured {what}: "
+                        f"{names[one.better]} is better throughout{told}"
+                    )
     return lines
+
+
+def _share(share: float | None, told: str) -> str:
+    return "" if share is None else f"; {told} in {share:.0%} of the resamples"
 
 
 def law_name(curves: Curves) -> str:

@@ -18,7 +18,7 @@ import csv
 import io
 import math
 import statistics
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ablation.plan import PlanError
@@ -105,31 +105,45 @@ def write(path: Path, points: list[Point]):
 
 
 def read(paths: list[str]) -> list[Point]:
-    """The points of several files, each run once. Raises PlanError where a file holds anything else."""
-    found: dict[tuple, Point] = {}
+    """The points of several files, each run once. Raises PlanError where a file holds anything else, or
+    where two of them do not agree about a run. What is the rule's learning rate is for the last one to say.
+    """
+    found: dict[tuple, tuple[Point, str]] = {}
     for path in paths:
         try:
             with open(path, newline="") as file:
                 reader = csv.DictReader(file)
-                rows = list(reader)
+                rows, columns = list(reader), reader.fieldnames or []
         except (OSError, ValueError, csv.Error) as error:
             raise PlanError(f"--points={path} cannot be read ({error})") from None
-        if set(reader.fieldnames or []) != set(COLUMNS):
+        if columns and set(columns) != set(COLUMNS):
             raise PlanError(f"--points={path} is no points.csv of scale.py: its columns are others")
         for number, row in enumerate(rows, 2):
             try:
                 point = _point(row)
             except (ValueError, TypeError) as error:
                 raise PlanError(f"--points={path}, line {number}: {error}") from None
-            key = (point.family, point.size, point.tokens_per_parameter, point.seed, point.learning_rate)
-            found[key] = point
+            before, other = found.get(key(point), (point, path))
+            if replace(before, rule=point.rule) != point:
+                raise PlanError(
+                    f"--points: line {number} of {path} is about a run that {other} has with another "
+                    "result: take one of the two out"
+                )
+            found[key(point)] = point, path
     if not found:
         raise PlanError(f"--points={','.join(paths)}: no run has ended yet")
-    return list(found.values())
+    return [point for point, _ in found.values()]
+
+
+def key(point: Point) -> tuple:
+    """What tells runs apart."""
+    return point.family, point.size, point.tokens_per_parameter, point.seed, point.learning_rate
 
 
 def _point(row: dict[str, str]) -> Point:
     values = {}
+    if None in row or None in row.values():
+        raise ValueError(f"it does not have the {len(COLUMNS)} cells of the first line")
     for field in fields(Point):
         cell, kind = row[field.name], field.type
         if cell == "" and kind == float | None:

@@ -13,7 +13,8 @@ The rules are the same for every family and size:
   all families would handicap some (results/scaling). A power that is given is checked: half and twice the
   rate are trained too.
 - min_lr and muon_learning_rate keep their ratio to the learning rate.
-- Warmup: the recipe's steps, but at most a tenth of the size's shortest run.
+- Warmup: the recipe's steps, but at most a tenth of the size's shortest run in the command that was first
+  to train the size. Later lengths have the same, or one surface would mix two recipes.
 - Evaluations and checkpoints: at every fifth. With lr_schedule=wsd the decay is the last fifth, so that a
   checkpoint lies where it begins, from which longer runs go on.
 """
@@ -71,19 +72,22 @@ def steps(config: TrainConfig, size: Size, ratio: float) -> int:
     return FIFTHS * max(1, round(size.target * ratio / tokens_per_step(config) / FIFTHS))
 
 
+def warmup_of(config: TrainConfig, size: Size, shortest: float) -> int:
+    """Steps of the warmup of a size whose shortest runs have so many tokens per parameter."""
+    return min(config.warmup_iters, steps(config, size, shortest) // 10)
+
+
 def moved_rate(rate: float, width: int, to_width: int, exponent: float) -> float:
     """The learning rate at another width, in three digits."""
     return float(f"{rate * (width / to_width) ** exponent:.3g}")
 
 
 def run_of(
-    family: Family, model: ModelConfig, size: Size, ratio: float, rate: float, seed: int, shortest: float
+    family: Family, model: ModelConfig, size: Size, ratio: float, rate: float, seed: int, warmup: int
 ) -> Scaled:
-    """One run. model: the family's at this size, with its vocabulary. shortest: the least tokens per
-    parameter of the size, which bounds the warmup.
-    """
+    """One run. model: the family's at this size, with its vocabulary. warmup: steps, see `warmup_of`."""
     recipe = family.config
-    length, least = steps(recipe, size, ratio), steps(recipe, size, shortest)
+    length = steps(recipe, size, ratio)
     ratio_of = rate / recipe.learning_rate
     muon = recipe.muon_learning_rate and float(f"{recipe.muon_learning_rate * ratio_of:.3g}")
     config = dataclasses.replace(
@@ -94,7 +98,7 @@ def run_of(
         learning_rate=rate,
         min_lr=float(f"{recipe.min_lr * ratio_of:.3g}"),
         muon_learning_rate=muon,
-        warmup_iters=min(recipe.warmup_iters, least // 10),
+        warmup_iters=warmup,
         eval_interval=length // FIFTHS,
         checkpoint_interval=length // FIFTHS,
         keep_checkpoints=4,  # the one before the decay stays, even if that is interrupted twice

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from architecture import ModelConfig
 from models import parameter_counts, without_embeddings
+from plural import counted
 
 TOLERANCE = 0.05  # of the target, for the number of parameters
 # widths are multiples of one of these, at a cost; an even head width suits rotations
@@ -78,7 +79,7 @@ def shape(base: ModelConfig, target: int) -> ModelConfig:
     nearest = min((_near(base, layers, target, 2) for layers in range(1, 4)), key=lambda m: _off(m, target))
     raise ValueError(
         f"no model is within {TOLERANCE:.0%} of {target:,} parameters without embeddings: the nearest has "
-        f"{body(nearest):,} ({nearest.n_layer} layers of width {nearest.n_embd})"
+        f"{body(nearest):,} ({counted(nearest.n_layer, 'layer')} of width {nearest.n_embd})"
     )
 
 

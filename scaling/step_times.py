@@ -28,10 +28,10 @@ AT_LEAST = 0.2  # seconds of a measurement
 Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by family and size
 
 
-def measure(models: Models, parallel: int) -> dict:
-    """{(family, size): seconds of a token}
+def measure(models: Models, parallel: int) -> dict[tuple[str, str], list[float]]:
+    """{(family, size): seconds of a token, of seven measurements, whose median counts}
 
-    The median of seven measurements, each after one step that allocates memory. They are taken in rounds
+    Each is taken after one step that allocates memory. They are taken in rounds
     through all models, so that a machine whose speed drifts slows all of them alike; compiled models are
     measured one after the other, because each would be compiled again in every round. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
@@ -57,7 +57,21 @@ def measure(models: Models, parallel: int) -> dict:
                 ) from None
             finally:
                 torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
-    return {name: statistics.median(times) for name, times in found.items()}
+    return found
+
+
+def spread(found: dict[tuple[str, str], list[float]]) -> str:
+    """How far the measurements of one model lie apart, for the screen."""
+    spreads = {}
+    for name, times in found.items():
+        low, _, high = statistics.quantiles(times, n=4)
+        spreads[name] = (high - low) / statistics.median(times)
+    worst = max(spreads, key=spreads.get)
+    usual = statistics.median(spreads.values())
+    return (
+        f"the middle half of {ROUNDS} measurements of a step spreads by {usual:.0%}, and by up to "
+        f"{spreads[worst]:.0%} ({' at '.join(worst)})"
+    )
 
 
 def compile_side_by_side(models: Models, processes: int):

@@ -9,6 +9,7 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
               the power of the width with which the rate falls (null until the second sweep is over)
     runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
     seconds   {family: {size: seconds of a training token}}
+    commands  the command lines that trained in this folder
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from comparison.runs import read_run
 from disk import read_json, write_whole
 from scaling import sizing, sweep
 from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
-from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of
+from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of, steps, warmup_of
 from scaling.sizing import Size
 
 FORMAT = "cofrgenet scaling 1"
@@ -48,15 +49,17 @@ class Study:
         self.sizes, self.lengths = config.targets(), config.lengths()
         recipe = self._recipe()
         self.state = {"format": FORMAT, "recipe": recipe, "families": {}, "runs": {}, "seconds": {}}
+        self.state["commands"] = []
         self.handed: set[str] = set()  # runs that were given to `execute`
         self.hopeless: set[str] = set()  # families that failed at every learning rate
         self.remarks: list[str] = []
         path = plan.folder / "scaling.json"
         if path.is_file():
             content = read_json(path, PlanError, "; choose another folder")
-            if content.get("format") != FORMAT or content.keys() != self.state.keys():
+            missing = self.state.keys() - content.keys() - {"commands"}
+            if content.get("format") != FORMAT or missing:
                 raise PlanError(f"{path} was not written by this scale.py: choose another folder")
-            self.state = content
+            self.state |= content
             known = self.state["recipe"]
             if changed := [key for key in recipe if known.get(key) != recipe[key]]:
                 told = ", ".join(f"{key} was {known.get(key)!r}, now {recipe[key]!r}" for key in changed)
@@ -69,6 +72,8 @@ class Study:
         self.shapes = self._shapes(vocab_size)
         for family in families:
             self._remember(family)
+        self.warmups = {size.label: self._warmup(size) for size in self.sizes}
+        self._check_widths()
 
     def _recipe(self) -> dict:
         """What all runs of a study have in common: the keys of the first family's config, but for those of
@@ -94,8 +99,11 @@ class Study:
         return found
 
     def _remember(self, family: Family):
-        """Take the family's learning rate from an earlier command, or begin its sweep."""
-        model, first = dataclasses.asdict(family.model), self._first(family)
+        """Take the family's learning rate from an earlier command, or begin its sweep.
+
+        Other --rates than the earlier command's begin another sweep; without --rates, none begins again.
+        """
+        config, model = self.config, dataclasses.asdict(family.model)
         known = self.state["families"].get(family.name)
         if known and known["model"] != model:
             keys = [key for key in model if known["model"].get(key) != model[key]]
@@ -103,12 +111,23 @@ class Study:
                 f"{self.plan.folder}: {family.name} was another model ({', '.join(keys)} changed); choose "
                 "another folder"
             )
+        first = self._first(family)
+        if known and config.rates and known["first"] != first:
+            before = ", ".join(map(text, known["first"]))
+            self.remark(f"{family.name}: --rates were {before}, so the learning rate is found anew")
+        elif known:
+            first = known["first"]
         if not known or known["first"] != first:
-            self.state["families"][family.name] = {
-                "model": model, "first": first, "rate": first[0] if len(first) == 1 else None,
-                "width": self._width(family, self.sizes[0]), "exponent": None,
-            }  # fmt: skip
-        self.state["families"][family.name].setdefault("exponent", None)
+            known = {"rate": first[0] if len(first) == 1 else None, "width": 0, "exponent": None}
+            self.state["families"][family.name] = {"model": model, "first": first, **known}
+        known = self.state["families"][family.name]
+        known.setdefault("exponent", None)
+        if known["rate"] is None or not known["width"]:
+            known["width"] = self._width(family, self.sizes[0])
+        if config.rate_exponent is not None:
+            known["exponent"] = config.rate_exponent
+        elif known["exponent"] is None and (len(first) == 1 or not config.check_rate):
+            known["exponent"] = 1.0
 
     def _first(self, family: Family) -> list[float]:
         """The learning rates that the sweep begins with."""
@@ -118,29 +137,80 @@ class Study:
     def _width(self, family: Family, size: Size) -> int:
         return self.shapes[family.name, size.label].model.n_embd
 
-    def second(self) -> Size | None:
-        """The size of the second sweep, of which rate_exponent=None follows; None: there is none."""
-        if self.config.rate_exponent is not None or len(self.config.rates or ()) == 1:
+    def _warmup(self, size: Size) -> int:
+        """Steps of the warmup: those of runs that the folder has at this size, or the rule's."""
+        recipe = self.families[0].config
+        known = [
+            self.plan.runs[name] for name, mark in self.state["runs"].items() if mark["size"] == size.label
+        ]
+        if not known:
+            return warmup_of(recipe, size, self.lengths[0])
+        warmup, shortest = known[0].config["warmup_iters"], steps(recipe, size, self.lengths[0])
+        if 2 * warmup > shortest:
+            raise PlanError(
+                f"{self.plan.folder} has longer runs at {size.label}, with a warmup of {warmup} steps: too "
+                f"many for {shortest} steps. Leave out tokens_per_parameter={self.lengths[0]:g}, or choose "
+                "another folder and name all lengths at once"
+            )
+        return warmup
+
+    def _check_widths(self):
+        """Raises PlanError where a second sweep would say nothing of how learning rates fall with width.
+        Remarks where there is none yet.
+        """
+        wrong = [
+            f"{family.name} is {self._width(family, size)} wide"
+            for family in self.families
+            if self.config.check_size is not None and (size := self.second(family))
+            if self._width(family, size) == self.state["families"][family.name]["width"]
+        ]
+        if wrong:
+            raise PlanError(
+                f"check_size={self.config.check_size}: {' and '.join(wrong)} there and at the first sweep, "
+                "which says nothing of how the learning rate falls with the width: take another size"
+            )
+        for family in self.families:
+            known = self.state["families"][family.name]
+            widths = {self._width(family, size) for size in self.sizes}
+            if known["exponent"] is None and not self.second(family) and widths != {known["width"]}:
+                self.remark(
+                    f"{family.name}: its second sweep is not over, and these sizes have none; its learning "
+                    "rate is taken to fall with the width"
+                )
+
+    def second(self, family: Family) -> Size | None:
+        """The size of the family's second sweep, of which its exponent follows; None: there is none.
+
+        check_size=None: the middle size, or else the next one at which the family's width is not that of
+        its first sweep.
+        """
+        label, width = self.config.checked(), self.state["families"][family.name]["width"]
+        if label is None or self.state["families"][family.name]["exponent"] is not None:
             return None
-        return next((size for size in self.sizes if size.label == self.config.checked()), None)
+        middle = next(n for n, size in enumerate(self.sizes) if size.label == label)
+        if self.config.check_size is not None:
+            return self.sizes[middle]
+        order = [*self.sizes[middle:], *reversed(self.sizes[:middle])]
+        return next((size for size in order if self._width(family, size) != width), None)
 
     def exponent(self, family: Family) -> float | None:
         """The rule's: the learning rate falls with the width to this power; None while it is not known."""
-        if self.config.rate_exponent is not None:
-            return self.config.rate_exponent
         known = self.state["families"][family.name]["exponent"]
-        return known if known is not None or self.second() else 1.0
+        return known if known is not None or self.second(family) else 1.0
 
-    def rate(self, family: Family, size: Size) -> float | None:
-        """The rule's learning rate at a size; None while the sweeps are not over."""
+    def rate_at(self, family: Family, width: int) -> float | None:
+        """The rule's learning rate at a width; None while the sweeps are not over."""
         known, exponent = self.state["families"][family.name], self.exponent(family)
         if known["rate"] is None or exponent is None:
             return None
-        return moved_rate(known["rate"], known["width"], self._width(family, size), exponent)
+        return moved_rate(known["rate"], known["width"], width, exponent)
+
+    def rate(self, family: Family, size: Size) -> float | None:
+        return self.rate_at(family, self._width(family, size))
 
     def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
         model = self.shapes[family.name, size.label].model
-        found = run_of(family, model, size, ratio, rate, seed, self.lengths[0])
+        found = run_of(family, model, size, ratio, rate, seed, self.warmups[size.label])
         found.seconds = self.state["seconds"].get(family.name, {}).get(size.label, math.nan)
         return found
 
@@ -160,15 +230,22 @@ class Study:
         """The runs of a sweep at one learning rate: all seeds of the size, at the longest length."""
         return [self.run(family, size, self.lengths[-1], rate, seed) for seed in self.seeds(size)]
 
+    def checks(self) -> bool:
+        """Whether half and twice the rule's rate are trained: the power of the width was given."""
+        given = self.config.rate_exponent is not None or len(self.config.rates or ()) == 1
+        return given and self.config.checked() is not None
+
     def check_runs(self, family: Family, rate: float | None = None) -> list[Scaled]:
         """Half and twice the rule's rate where a given exponent is checked. rate: a stand-in for it."""
+        if not self.checks():
+            return []
         return [
             self.run(
                 family, size, self.lengths[-1],
                 float(f"{(rate or self.rate(family, size)) * factor:.3g}"), self.config.seeds[0],
             )
             for size in self.sizes
-            if size.label == self.config.checked() and self.second() is None
+            if size.label == self.config.checked()
             for factor in (1 / sweep.FACTOR, sweep.FACTOR)
         ]  # fmt: skip
 
@@ -179,15 +256,12 @@ class Study:
             runs, known["rate"] = self._swept(family, self.sizes[0], known["first"])
         if known["rate"] is None or self.exponent(family) is not None:
             return runs
-        size = self.second()
+        size = self.second(family)
         width = self._width(family, size)
         middle = moved_rate(known["rate"], known["width"], width, 1.0)
         first = [moved_rate(middle, 1, 1 / factor, 1.0) for factor in (1 / sweep.FACTOR, 1, sweep.FACTOR)]
         more, rate = self._swept(family, size, first)
-        if rate is not None and width == known["width"]:
-            self.remark(f"{family.name}: {size.label} is as wide as the smallest size, so the rate stays")
-            known["exponent"] = 1.0
-        elif rate is not None:
+        if rate is not None:
             power = math.log(known["rate"] / rate) / math.log(width / known["width"])
             known["exponent"] = round(power, 3)
         return runs + more
@@ -243,7 +317,7 @@ class Study:
                 continue
             rate = self.state["families"][family.name]["rate"]
             stand_in = rate or self._first(family)[0]
-            if rate is None and (size := self.second()):
+            if rate is None and (size := self.second(family)):
                 runs += 3 * self.sweep_runs(family, size, stand_in)
             runs += [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
             runs += self.check_runs(family, stand_in)
@@ -272,20 +346,23 @@ class Study:
         ended = name in self.plan.done or name in self.plan.failed
         return ended and not (name in self.plan.failed and name not in self.handed)
 
-    def note(self, runs: list[Scaled]):
-        """Put runs on the list and into the state, and save both."""
+    def note(self, runs: list[Scaled], save: bool = True):
+        """Put runs on the list and into the state, and save both.
+
+        What the rule's learning rate is may have changed for all sizes of a family in the folder.
+        """
         self.plan.extend(runs, ["learning_rate"])
         for run in runs:
             mark = {"family": run.family, "size": run.size, "ratio": run.ratio, "rule": False}
             self.state["runs"].setdefault(run.name, mark)
         for family in self.families:
-            for size in self.sizes:
-                rule = self.rate(family, size)
-                for name, mark in self.state["runs"].items():
-                    if (mark["family"], mark["size"]) == (family.name, size.label):
-                        mark["rule"] = self.plan.runs[name].config["learning_rate"] == rule
-        self.plan.save()
-        self.save()
+            for name, mark in self.state["runs"].items():
+                if mark["family"] == family.name:
+                    config = self.plan.runs[name].config
+                    mark["rule"] = config["learning_rate"] == self.rate_at(family, config["n_embd"])
+        if save:
+            self.plan.save()
+            self.save()
 
     def save(self):
         self.plan.folder.mkdir(parents=True, exist_ok=True)

@@ -315,8 +315,8 @@ def test_it_takes_no_config_files(capsys):
 
 def test_a_folder_below_a_file(small, tmp_path):
     (tmp_path / "out").touch()
-    assert "out is a file, and an ablation needs a folder" in small()
-    assert "out is a file, and an ablation needs a folder" in small(dry_run=True)
+    assert "out is a file, and a folder is needed" in small()
+    assert "out is a file, and a folder is needed" in small(dry_run=True)
 
 
 def test_a_folder_of_something_else(small, tmp_path):

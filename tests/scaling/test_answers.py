@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from scaling import intervals
-from scaling.answers import Curves, answers, crossing, default_losses, main_ratio, multiplier
+from scaling.answers import Curves, Lead, answers, crossing, default_losses, main_ratio, multiplier
 from scaling.fits import Law, fit
 from tests.scaling.synthetic import loss_of, points
 
@@ -71,18 +71,20 @@ def test_where_curves_cross():
     ends = [replace(p, family=f, parameters=n) for f in "ab" for n in (10_000, 1_000_000) for p in some]
     lower = {"a": laws["a"], "b": Law(1.0, (50.0,), (0.3,))}
     curves = Curves(("parameters",), ends, "", laws, [laws, lower])
-    (one,), leader = crossing(curves, "a", "b")
-    assert leader is None
+    (one,), leaders = crossing(curves, "a", "b")
+    assert leaders == []
     assert one.at == pytest.approx(at, rel=1e-3)
     assert one.beyond == "a"
     assert one.share == 0.5  # in the other resample they cross beyond the range
     curves.laws = lower
-    assert crossing(curves, "a", "b") == ([], "b")
+    assert crossing(curves, "a", "b") == ([], [Lead("parameters", "b", "b", 0.5)])
+    curves.samples = []
+    assert crossing(curves, "a", "b") == ([], [Lead("parameters", "b", "b", None)])
     curves.points = [p for p in ends if p.family == "a"] + [
         replace(p, parameters=n) for p in some for n in (2_000_000, 4_000_000)
     ]
     curves.points[-2:] = [replace(p, family="b") for p in curves.points[-2:]]
-    assert crossing(curves, "a", "b") == ([], None)  # no size that both have
+    assert crossing(curves, "a", "b") == ([], [])  # no size that both have
 
 
 def test_the_held_out_size_is_predicted():

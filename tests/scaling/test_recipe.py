@@ -7,6 +7,7 @@ import torch
 
 import train
 from ablation import execution
+from ablation.plan import PlanError
 from scaling.recipe import Scaled, chained, head_start, moved_rate
 from training import checkpoint
 from training.config import DEFAULTS
@@ -49,6 +50,13 @@ def test_the_warmup_is_at_most_a_tenth_of_the_shortest_run(study):
     runs = made.main_runs(made.families[0], made.sizes[0])
     assert {run.config["warmup_iters"] for run in runs} == {8}
     assert [run.config["max_iters"] for run in runs[:2]] == [80, 310]
+    # and stays so for lengths that come later
+    made.note(made.known())
+    (dense, *_), keys = made.families, ("--sizes=20K", "--warmup_iters=100")
+    longer = study(*keys, "--tokens_per_parameter=8")
+    assert {run.config["warmup_iters"] for run in longer.main_runs(dense, longer.sizes[0])} == {8}
+    with pytest.raises(PlanError, match="with a warmup of 8 steps: too many for 15 steps"):
+        study(*keys, "--tokens_per_parameter=0.2")
 
 
 def test_which_lengths_share_their_steps(study):

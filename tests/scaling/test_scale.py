@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
     assert len(went_on) == 2 + 1 + 1
     page = (folder / "scaling.md").read_text()
+    assert page.count("\n    python scale.py") == 1
     for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
         assert part in page
     assert "| L(N) " in page
@@ -101,6 +103,12 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     assert scaled(larger, capsys)[0] == 0
     assert len(here) == 2
     assert {row["size"] for row in rows(folder / "points.csv")} == {"4K", "8K", "16K", "24K"}
+    assert (folder / "scaling.md").read_text().count("\n    python scale.py") == 2
+
+    # a dry run refuses what the command would refuse
+    state = folder / "ablation.json"
+    state.write_text(state.read_text().replace('"weight_decay": 0.1', '"weight_decay": 0.2'))
+    assert "another configuration" in refused(command(*TINY, "--dry_run=True"), capsys)
 
 
 def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):
@@ -162,6 +170,44 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
 
 
+def test_points_are_not_lost(capsys, tmp_path):
+    """Those of another run in the same place, of a study's folder, and of a file that does not agree."""
+    some = points()
+    write(tmp_path / "all.csv", some)
+    write(tmp_path / "half.csv", some[::2])
+    write(tmp_path / "other.csv", [*some[:3], replace(some[3], loss=some[3].loss + 0.1)])
+    write(tmp_path / "tried.csv", [replace(some[3], rule=0)])
+
+    def draw(*names, do=scaled):
+        files = ",".join(str(tmp_path / name) for name in names)
+        return do([f"--points={files}", f"--out_dir={tmp_path / 'page'}", "--resamples=1"], capsys)
+
+    assert draw("all.csv")[0] == 0
+    page = (tmp_path / "page" / "points.csv").read_bytes()
+    said = draw("half.csv", do=refused)
+    assert f"holds {len(some) // 2} runs that --points does not name: name this file too" in said
+    said = draw("all.csv", "other.csv", do=refused)
+    assert re.search(r"line 5 of \S+other.csv is about a run that \S+all.csv has with another result", said)
+    assert (tmp_path / "page" / "points.csv").read_bytes() == page
+    assert draw("half.csv", "all.csv", "tried.csv")[0] == 0
+    assert sum(row["rule"] == "0" for row in rows(tmp_path / "page" / "points.csv")) == 1
+    text = (tmp_path / "all.csv").read_text()
+    (tmp_path / "cut.csv").write_text(text[:-20])
+    assert "it does not have the 15 cells of the first line" in draw("cut.csv", do=refused)
+    (tmp_path / "page" / "scaling.json").write_text("{}")
+    assert "is the folder of a study, whose own command draws its runs" in draw("all.csv", do=refused)
+
+
+def test_what_one_seed_says(capsys, tmp_path):
+    """No interval, and nothing that one would be needed for."""
+    write(tmp_path / "points.csv", points(seeds=(1,)))
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}"]
+    assert scaled(arguments, capsys)[0] == 0
+    page = (tmp_path / "page" / "scaling.md").read_text()
+    assert "the multiplier of parameters changes, for what one seed can say: it changes by" in page
+    assert "resamples" not in page
+
+
 def test_what_is_said_before_anything_starts(command, capsys):
     """About text that is read again, and lengths that share nothing."""
     some = ("--sizes=20K,0.2M", "--seeds=1,2", "--dry_run=True", "--parallel=3")
@@ -206,10 +252,13 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert "cannot be read" in refused([f"--points={tmp_path / 'none.csv'}"], capsys)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
+    (tmp_path / "empty.csv").touch()
+    assert "no run has ended yet" in refused([f"--points={tmp_path / 'empty.csv'}"], capsys)
     write(tmp_path / "none_yet.csv", [])
     assert "no run has ended yet" in refused([f"--points={tmp_path / 'none_yet.csv'}"], capsys)
     missing = [a for a in command("--sizes=4K", "--dataset=nowhere") if "bytes" not in a]
     assert "nowhere" in refused(missing, capsys)
+    assert not (tmp_path / "scaling").exists()
     pairs = tmp_path / "pairs"
     prepare(lambda: pairs_of(60), {"made": "up"}, "bytes", pairs, 0.3, 1, pairs=True)
     of_pairs = [a for a in command("--sizes=4K", f"--dataset={pairs}") if "bytes" not in a]
@@ -228,8 +277,10 @@ def test_the_recipe_is_the_first_family_s(command, capsys, tmp_path):
         "optimizer = 'muon'\ndataset = 'nowhere'\ndropout = 0.5\n"
     )
     arguments = command("--sizes=20K", models=(LADDERS, str(tmp_path / "mine.py")))
-    _, (first, other), _ = scale.read([a for a in arguments if not a.startswith("--dropout=")])
+    _, (first, other), remarks = scale.read([a for a in arguments if not a.startswith("--dropout=")])
     assert (other.config.ffn, other.config.n_layer) == ("swiglu", 3)
     for key in ("learning_rate", "block_size", "optimizer", "dataset", "dropout", "weight_decay"):
         assert getattr(other.config, key) == getattr(first.config, key)
     assert (first.config.dyadic, other.config.dyadic) == (True, False)
+    told = "dropout=0.5, optimizer=muon, learning_rate=1.0 not taken, because the recipe is the first"
+    assert told in remarks[0]

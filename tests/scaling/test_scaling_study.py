@@ -85,6 +85,61 @@ def test_a_second_sweep_gives_the_power_of_the_width(study, monkeypatch):
     assert study("--sizes=20K,40K", "--seeds=1", "--rates=3e-3").exponent(ladders) == 1
 
 
+def test_a_second_sweep_is_where_the_model_is_wider(study, monkeypatch):
+    made = study("--sizes=20K,80K,160K", "--seeds=1")
+    dense, ladders = made.families
+    assert made.second(dense) is made.second(ladders) is made.sizes[1]
+    as_wide = made.shapes[dense.name, "20K"]
+    shapes = {**made.shapes, (dense.name, "80K"): as_wide}
+    monkeypatch.setattr(Study, "_shapes", lambda self, vocabulary: shapes)
+    made = study("--sizes=20K,80K,160K", "--seeds=1")
+    assert (made.second(dense), made.second(ladders)) == (made.sizes[2], made.sizes[1])
+    with pytest.raises(PlanError, match=r"check_size=80K: gpt2.* wide there and at the first sweep"):
+        study("--sizes=20K,80K,160K", "--seeds=1", "--check_size=80K")
+    study("--sizes=20K,80K,160K", "--seeds=1", "--check_size=80K", "--rate_exponent=1")
+    shapes[dense.name, "0.16M"] = as_wide  # no other width: nothing to find out
+    made = study("--sizes=20K,80K,160K", "--seeds=1")
+    assert (made.second(dense), made.exponent(dense)) == (None, 1.0)
+
+
+def test_more_of_a_study_keeps_its_learning_rates(study, monkeypatch):
+    made = study("--sizes=20K,40K,80K", "--seeds=1", "--rates=1e-3,2e-3,4e-3", models=(DENSE,))
+    (dense,) = made.families
+    simulated(made, monkeypatch, 2e-3)
+    before = dict(made.state["families"][dense.name])
+    for keys in ("--sizes=160K", "--seeds=1"), ("--sizes=20K,40K", "--seeds=1,2"), ("--sizes=40K,80K",):
+        more = study(*keys, models=(DENSE,))
+        assert more.state["families"][dense.name] == before
+        assert {run.rate for run in more.known()} == {more.rate(dense, size) for size in more.sizes}
+        assert more.remarks == []
+    # one rate is one for later sizes, too, and a power that was given stays
+    given = ("--rates=2e-3", "--rate_exponent=0.5")
+    other = study("--sizes=20K,80K", "--seeds=1", *given, models=(DENSE,))
+    assert "--rates were 1e-3, 2e-3, 4e-3, so the learning rate is found anew" in other.remarks[0]
+    assert other.rate(dense, other.sizes[1]) != made.rate(dense, made.sizes[2])
+    simulated(other, monkeypatch, 2e-3)
+    # runs at other sizes of the folder do not stand for the new rule
+    ruled = {other.plan.runs[name].config["n_embd"] for name, m in other.state["runs"].items() if m["rule"]}
+    assert ruled == {other.shapes[dense.name, size.label].model.n_embd for size in other.sizes}
+    again = study("--sizes=160K", "--seeds=1", models=(DENSE,))
+    assert (again.exponent(dense), again.to_come(), again.remarks) == (0.5, [], [])
+
+
+def test_a_sweep_that_is_not_over_begins_at_the_smallest_size_of_the_command(study, monkeypatch):
+    made = study("--sizes=20K,40K", "--seeds=1", models=(DENSE,))
+    (dense,) = made.families
+    made.note(made.known())
+    more = study("--sizes=80K,160K", "--seeds=1", models=(DENSE,))
+    assert more.state["families"][dense.name]["width"] == more.shapes[dense.name, "80K"].model.n_embd
+    started, _ = simulated(more, monkeypatch, 6e-4)
+    assert {run.size for run in started} == {"80K", "0.16M"}
+    more.state["families"][dense.name]["exponent"] = None
+    more.save()
+    alone = study("--sizes=320K", "--seeds=1", models=(DENSE,))
+    assert alone.exponent(dense) == 1.0
+    assert "its second sweep is not over" in alone.remarks[0]
+
+
 def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     made = study("--sizes=20K", "--seeds=1,2,3", "--rates=1e-3,2e-3,4e-3", models=(DENSE,))
     (family,) = made.families

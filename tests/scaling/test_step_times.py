@@ -49,7 +49,7 @@ def test_models_are_compiled_side_by_side_before_the_first_is_measured(monkeypat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(step_times, "compile_side_by_side", lambda *given: order.append(given))
     monkeypatch.setattr(step_times, "of_model", lambda *given: order.append(given) or [0.5])
-    assert step_times.measure(models, 2) == dict.fromkeys(models, 0.5)
+    assert step_times.measure(models, 2) == {name: [0.5] * 7 for name in models}
     assert order[:3] == [(models, 2), *((*configs, 1) for configs in models.values())]
     order.clear()
     step_times.measure(models, 1)
@@ -67,10 +67,13 @@ def test_models_are_measured_in_turns(monkeypatch):
         return [len(order) + n for n in range(repetitions)]
 
     monkeypatch.setattr(step_times, "of_model", of_model)
-    assert step_times.measure(models, 1) == {("a", "1M"): 7, ("b", "1M"): 8}
+    found = step_times.measure(models, 1)
+    assert found == {("a", "1M"): [*range(1, 15, 2)], ("b", "1M"): [*range(2, 16, 2)]}
+    told = step_times.spread(found | {("c", "1M"): [5] * 7})
+    assert told.endswith("of 7 measurements of a step spreads by 100%, and by up to 114% (a at 1M)")
     assert order == list("ab" * 7)
     order.clear()
     for config in configs.values():
         config.compile = True
-    assert step_times.measure(models, 1) == {("a", "1M"): 4, ("b", "1M"): 5}
+    step_times.measure(models, 1)
     assert order == list("ab")
