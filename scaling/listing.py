@@ -82,7 +82,7 @@ def _left(study: Study, runs: list) -> list:
 
 def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dict[str, str]:
     shape = study.shapes[family.name, size.label]
-    model, rate = shape.model, study.rate(family, size)
+    model, rate = shape.model, study.rates.of(family, size)
     run = study.run(family, size, ratio, rate or family.config.learning_rate, study.config.seeds[0])
     return {
         "family": names[family.name],
@@ -103,7 +103,7 @@ def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dic
 def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
     found = []
     for family in study.families:
-        known, exponent = study.state["families"][family.name], study.exponent(family)
+        known, exponent = study.state["families"][family.name], study.rates.exponent(family)
         line = f"{names[family.name]}: learning rate "
         if known["rate"] is None:
             tried = ", ".join(map(text, known["first"]))
@@ -111,7 +111,7 @@ def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
         else:
             line += f"{text(known['rate'])} at width {known['width']}"
         if exponent is None:
-            line += f", and swept at {study.second(family).label}"
+            line += f", and swept at {study.rates.second(family).label}"
         else:
             power = "" if exponent == 1 else f" to the power {exponent:g}"
             line += f"; from there it falls with the width{power}"
@@ -134,4 +134,4 @@ def failures(study: Study) -> list[str]:
 def _rule(study: Study, run) -> float | None:
     family = next(f for f in study.families if f.name == run.family)
     size = next(s for s in study.sizes if s.label == run.size)
-    return study.rate(family, size)
+    return study.rates.of(family, size)

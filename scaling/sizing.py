@@ -47,6 +47,14 @@ class Size:
         return f"{self.target / UNITS.get(unit, 1):.6g}{unit}"
 
 
+@dataclass
+class Shape:
+    """A family's model at a size, with its number of parameters without embeddings."""
+
+    model: ModelConfig
+    body: int
+
+
 def parse(text: str) -> Size:
     """`0.25M`, `1.5B`, `250000`; `1M:2` trains with the first two seeds. Raises ValueError."""
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([KMB]?)(?::(\d+))?", text.strip(), re.IGNORECASE)

@@ -15,27 +15,18 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
 
 from ablation.plan import MAY_CHANGE, Plan, PlanError
-from architecture import ModelConfig
 from comparison.labels import text
 from comparison.runs import read_run
 from disk import read_json, write_whole
 from scaling import sizing, sweep
 from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
+from scaling.rates import Rates
 from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of, steps, warmup_of
-from scaling.sizing import Size
+from scaling.sizing import Shape, Size
 
 FORMAT = "cofrgenet scaling 1"
-
-
-@dataclass
-class Shape:
-    """A family's model at a size, with its number of parameters without embeddings."""
-
-    model: ModelConfig
-    body: int
 
 
 class Study:
@@ -52,7 +43,6 @@ class Study:
         self.state["commands"] = []
         self.handed: set[str] = set()  # runs that were given to `execute`
         self.hopeless: set[str] = set()  # families that failed at every learning rate
-        self.remarks: list[str] = []
         path = plan.folder / "scaling.json"
         if path.is_file():
             content = read_json(path, PlanError, "; choose another folder")
@@ -70,10 +60,10 @@ class Study:
         elif plan.runs:
             raise PlanError(f"{plan.folder} holds an ablation, but no scaling study: choose another folder")
         self.shapes = self._shapes(vocab_size)
-        for family in families:
-            self._remember(family)
+        state = self.state["families"]
+        self.rates = Rates(config, families, self.sizes, self.shapes, state, plan.folder)
+        self.remarks = self.rates.remarks
         self.warmups = {size.label: self._warmup(size) for size in self.sizes}
-        self._check_widths()
 
     def _recipe(self) -> dict:
         """What all runs of a study have in common: the keys of the first family's config, but for those of
@@ -98,45 +88,6 @@ class Study:
             raise PlanError("\n  ".join(["some sizes cannot be had:", *wrong]))
         return found
 
-    def _remember(self, family: Family):
-        """Take the family's learning rate from an earlier command, or begin its sweep.
-
-        Other --rates than the earlier command's begin another sweep; without --rates, none begins again.
-        """
-        config, model = self.config, dataclasses.asdict(family.model)
-        known = self.state["families"].get(family.name)
-        if known and known["model"] != model:
-            keys = [key for key in model if known["model"].get(key) != model[key]]
-            raise PlanError(
-                f"{self.plan.folder}: {family.name} was another model ({', '.join(keys)} changed); choose "
-                "another folder"
-            )
-        first = self._first(family)
-        if known and config.rates and known["first"] != first:
-            before = ", ".join(map(text, known["first"]))
-            self.remark(f"{family.name}: --rates were {before}, so the learning rate is found anew")
-        elif known:
-            first = known["first"]
-        if not known or known["first"] != first:
-            known = {"rate": first[0] if len(first) == 1 else None, "width": 0, "exponent": None}
-            self.state["families"][family.name] = {"model": model, "first": first, **known}
-        known = self.state["families"][family.name]
-        known.setdefault("exponent", None)
-        if known["rate"] is None or not known["width"]:
-            known["width"] = self._width(family, self.sizes[0])
-        if config.rate_exponent is not None:
-            known["exponent"] = config.rate_exponent
-        elif known["exponent"] is None and (len(first) == 1 or not config.check_rate):
-            known["exponent"] = 1.0
-
-    def _first(self, family: Family) -> list[float]:
-        """The learning rates that the sweep begins with."""
-        rate = family.config.learning_rate
-        return sorted(self.config.rates or [rate / sweep.FACTOR, rate, rate * sweep.FACTOR])
-
-    def _width(self, family: Family, size: Size) -> int:
-        return self.shapes[family.name, size.label].model.n_embd
-
     def _warmup(self, size: Size) -> int:
         """Steps of the warmup: those of runs that the folder has at this size, or the rule's."""
         recipe = self.families[0].config
@@ -154,60 +105,6 @@ class Study:
             )
         return warmup
 
-    def _check_widths(self):
-        """Raises PlanError where a second sweep would say nothing of how learning rates fall with width.
-        Remarks where there is none yet.
-        """
-        wrong = [
-            f"{family.name} is {self._width(family, size)} wide"
-            for family in self.families
-            if self.config.check_size is not None and (size := self.second(family))
-            if self._width(family, size) == self.state["families"][family.name]["width"]
-        ]
-        if wrong:
-            raise PlanError(
-                f"check_size={self.config.check_size}: {' and '.join(wrong)} there and at the first sweep, "
-                "which says nothing of how the learning rate falls with the width: take another size"
-            )
-        for family in self.families:
-            known = self.state["families"][family.name]
-            widths = {self._width(family, size) for size in self.sizes}
-            if known["exponent"] is None and not self.second(family) and widths != {known["width"]}:
-                self.remark(
-                    f"{family.name}: its second sweep is not over, and these sizes have none; its learning "
-                    "rate is taken to fall with the width"
-                )
-
-    def second(self, family: Family) -> Size | None:
-        """The size of the family's second sweep, of which its exponent follows; None: there is none.
-
-        check_size=None: the middle size, or else the next one at which the family's width is not that of
-        its first sweep.
-        """
-        label, width = self.config.checked(), self.state["families"][family.name]["width"]
-        if label is None or self.state["families"][family.name]["exponent"] is not None:
-            return None
-        middle = next(n for n, size in enumerate(self.sizes) if size.label == label)
-        if self.config.check_size is not None:
-            return self.sizes[middle]
-        order = [*self.sizes[middle:], *reversed(self.sizes[:middle])]
-        return next((size for size in order if self._width(family, size) != width), None)
-
-    def exponent(self, family: Family) -> float | None:
-        """The rule's: the learning rate falls with the width to this power; None while it is not known."""
-        known = self.state["families"][family.name]["exponent"]
-        return known if known is not None or self.second(family) else 1.0
-
-    def rate_at(self, family: Family, width: int) -> float | None:
-        """The rule's learning rate at a width; None while the sweeps are not over."""
-        known, exponent = self.state["families"][family.name], self.exponent(family)
-        if known["rate"] is None or exponent is None:
-            return None
-        return moved_rate(known["rate"], known["width"], width, exponent)
-
-    def rate(self, family: Family, size: Size) -> float | None:
-        return self.rate_at(family, self._width(family, size))
-
     def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
         model = self.shapes[family.name, size.label].model
         found = run_of(family, model, size, ratio, rate, seed, self.warmups[size.label])
@@ -219,7 +116,7 @@ class Study:
 
     def main_runs(self, family: Family, size: Size, rate: float | None = None) -> list[Scaled]:
         """The runs of a size at the rule's rate, or at a stand-in for it; each seed is a chain."""
-        rate = rate or self.rate(family, size)
+        rate = rate or self.rates.of(family, size)
         return [
             run
             for seed in self.seeds(size)
@@ -242,7 +139,7 @@ class Study:
         return [
             self.run(
                 family, size, self.lengths[-1],
-                float(f"{(rate or self.rate(family, size)) * factor:.3g}"), self.config.seeds[0],
+                float(f"{(rate or self.rates.of(family, size)) * factor:.3g}"), self.config.seeds[0],
             )
             for size in self.sizes
             if size.label == self.config.checked()
@@ -254,10 +151,10 @@ class Study:
         known, runs = self.state["families"][family.name], []
         if known["rate"] is None:
             runs, known["rate"] = self._swept(family, self.sizes[0], known["first"])
-        if known["rate"] is None or self.exponent(family) is not None:
+        if known["rate"] is None or self.rates.exponent(family) is not None:
             return runs
-        size = self.second(family)
-        width = self._width(family, size)
+        size = self.rates.second(family)
+        width = self.rates.width(family, size)
         middle = moved_rate(known["rate"], known["width"], width, 1.0)
         first = [moved_rate(middle, 1, 1 / factor, 1.0) for factor in (1 / sweep.FACTOR, 1, sweep.FACTOR)]
         more, rate = self._swept(family, size, first)
@@ -291,7 +188,7 @@ class Study:
 
     def decided(self, family: Family) -> bool:
         known = self.state["families"][family.name]
-        return known["rate"] is not None and self.exponent(family) is not None
+        return known["rate"] is not None and self.rates.exponent(family) is not None
 
     def known(self) -> list[Scaled]:
         """All runs whose configuration is known by now, cheapest first."""
@@ -316,8 +213,8 @@ class Study:
             if self.decided(family) or family.name in self.hopeless:
                 continue
             rate = self.state["families"][family.name]["rate"]
-            stand_in = rate or self._first(family)[0]
-            if rate is None and (size := self.second(family)):
+            stand_in = rate or self.rates.first(family)[0]
+            if rate is None and (size := self.rates.second(family)):
                 runs += 3 * self.sweep_runs(family, size, stand_in)
             runs += [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
             runs += self.check_runs(family, stand_in)
@@ -359,7 +256,7 @@ class Study:
             for name, mark in self.state["runs"].items():
                 if mark["family"] == family.name:
                     config = self.plan.runs[name].config
-                    mark["rule"] = config["learning_rate"] == self.rate_at(family, config["n_embd"])
+                    mark["rule"] = config["learning_rate"] == self.rates.at(family, config["n_embd"])
         if save:
             self.plan.save()
             self.save()

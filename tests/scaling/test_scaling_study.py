@@ -50,10 +50,10 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     assert 6e-3 < found < 8e-3
     assert rates_of(started, dense, "20K") == [1e-3, 2e-3, 4e-3, found, 8e-3, 16e-3]
     assert len(started) == 5 * 2 + 6 + 2
-    rule = made.rate(dense, made.sizes[1])
+    rule = made.rates.of(dense, made.sizes[1])
     tried = rates_of(started, dense, "40K")
     assert tried == [pytest.approx(f, rel=0.01) for f in (rule / 2, rule, rule * 2)]
-    assert rates_of(started, dense, "80K") == [made.rate(dense, made.sizes[2])]
+    assert rates_of(started, dense, "80K") == [made.rates.of(dense, made.sizes[2])]
     assert len({run.name for run in started}) == len(started)
     assert made.remarks == []
     marks = [mark for mark in made.state["runs"].values() if mark["rule"]]
@@ -68,38 +68,38 @@ def test_a_second_sweep_gives_the_power_of_the_width(study, monkeypatch):
     started, later = simulated(made, monkeypatch, 2e-3)
     assert later == 0
     for family in made.families:
-        first, middle, last = (made._width(family, size) for size in made.sizes)
+        first, middle, last = (made.rates.width(family, size) for size in made.sizes)
         swept = rates_of(started, family, "80K")
         assert float(f"{2e-3 * first / middle:.3g}") in swept
-        assert abs(made.exponent(family)) < 0.5
-        rates = [made.rate(family, size) for size in made.sizes]
+        assert abs(made.rates.exponent(family)) < 0.5
+        rates = [made.rates.of(family, size) for size in made.sizes]
         assert rates[0] == made.state["families"][family.name]["rate"] == 2e-3
         assert rates[1] in swept
-        assert rates[2] == pytest.approx(rates[0] * (first / last) ** made.exponent(family), rel=0.01)
+        assert rates[2] == pytest.approx(rates[0] * (first / last) ** made.rates.exponent(family), rel=0.01)
         assert rates_of(started, family, "0.16M") == [rates[2]]
     # known from then on, for a size of its own too, unless another power is asked for
-    exponent = made.exponent(ladders)
+    exponent = made.rates.exponent(ladders)
     again = study("--sizes=320K", "--seeds=1", "--rates=1e-3,2e-3,4e-3")
-    assert again.exponent(again.families[1]) == exponent
-    assert study("--sizes=20K,40K", "--seeds=1", "--rate_exponent=0.5").exponent(ladders) == 0.5
-    assert study("--sizes=20K,40K", "--seeds=1", "--rates=3e-3").exponent(ladders) == 1
+    assert again.rates.exponent(again.families[1]) == exponent
+    assert study("--sizes=20K,40K", "--seeds=1", "--rate_exponent=0.5").rates.exponent(ladders) == 0.5
+    assert study("--sizes=20K,40K", "--seeds=1", "--rates=3e-3").rates.exponent(ladders) == 1
 
 
 def test_a_second_sweep_is_where_the_model_is_wider(study, monkeypatch):
     made = study("--sizes=20K,80K,160K", "--seeds=1")
     dense, ladders = made.families
-    assert made.second(dense) is made.second(ladders) is made.sizes[1]
+    assert made.rates.second(dense) is made.rates.second(ladders) is made.sizes[1]
     as_wide = made.shapes[dense.name, "20K"]
     shapes = {**made.shapes, (dense.name, "80K"): as_wide}
     monkeypatch.setattr(Study, "_shapes", lambda self, vocabulary: shapes)
     made = study("--sizes=20K,80K,160K", "--seeds=1")
-    assert (made.second(dense), made.second(ladders)) == (made.sizes[2], made.sizes[1])
+    assert (made.rates.second(dense), made.rates.second(ladders)) == (made.sizes[2], made.sizes[1])
     with pytest.raises(PlanError, match=r"check_size=80K: gpt2.* wide there and at the first sweep"):
         study("--sizes=20K,80K,160K", "--seeds=1", "--check_size=80K")
     study("--sizes=20K,80K,160K", "--seeds=1", "--check_size=80K", "--rate_exponent=1")
     shapes[dense.name, "0.16M"] = as_wide  # no other width: nothing to find out
     made = study("--sizes=20K,80K,160K", "--seeds=1")
-    assert (made.second(dense), made.exponent(dense)) == (None, 1.0)
+    assert (made.rates.second(dense), made.rates.exponent(dense)) == (None, 1.0)
 
 
 def test_more_of_a_study_keeps_its_learning_rates(study, monkeypatch):
@@ -110,19 +110,19 @@ def test_more_of_a_study_keeps_its_learning_rates(study, monkeypatch):
     for keys in ("--sizes=160K", "--seeds=1"), ("--sizes=20K,40K", "--seeds=1,2"), ("--sizes=40K,80K",):
         more = study(*keys, models=(DENSE,))
         assert more.state["families"][dense.name] == before
-        assert {run.rate for run in more.known()} == {more.rate(dense, size) for size in more.sizes}
+        assert {run.rate for run in more.known()} == {more.rates.of(dense, size) for size in more.sizes}
         assert more.remarks == []
     # one rate is one for later sizes, too, and a power that was given stays
     given = ("--rates=2e-3", "--rate_exponent=0.5")
     other = study("--sizes=20K,80K", "--seeds=1", *given, models=(DENSE,))
     assert "--rates were 1e-3, 2e-3, 4e-3, so the learning rate is found anew" in other.remarks[0]
-    assert other.rate(dense, other.sizes[1]) != made.rate(dense, made.sizes[2])
+    assert other.rates.of(dense, other.sizes[1]) != made.rates.of(dense, made.sizes[2])
     simulated(other, monkeypatch, 2e-3)
     # runs at other sizes of the folder do not stand for the new rule
     ruled = {other.plan.runs[name].config["n_embd"] for name, m in other.state["runs"].items() if m["rule"]}
     assert ruled == {other.shapes[dense.name, size.label].model.n_embd for size in other.sizes}
     again = study("--sizes=160K", "--seeds=1", models=(DENSE,))
-    assert (again.exponent(dense), again.to_come(), again.remarks) == (0.5, [], [])
+    assert (again.rates.exponent(dense), again.to_come(), again.remarks) == (0.5, [], [])
 
 
 def test_a_sweep_that_is_not_over_begins_at_the_smallest_size_of_the_command(study, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_sweep_that_is_not_over_begins_at_the_smallest_size_of_the_command(stu
     more.state["families"][dense.name]["exponent"] = None
     more.save()
     alone = study("--sizes=320K", "--seeds=1", models=(DENSE,))
-    assert alone.exponent(dense) == 1.0
+    assert alone.rates.exponent(dense) == 1.0
     assert "its second sweep is not over" in alone.remarks[0]
 
 
@@ -173,7 +173,7 @@ def test_the_lowest_point_between_swept_rates(rates):
 
 def test_rates_at_which_training_fails(study, monkeypatch):
     made = study("--sizes=20K", "--seeds=1", "--rates=8e-3", models=(DENSE,))
-    assert made.rate(made.families[0], made.sizes[0]) == 8e-3  # one rate: no sweep
+    assert made.rates.of(made.families[0], made.sizes[0]) == 8e-3  # one rate: no sweep
     made = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
     started, _ = simulated(made, monkeypatch, 1.0, failing=(16e-3, 8e-3, 4e-3))
     # then at half way to the neighbour of the best that did not fail
@@ -227,9 +227,9 @@ def test_what_a_folder_remembers(study, monkeypatch, command, tmp_path):
     again = study("--sizes=160K", "--seeds=1,2", "--check_rate=False", models=(DENSE,))
     dense = again.families[0]
     rate = again.state["families"][dense.name]
-    assert {run.rate for run in again.known()} == {again.rate(dense, again.sizes[0])}
+    assert {run.rate for run in again.known()} == {again.rates.of(dense, again.sizes[0])}
     width = again.shapes[dense.name, "0.16M"].model.n_embd
-    assert again.rate(dense, again.sizes[0]) == pytest.approx(
+    assert again.rates.of(dense, again.sizes[0]) == pytest.approx(
         rate["rate"] * rate["width"] / width, rel=0.01
     )
     # another exponent: the runs of the old rule do not stand for their size any more
