@@ -10,8 +10,8 @@ each of --sizes, which count parameters without embeddings. The keys of the reci
 those of the first family, the baseline; each family brings the keys of its model. Any other --key=value of
 train.py applies to all runs.
 
-The learning rate is swept at the smallest size, for each family by itself, and moved to other sizes by
-their width; at one larger size it is checked. With --lr_schedule=wsd and several tokens_per_parameter, the
+The learning rate is swept at the smallest size and at a larger one, for each family by itself; other sizes
+follow a power of the width through both. With --lr_schedule=wsd and several tokens_per_parameter, the
 lengths of a model share their steps before the decay. What will be trained is listed with its hours before
 anything starts.
 

@@ -38,7 +38,7 @@ class ScaleConfig:
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
     rate_exponent: float | None = None  # the rate falls with the width to it; None: from a second sweep
-    check_size: str | None = None  # size of the second sweep or the check; None: the middle one of --sizes
+    check_size: str | None = None  # size of the second sweep or check; None: the middle one, or a wider one
     check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
     parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
