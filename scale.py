@@ -38,10 +38,11 @@ from ablation.command import mistakes_end
 from ablation.execution import carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import check
+from architecture import model_config
 from comparison.labels import shortened
 from configurator import ConfigError
 from data import DataError
-from scaling import listing, output, points, step_times
+from scaling import figure, listing, output, points, step_times
 from scaling.command import ScaleConfig, read
 from scaling.study import Study
 
@@ -97,9 +98,8 @@ def main(argv: list[str]):
             found = points.of_study(study)
             failed = listing.failures(study)
             commands = "\n".join(study.state["commands"])
-            wrote = output.write(
-                found, names, folder, config, look, commands, True, [*study.remarks, *failed]
-            )
+            lines = [*told, *study.remarks, *failed]
+            wrote = output.write(found, names, folder, config, look, commands, True, lines)
             print("\n".join(wrote))
             sys.exit(1 if failed or study.hopeless else 0)
 
@@ -117,29 +117,35 @@ def prepared(config: ScaleConfig, families) -> int:
 
 
 def measure(study: Study, config: ScaleConfig) -> list[str]:
-    """Measure the steps of the command's models, if one of them has no time yet -> what to say of it.
+    """Measure the steps of the study's models, if one of the command's has no time yet -> what is known of
+    the measurement.
 
-    All of them, in turn: times that were measured at different moments cannot be compared.
+    All of them, in turn, and those of earlier commands once more: times that were measured at different
+    moments cannot be compared.
     """
-    known = study.state["seconds"]
+    known, recipe = study.state["seconds"], study.families[0].config
     models = {
         (family.name, size.label): (family.config, study.shapes[family.name, size.label].model)
         for family in study.families
         for size in study.sizes
     }
     if all(size in known.get(family, {}) for family, size in models):
-        return []
+        return study.state["timed"]
+    for name, mark in study.state["runs"].items():
+        of = mark["family"], mark["size"]
+        models.setdefault(of, (recipe, model_config(study.plan.runs[name].config)))
     times = step_times.measure(models, config.parallel)
     for (family, size), found in times.items():
         known.setdefault(family, {})[size] = statistics.median(found)
+    study.state["timed"] = [step_times.spread(times)]
     if not config.dry_run:
         study.save()
-    return [step_times.spread(times)]
+    return study.state["timed"]
 
 
 def called(families: list[str], look: picture.Look) -> dict[str, str]:
     """{family: what to call it}; raises PlanError where the picture cannot be as it was asked for."""
-    wrong = picture.wrong_size(look, 2, len(points.AMOUNTS))
+    wrong = picture.wrong_size(look, 2, len(figure.AMOUNTS))
     if wrong := wrong + picture.wrong_labels(look.labels, families):
         raise PlanError("; ".join(wrong))
     return dict(zip(families, look.labels or shortened(families), strict=True))

@@ -1,54 +1,25 @@
-"""What a study answers: laws with intervals, the held-out size, multipliers, and where curves cross.
+"""What a study answers: multipliers and how they change, where curves cross, and how firm all this is.
 
-Everything holds within what was measured: a multiplier is given at a loss that both families reach with
-amounts between their smallest and their largest; elsewhere it is None, "not measured".
+Everything is read off the measured losses, joined by straight lines of logarithms, and holds within what
+was measured: a multiplier is given at a loss that both families reached with amounts between their smallest
+and their largest; elsewhere it is None, "not measured". The fits give the same once more, as a check.
 """
 
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from scaling import intervals
-from scaling.fits import Law, determined, fit
+from scaling.checks import Check, check
+from scaling.curves import SURFACE, Curves, HeldOut, curves, held_out
+from scaling.interpolation import Line, common
 from scaling.points import AMOUNTS, Point
-from scaling.sizing import parse
 
-SURFACE = ("parameters", "tokens")
 GRID = 400  # places at which two curves are compared
-
-
-@dataclass
-class Curves:
-    """The laws of all families over one amount, or over parameters and tokens.
-
-    points: the runs that were fitted. why_not: why there is no fit. samples: fits of resampled seeds.
-    """
-
-    amounts: tuple[str, ...]
-    points: list[Point]
-    why_not: str = ""
-    laws: dict[str, Law] = field(default_factory=dict)
-    samples: list[dict[str, Law]] = field(default_factory=list)
-
-    def measured(self, family: str) -> tuple[float, float]:
-        """The smallest and largest amount of a family; for a surface, of its parameters."""
-        own = [getattr(p, self.amounts[0]) for p in self.points if p.family == family]
-        return min(own), max(own)
-
-
-@dataclass
-class HeldOut:
-    """A size that a fit had not seen. predicted: its loss by that fit."""
-
-    amounts: tuple[str, ...]
-    family: str
-    size: str
-    tokens_per_parameter: float
-    measured: float
-    predicted: float
+SHARES = (0.02, 1 / 3, 2 / 3, 0.98)  # of the losses that two families reach: those of the table
 
 
 @dataclass
@@ -113,8 +84,8 @@ class Answers:
     curves: dict[str, Curves]
     surface: Curves
     held_out: list[HeldOut]
-    losses: list[float]
     multipliers: list[Multiplier]
+    checks: list[Check]
     trends: list[Trend]
     crossings: list[Crossing]
     leads: list[Lead]
@@ -134,33 +105,33 @@ def answers(
     """points: of all runs; those at the rule's learning rate count. baseline: None: the first family."""
     main = [p for p in points if p.rule and p.loss is not None]
     families = list(dict.fromkeys([*([baseline] if baseline else []), *(p.family for p in points)]))
+    baseline, rest = families[0], families[1:]
     ratio = main_ratio(main)
     line = [p for p in main if p.tokens_per_parameter == ratio]
-    curves = {}
+    of = {}
     for amount in AMOUNTS:
         known = [p for p in line if getattr(p, amount) is not None]
-        curves[amount] = curve(known, (amount,), shared, resamples)
-    surface = curve(main, SURFACE, shared, resamples)
-    held = [one for found in (*curves.values(), surface) for one in held_out(found, shared)]
-    levels = losses or default_losses(curves["parameters"], families[0])
-    rest = families[1:]
+        of[amount] = curves(known, (amount,), shared, resamples)
+    surface = curves(main, SURFACE, shared, resamples)
+    held = [one for found in (*of.values(), surface) for one in held_out(found, shared, resamples)]
+    levels = {family: losses or default_losses(of["parameters"], baseline, family) for family in rest}
+    pairs = [(family, loss) for family in rest for loss in levels[family]]
     multipliers = [
-        multiplier(curves[amount], families[0], family, loss)
-        for family in rest
-        for loss in levels
-        for amount in AMOUNTS
+        multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in AMOUNTS
     ]
+    tried = [p for p in points if p.tokens_per_parameter == ratio]
+    checks = [check(tried, of["parameters"], baseline, family, loss) for family, loss in pairs]
     trends, crossings, leads = [], [], []
     for family in rest:
         for amount in AMOUNTS:
             own = [one for one in multipliers if (one.family, one.amount) == (family, amount)]
-            trends += trend(curves[amount], families[0], family, own)
-            found, leader = crossing(curves[amount], families[0], family)
+            trends += trend(of[amount], baseline, family, own)
+            found, leader = crossing(of[amount], baseline, family)
             crossings += found
             leads += leader
     return Answers(
-        points, families, ratio, curves, surface, held, levels, multipliers, trends, crossings, leads
-    )
+        points, families, ratio, of, surface, held, multipliers, checks, trends, crossings, leads
+    )  # fmt: skip
 
 
 def main_ratio(points: list[Point]) -> float:
@@ -170,69 +141,38 @@ def main_ratio(points: list[Point]) -> float:
     return max(counts, key=lambda ratio: (counts[ratio], ratio)) if counts else 0.0
 
 
-def curve(points: list[Point], amounts: tuple[str, ...], shared: bool, resamples: int) -> Curves:
-    rows = intervals.rows_of([(p, p.loss) for p in points], amounts)
-    if why := determined(rows, shared):
-        return Curves(amounts, points, why)
-    laws = fit(rows, shared)
-    samples = intervals.fits(points, amounts, shared, resamples, laws)
-    return Curves(amounts, points, "", laws, samples)
-
-
-def held_out(curves: Curves, shared: bool) -> list[HeldOut]:
-    """The losses of the largest size as a fit of all others predicts them; empty where that has no fit."""
-    if curves.why_not:
+def default_losses(curves: Curves, baseline: str, family: str) -> list[float]:
+    """Four losses, evenly spread over those that both reach, ends included; none where there are none."""
+    if baseline not in curves.lines or family not in curves.lines:
         return []
-    largest = max(curves.points, key=lambda p: parse(p.size).target).size
-    rest = [p for p in curves.points if p.size != largest]
-    rows = intervals.rows_of([(p, p.loss) for p in rest], curves.amounts)
-    if determined(rows, shared):
+    both = common(curves.lines[baseline], curves.lines[family])
+    if both is None:
         return []
-    laws, found = fit(rows, shared), []
-    for place, losses in intervals.places([p for p in curves.points if p.size == largest]).items():
-        family, size, ratio = place
-        if family not in laws:
-            continue
-        at = next(p for p in curves.points if (p.family, p.size, p.tokens_per_parameter) == place)
-        predicted = laws[family].loss(*(getattr(at, amount) for amount in curves.amounts))
-        found.append(
-            HeldOut(curves.amounts, family, size, ratio, statistics.fmean(losses.values()), predicted)
-        )
-    return found
-
-
-def default_losses(curves: Curves, baseline: str) -> list[float]:
-    """Four losses that the baseline reaches, evenly spread over its measured sizes, ends included."""
-    if baseline not in curves.laws:
-        return []
-    low, high = curves.measured(baseline)
-    law = curves.laws[baseline]
-    ends = law.loss(low), law.loss(high)
-    inner = [ends[0] + share * (ends[1] - ends[0]) for share in (0.02, 1 / 3, 2 / 3, 0.98)]
-    return sorted({round(loss, 3) for loss in inner}, reverse=True)
+    low, high = both
+    return sorted({round(high - share * (high - low), 3) for share in SHARES}, reverse=True)
 
 
 def multiplier(curves: Curves, baseline: str, family: str, loss: float) -> Multiplier:
     found = Multiplier(curves.amounts[0], family, loss, None, None)
-    if baseline not in curves.laws or family not in curves.laws:
-        return found
-    for name in (baseline, family):
-        low, high = curves.measured(name)
-        if not low <= curves.laws[name].amount(loss) <= high:
-            return found
-    found.value = ratio_at(curves.laws, baseline, family, loss)
-    found.interval = intervals.interval([ratio_at(laws, baseline, family, loss) for laws in curves.samples])
+    if all(name in curves.lines and curves.lines[name].reaches(loss) for name in (baseline, family)):
+        found.value = ratio_at(curves.lines, baseline, family, loss)
+        found.interval = intervals.interval(ratios_at(curves, baseline, family, loss))
     return found
 
 
-def ratio_at(laws: dict[str, Law], baseline: str, family: str, loss: float) -> float:
+def ratio_at(lines: dict[str, Line], baseline: str, family: str, loss: float) -> float:
     """The baseline's amount over the family's; nan where neither reaches the loss."""
-    return laws[baseline].times(laws[family], loss)
+    return lines[baseline].times(lines[family], loss)
+
+
+def ratios_at(curves: Curves, baseline: str, family: str, loss: float) -> list[float]:
+    """The same of each resample."""
+    return [ratio_at(lines, baseline, family, loss) for lines in curves.samples]
 
 
 def overlap(curves: Curves, baseline: str, family: str) -> tuple[float, float] | None:
     """The amounts that were measured for both; None where there are none."""
-    if baseline not in curves.laws or family not in curves.laws:
+    if baseline not in curves.lines or family not in curves.lines:
         return None
     pairs = [curves.measured(name) for name in (baseline, family)]
     low, high = max(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
@@ -245,12 +185,12 @@ def trend(curves: Curves, baseline: str, family: str, found: list[Multiplier]) -
     if len(losses) < 2:
         return []
 
-    def factor(laws):
-        first, last = (ratio_at(laws, baseline, family, loss) for loss in (losses[0], losses[-1]))
+    def factor(lines):
+        first, last = (ratio_at(lines, baseline, family, loss) for loss in (losses[0], losses[-1]))
         return last / first if first else math.nan
 
-    interval = intervals.interval([factor(laws) for laws in curves.samples])
-    return [Trend(curves.amounts[0], family, losses[0], losses[-1], factor(curves.laws), interval)]
+    interval = intervals.interval([factor(lines) for lines in curves.samples])
+    return [Trend(curves.amounts[0], family, losses[0], losses[-1], factor(curves.lines), interval)]
 
 
 def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing], list[Lead]]:
@@ -259,8 +199,10 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
     if both is None:
         return [], []
     grid = np.geomspace(*both, GRID)
-    signs, places = crossings_of(curves.laws, baseline, family, grid)
-    resampled = [crossings_of(laws, baseline, family, grid) for laws in curves.samples]
+    signs, places = crossings_of(curves.lines, baseline, family, grid)
+    resampled = [crossings_of(lines, baseline, family, grid) for lines in curves.samples]
+    if not places and signs[0] == 0:
+        return [], []  # the same curve
     if not places:
         same = [not some and own[0] == signs[0] for own, some in resampled]
         share = statistics.fmean(same) if same else None
@@ -280,9 +222,11 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
     return found, []
 
 
-def crossings_of(laws: dict[str, Law], baseline: str, family: str, grid) -> tuple[np.ndarray, list[float]]:
+def crossings_of(
+    lines: dict[str, Line], baseline: str, family: str, grid
+) -> tuple[np.ndarray, list[float]]:
     """(sign of the family's loss less the baseline's on the grid, amounts at which it changes)"""
-    gap = laws[family].loss(grid) - laws[baseline].loss(grid)
+    gap = lines[family].loss(grid) - lines[baseline].loss(grid)
     signs = np.sign(gap)
     turns = np.flatnonzero(signs[:-1] * signs[1:] < 0)
     places = []

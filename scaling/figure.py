@@ -6,9 +6,12 @@ import statistics
 import numpy as np
 
 import picture
-from scaling.answers import Answers, Curves, overlap, ratio_at
-from scaling.points import AMOUNTS
+from scaling.answers import Answers, ratio_at, ratios_at
+from scaling.curves import Curves
+from scaling.interpolation import common
 from scaling.sizing import Size
+
+AMOUNTS = ("parameters", "flops", "hours")  # of the columns
 
 LABELS = {
     "parameters": "parameters without embeddings",
@@ -23,9 +26,9 @@ SIZE = (7.2, 4.6)  # inches
 def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN):
     """A figure with a column for each amount: above, losses with their fits; below, multipliers.
 
-    Points are means over seeds, with the standard deviation; lines are fits, bands the middle 95 % of fits
-    of resampled seeds. Multipliers stand at the baseline's amount, and only where both were measured.
-    names: of the families, in their order.
+    Points are means over seeds, with the standard deviation; dotted lines are fits, bands the middle 95 %
+    of fits of resampled seeds. Multipliers are those of the lines between the points, at the baseline's
+    amount, where both were measured. names: of the families, in their order.
     """
     figure, grid = picture.new(look, 2, len(AMOUNTS), SIZE, sharex="col", sharey="row")
     handles = []
@@ -46,7 +49,11 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
     grid[0][0].set_ylabel("validation loss (nats per token)")
     grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
     _plain_heights(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points], 1.1)
-    _plain_heights(grid[1][0], [m.value for m in answers.multipliers if m.value] or [0.5, 2.0], 2.0)
+    _plain_heights(
+        grid[1][0],
+        [m.value for m in answers.multipliers if m.value and m.amount in AMOUNTS] or [0.5, 2.0],
+        2.0,
+    )
     picture.legend_below(figure, handles, look.names(names))
     return figure
 
@@ -61,31 +68,29 @@ def losses(axes, curves: Curves, family: str, number: int):
             at.setdefault(getattr(p, amount), []).append(p.loss)
     means = [statistics.fmean(found) for found in at.values()]
     spreads = [statistics.stdev(found) if len(found) > 1 else math.nan for found in at.values()]
-    handle = axes.errorbar(list(at), means, spreads, **{**style, "ls": ""}, capsize=1.5, elinewidth=0.8)
+    handle = axes.errorbar(list(at), means, spreads, **style, capsize=1.5, elinewidth=0.8)
     if family in curves.laws:
         places = np.geomspace(*curves.measured(family), PLACES)
-        axes.plot(places, curves.laws[family].loss(places), color=style["color"], ls=style["ls"])
-        _band(axes, places, [laws[family].loss(places) for laws in curves.samples], style["color"])
+        axes.plot(places, curves.laws[family].loss(places), color=style["color"], ls=":", lw=0.8)
+        _band(axes, places, [laws[family].loss(places) for laws in curves.law_samples], style["color"])
     return handle
 
 
 def multipliers(axes, curves: Curves, baseline: str, family: str, number: int):
-    """The multiplier over the baseline's amounts whose losses the family reached too."""
-    if overlap(curves, baseline, family) is None:
+    """The multiplier over the baseline's amounts, at losses that the family reached too."""
+    lines = curves.lines
+    if baseline not in lines or family not in lines:
+        return
+    both = common(lines[baseline], lines[family])
+    if both is None:
         return
     style = picture.line_style(number)
-    low, high = curves.measured(family)
-    places = np.geomspace(*curves.measured(baseline), PLACES)
-    levels = curves.laws[baseline].loss(places)
-    own = np.array([curves.laws[family].amount(loss) for loss in levels])
-    inside = (own >= low) & (own <= high)
-    if not inside.any():
-        return
-    places, levels = places[inside], levels[inside]
-    values = [ratio_at(curves.laws, baseline, family, loss) for loss in levels]
-    axes.plot(places, values, color=style["color"], ls=style["ls"], marker=picture.marker(values))
-    samples = [[ratio_at(laws, baseline, family, loss) for loss in levels] for laws in curves.samples]
-    _band(axes, places, samples, style["color"])
+    levels = np.geomspace(both[1], both[0], PLACES)[1:-1]
+    places = [lines[baseline].amount(loss) for loss in levels]
+    values = [ratio_at(lines, baseline, family, loss) for loss in levels]
+    axes.plot(places, values, color=style["color"], ls=style["ls"])
+    samples = [ratios_at(curves, baseline, family, loss) for loss in levels]
+    _band(axes, places, list(zip(*samples, strict=True)), style["color"])
 
 
 def _band(axes, places, samples: list, colour: str):

@@ -14,6 +14,7 @@ about 1e-6, an optimizer's tolerance ends the search before the minimum (Besirog
 
 import itertools
 import math
+import os
 import sys
 from dataclasses import dataclass
 
@@ -36,8 +37,27 @@ class Row:
     loss: float
 
 
+class Invertible:
+    """A curve that says which amount reaches a loss."""
+
+    def log_amount(self, loss: float) -> float:
+        raise NotImplementedError
+
+    def amount(self, loss: float) -> float:
+        """The amount that reaches a loss; infinity where none does."""
+        return _exp(self.log_amount(loss))
+
+    def times(self, other: "Invertible", loss: float) -> float:
+        """How many times the other curve's amount this one needs for a loss; nan where neither reaches it.
+
+        From logarithms: the amounts themselves of curves that are nearly flat may be 0 or infinity.
+        """
+        own, others = self.log_amount(loss), other.log_amount(loss)
+        return _exp(own - others)  # inf - inf is nan
+
+
 @dataclass(frozen=True)
-class Law:
+class Law(Invertible):
     """L = irreducible + sum of factor x amount^-exponent."""
 
     irreducible: float
@@ -49,25 +69,14 @@ class Law:
         pairs = zip(self.factors, self.exponents, amounts, strict=True)
         return self.irreducible + sum(factor * amount**-exponent for factor, exponent, amount in pairs)
 
-    def amount(self, loss: float) -> float:
-        """The amount that reaches a loss, for a law of one amount; infinity where none does."""
-        return _exp(self.log_amount(loss))
-
     def log_amount(self, loss: float) -> float:
+        """For a law of one amount."""
         ((factor, exponent),) = zip(self.factors, self.exponents, strict=True)
         if loss <= self.irreducible:
             return math.inf
         if factor == 0:
             return -math.inf
         return (math.log(factor) - math.log(loss - self.irreducible)) / exponent
-
-    def times(self, other: "Law", loss: float) -> float:
-        """How many times the other law's amount this one needs for a loss; nan where neither reaches it.
-
-        From logarithms: the amounts themselves of curves that are nearly flat may be 0 or infinity.
-        """
-        own, others = self.log_amount(loss), other.log_amount(loss)
-        return _exp(own - others)  # inf - inf is nan
 
 
 def _exp(logarithm: float) -> float:
@@ -128,9 +137,24 @@ def fit(rows: list[Row], shared: bool = True, start: dict[str, Law] | None = Non
     return _fit(rows, start)
 
 
-def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
-    from scipy.optimize import minimize  # imported here because it is slow and seldom needed
+def _optimize():
+    """scipy.optimize, imported when it is needed because that is slow, with one thread for its BLAS: on
+    matrices as small as ours, its threads take twenty times as long on a busy machine. It reads the
+    environment when it loads.
+    """
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        import scipy.optimize
+    finally:
+        if before is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = before
+    return scipy.optimize
 
+
+def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
     names = list(dict.fromkeys(row.family for row in rows))
     family = np.array([names.index(row.family) for row in rows])
     amounts = np.log(np.array([row.amounts for row in rows], dtype=float))
@@ -146,7 +170,7 @@ def _fit(rows: list[Row], start: dict[str, Law] | None) -> dict[str, Law]:
     bounds = [(lowest + math.log(SMALLEST_SHARE), lowest), *(each * amounts.shape[1] * len(names))]
     keys = {"jac": True, "method": "L-BFGS-B", "bounds": bounds}
     keys["options"] = {"maxiter": 3000, "maxfun": 6000, "ftol": 1e-13, "gtol": 1e-8, "maxcor": 30}
-    ends = [minimize(problem, theta, **keys) for theta in starts]
+    ends = [_optimize().minimize(problem, theta, **keys) for theta in starts]
     best = min(ends, key=lambda end: end.fun).x
     laws = {}
     for name, own in zip(names, best[1:].reshape(len(names), -1, 2), strict=True):
@@ -200,8 +224,6 @@ class Problem:
 
     def grid(self):
         """Starts: for each E and exponents of the grid, the factors that fit best, by least squares."""
-        from scipy.optimize import nnls
-
         for share in SHARES:
             e = self.losses.min() + math.log(share)
             above = np.exp(self.losses) - math.exp(e)
@@ -210,7 +232,7 @@ class Problem:
                 for number in range(self.families):
                     of = self.family == number
                     powers = np.exp(-self.logs[of] * np.array(exponents))
-                    factors, _ = nnls(powers, above[of])
+                    factors, _ = _optimize().nnls(powers, above[of])
                     least = 1e-6 * above[of].mean()
                     for factor, exponent in zip(factors, exponents, strict=True):
                         theta += [math.log(max(factor, least)), exponent]

@@ -1,12 +1,13 @@
-"""Fits of resampled seeds: how far a fit, and what follows from it, would move with other seeds.
+"""Resampled seeds: how far a curve, and what follows from it, would move with other seeds.
 
 For each size, as many seeds as trained there are drawn with replacement, the same for all families and
 lengths: runs with one seed saw the same batches, so what the data did to one family it did to the others.
 A few seeds drawn with replacement spread less than new ones would, by (n - 1) / n in the variance: the
 deviations from the mean are stretched by the root of n / (n - 1). A place with a single seed gets a normal
-deviation, of the pooled standard deviation of the others, for each family by itself.
+deviation, of the pooled standard deviation of its family's other places, or of all where it has none.
 
 The intervals hold what seeds change. They do not hold what a power law gets wrong: see the held-out size.
+Nor do they hold what another learning rate would change.
 """
 
 import math
@@ -14,7 +15,6 @@ import statistics
 
 import numpy as np
 
-from scaling.fits import Law, Row, fit
 from scaling.points import Point
 
 SEED = 20_220_329  # of the resampling, so that a page is made again to the byte
@@ -41,9 +41,11 @@ def places(points: list[Point]) -> dict[tuple, dict[int, float]]:
 
 def resampled(points: list[Point], count: int) -> list[list[tuple[Point, float]]]:
     """`count` samples: the points with other losses in their places. None where no place has two seeds."""
-    deviation = pooled(points)
-    if deviation is None:
+    if pooled(points) is None:
         return []
+    deviation = {}
+    for family in {p.family for p in points}:
+        deviation[family] = pooled([p for p in points if p.family == family]) or pooled(points)
     random = np.random.Generator(np.random.PCG64(SEED))
     grouped = places(points)
     seeds: dict[str, list[int]] = {}
@@ -60,7 +62,7 @@ def _sample(points, grouped, seeds, deviation, random) -> list[tuple[Point, floa
         size, count = place[1], len(by_seed)
         mean = statistics.fmean(by_seed.values())
         if count == 1:
-            moved = alone.setdefault(place[:2], random.normal(0, deviation))
+            moved = alone.setdefault(place[:2], random.normal(0, deviation[place[0]]))
             losses[place] = [mean + moved]
             continue
         taken = [by_seed[seed] for seed in drawn[size] if seed in by_seed]
@@ -74,17 +76,6 @@ def _sample(points, grouped, seeds, deviation, random) -> list[tuple[Point, floa
             place = (point.family, point.size, point.tokens_per_parameter)
             sample.append((point, losses[place].pop()))
     return sample
-
-
-def fits(
-    points: list[Point], amounts: tuple[str, ...], shared: bool, count: int, best: dict[str, Law]
-) -> list[dict[str, Law]]:
-    """The fits of `count` resamples. best: the fit of the points, where each of them begins."""
-    return [fit(rows_of(sample, amounts), shared, start=best) for sample in resampled(points, count)]
-
-
-def rows_of(sample: list[tuple[Point, float]], amounts: tuple[str, ...]) -> list[Row]:
-    return [Row(p.family, tuple(float(getattr(p, a)) for a in amounts), loss) for p, loss in sample]
 
 
 def interval(values: list[float]) -> tuple[float, float] | None:

@@ -5,9 +5,9 @@ from comparison.labels import text
 from data import DataError, mixture
 from markdown_table import table
 from plural import counted
-from scaling.page import shown
 from scaling.recipe import steps, tokens_per_step
 from scaling.study import Study
+from scaling.tables import shown
 from training.config import TrainConfig
 
 

@@ -7,7 +7,7 @@ import picture
 from ablation.plan import PlanError
 from disk import write_whole
 from plural import counted
-from scaling import figure, page, points
+from scaling import figure, page, points, tables
 from scaling.answers import answers
 from scaling.command import ScaleConfig
 from scaling.points import Point
@@ -94,5 +94,7 @@ def write(
     if config.plot:
         picture.write(figure.draw(made, called, look), Path(config.plot))
         written.append(f"picture: {config.plot}")
-    screen = [page.trained(found, names), "", page.multipliers(made, names)]
-    return [*screen, *page.trends(made, names), *page.crossings(made, names), *told, *written]
+    screen = [tables.trained(made, names), "", tables.multipliers(made, names)]
+    for some in (made.trends and tables.trends(made, names), tables.crossings(made, names)):
+        screen += [some, ""] if some else []
+    return [*screen, *told, *written]

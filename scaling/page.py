@@ -1,20 +1,16 @@
-"""The page of a study: tables of what was trained, of fits, of multipliers, as Markdown and CSV."""
+"""The page of a study, as Markdown and CSV, and the remarks on it."""
 
 import math
+import statistics
 import textwrap
 from dataclasses import asdict
 
-from comparison.labels import text
-from markdown_table import table
 from plural import counted
-from scaling import intervals, rate_trials
-from scaling.answers import Answers, Curves
-from scaling.fits import undetermined
-from scaling.points import AMOUNTS, Point, mean_loss, written
+from scaling import intervals, rate_trials, tables
+from scaling.answers import Answers
+from scaling.points import written
 
 HEAD = "# Scaling\n"
-NAMES = {"parameters": "parameters", "flops": "FLOPs", "hours": "hours", "tokens": "tokens"}
-SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T", "tokens": "D"}
 
 
 def page(answers: Answers, names: dict[str, str], lines: list[str], commands: str, picture: str) -> str:
@@ -26,186 +22,45 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         HEAD,
         textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
-        f"Baseline: {names[a.baseline]}. Curves over one amount are of runs with {a.ratio:g} tokens per "
-        "parameter. Intervals are 95 %, from resampled seeds. They leave out what the form of the curve "
-        "gets wrong, for which see the held-out size, and errors of the measured step times. *not "
-        "measured*: not both families reached the loss within the sizes that were trained.\n",
+        f"Baseline: {names[a.baseline]}. Multipliers and fits over one amount are of runs with {a.ratio:g} "
+        "tokens per parameter. Intervals are 95 %, from resampled seeds. They leave out what another "
+        "learning rate would change, and errors of the measured step times.\n",
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
-        "family is better than the baseline. Hours are tokens times the measured time of a step.\n",
-        multipliers(a, names),
-        "\n".join(["", *(f"- {line}" for line in [*trends(a, names), *crossings(a, names)]), ""]),
+        "family is better than the baseline. More parameters mean as many times the tokens here. They are "
+        "read off the measured losses, joined by straight lines of logarithms. Parameters are without "
+        "token and position embeddings where nothing else is said. Hours are tokens times the measured "
+        "time of a step. *not measured*: not both families reached the loss within the sizes that were "
+        "trained.\n",
+        tables.multipliers(a, names),
+        "How the multipliers change from the first of these losses to the last:\n" if a.trends else "",
+        tables.trends(a, names) + "\n" if a.trends else "",
+        "Where curves cross the baseline's, with the one that is better beyond, or who is better at all "
+        "that were measured; and how many of the resamples agree:\n"
+        if a.crossings or a.leads
+        else "",
+        tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",
+        "Multipliers of parameters in other ways:\n" if a.checks else "",
+        tables.checks(a, names),
         "## Fits\n",
-        "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. L(N, D) = E + A N^-α + B D^-β "
-        "for parameters and tokens together. Fitted with the Huber loss on log L, as in Hoffmann et al. "
-        "(2022).\n",
-        fits(a, names) + "\n",
+        "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. "
+        "L(N, D) = E + A N^-α + B D^-β for parameters and tokens together. Fitted with the Huber loss on "
+        "log L, as in Hoffmann et al. (2022).\n",
+        tables.fits(a, names) + "\n",
         "The largest size, as the fit of all smaller ones predicts it:\n" if a.held_out else "",
-        held_out(a, names) + "\n" if a.held_out else "No size is held out: the others have no fit.\n",
+        tables.held_out(a, names) + "\n"
+        if a.held_out
+        else "No size is held out: the others have no fit.\n",
         "## What was trained\n",
-        trained(a.points, names) + "\n",
-    ]  # fmt: skip
+        tables.trained(a, names) + "\n",
+    ]
     if any(not p.rule for p in a.points):
         parts += [
             "Learning rates that were tried:\n",
             rate_trials.listed(a.points, names) + "\n",
         ]
     return "\n".join(part for part in parts if part)
-
-
-def shown(value: float | None, digits: int = 2) -> str:
-    """A number with so many digits: 0.43M parameters are 430,000."""
-    if value is None or math.isnan(value):
-        return ""
-    if math.isinf(value):
-        return "∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
-        return f"{value:,.{decimals}f}" if decimals else f"{float(f'{value:.{digits - 1}e}'):,.0f}"
-    return f"{value:.{digits - 1}e}"
-
-
-def between(interval: tuple[float, float] | None, digits: int = 2) -> str:
-    return f" ({shown(interval[0], digits)} to {shown(interval[1], digits)})" if interval else ""
-
-
-def multipliers(a: Answers, names: dict[str, str]) -> str:
-    if not a.multipliers:
-        return "None: a baseline and another family with fits are needed.\n"
-    rows = []
-    for family in a.families[1:]:
-        for loss in a.losses:
-            row = {"family": names[family], "loss": f"{loss:.3f}"}
-            for one in a.multipliers:
-                if (one.family, one.loss) == (family, loss):
-                    cell = "not measured" if one.value is None else f"{one.value:.2f}"
-                    row[NAMES[one.amount]] = cell + between(one.interval, 3)
-            rows.append(row)
-    return table(rows) + "\n" if rows else "None: the baseline has no fit.\n"
-
-
-def trends(a: Answers, names: dict[str, str]) -> list[str]:
-    lines = []
-    for one in a.trends:
-        told = "changes, for what one seed can say"
-        if one.interval:
-            low, high = one.interval
-            told = "neither grows nor shrinks for certain"
-            if low > 1 or high < 1:
-                told = "grows" if low > 1 else "shrinks"
-        lines.append(
-            f"{names[one.family]}: from loss {one.first:.3f} to {one.last:.3f} the multiplier of "
-            f"{NAMES[one.amount]} {told}: it changes by a factor of {shown(one.factor, 3)}"
-            f"{between(one.interval, 3)}"
-        )
-    return lines
-
-
-def crossings(a: Answers, names: dict[str, str]) -> list[str]:
-    lines = []
-    for family in a.families[1:]:
-        for amount in AMOUNTS:
-            what = NAMES[amount]
-            for one in a.crossings:
-                if (one.family, one.amount) == (family, amount):
-                    told = _share(one.share, "they cross")
-                    if one.interval:
-                        told += f", 95 % of these at{between(one.interval)}"
-                    lines.append(
-                        f"{names[family]} crosses the baseline at {shown(one.at)} {what}, beyond which "
-                        f"{names[one.beyond]} is better{told}"
-                    )
-            for one in a.leads:
-                if (one.family, one.amount) == (family, amount):
-                    told = _share(one.share, "this is so")
-                    lines.append(
-                        f"{names[family]} does not cross the baseline in the measured {what}: "
-                        f"{names[one.better]} is better throughout{told}"
-                    )
-    return lines
-
-
-def _share(share: float | None, told: str) -> str:
-    return "" if share is None else f"; {told} in {share:.0%} of the resamples"
-
-
-def law_name(curves: Curves) -> str:
-    return f"L({', '.join(SYMBOLS[amount] for amount in curves.amounts)})"
-
-
-def fits(a: Answers, names: dict[str, str]) -> str:
-    rows = []
-    for curves in (*a.curves.values(), a.surface):
-        if curves.why_not:
-            rows.append(dict.fromkeys(("law", "family", "E", "A", "α", "B", "β"), ""))
-            rows[-1] |= {"law": law_name(curves), "family": f"none: {curves.why_not}"}
-        for family, law in curves.laws.items():
-            constants = [law.irreducible, *sum(zip(law.factors, law.exponents, strict=True), ())]
-            resampled = [
-                [s[family].irreducible, *sum(zip(s[family].factors, s[family].exponents, strict=True), ())]
-                for s in curves.samples
-            ]
-            cells = [
-                shown(value, 3) + between(intervals.interval([some[n] for some in resampled]), 3)
-                for n, value in enumerate(constants)
-            ]
-            cells += [""] * (5 - len(cells))
-            row = {"law": law_name(curves), "family": names[family]}
-            rows.append(row | dict(zip(("E", "A", "α", "B", "β"), cells, strict=True)))
-    if not any(row["B"] for row in rows):
-        rows = [{key: cell for key, cell in row.items() if key not in ("B", "β")} for row in rows]
-    return table(rows)
-
-
-def held_out(a: Answers, names: dict[str, str]) -> str:
-    return table(
-        [
-            {
-                "law": f"L({', '.join(SYMBOLS[amount] for amount in one.amounts)})",
-                "family": names[one.family],
-                "size": one.size,
-                "tokens per parameter": f"{one.tokens_per_parameter:g}",
-                "loss": f"{one.measured:.4f}",
-                "predicted": f"{one.predicted:.4f}",
-                "error": f"{one.predicted - one.measured:+.4f}",
-            }
-            for one in a.held_out
-        ]
-    )
-
-
-def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
-    found: dict[tuple, list[Point]] = {}
-    for p in points:
-        found.setdefault((p.family, p.size, p.tokens_per_parameter, p.learning_rate), []).append(p)
-    return found
-
-
-def trained(points: list[Point], names: dict[str, str]) -> str:
-    """A row for each family, size and length at the rule's learning rate; the mean ± the standard deviation
-    over seeds.
-    """
-    rows = []
-    for own in grouped([p for p in points if p.rule]).values():
-        p = own[0]
-        rows.append(
-            {
-                "family": names[p.family],
-                "size": p.size,
-                "layers": str(p.n_layer),
-                "width": str(p.n_embd),
-                "heads": str(p.n_head),
-                "parameters": f"{p.parameters:,}",
-                "tokens": f"{p.tokens:,}",
-                "FLOPs": f"{p.flops:.2e}",
-                "hours": shown(p.hours, 2),
-                "learning rate": text(p.learning_rate),
-                "seeds": str(len(own)),
-                "loss": mean_loss(own),
-            }
-        )
-    return table(rows) if rows else "No run has ended at the rule's learning rate yet.\n"
 
 
 def remarks(a: Answers, names: dict[str, str]) -> list[str]:
@@ -223,21 +78,46 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     if len(set(map(frozenset, sizes.values()))) > 1:
         lines.append("the families were not all trained at the same sizes")
     for curves in (*a.curves.values(), a.surface):
-        if curves.laws and undetermined(curves.laws, min(p.loss for p in curves.points)):
+        if tables.at_the_edge(curves):
             lines.append(
-                f"{law_name(curves)}: E or an exponent is at the edge of the search. These losses do not "
-                "determine the constants, only the curve within the measured range"
+                f"{tables.law_name(curves)}: E or an exponent is at the edge of the search. These losses "
+                "do not determine the constants, only the curve within the measured range"
             )
-    return lines + rate_trials.remarks(a.points, names)
+    return lines + _missed(a, names) + rate_trials.remarks(a.points, names)
+
+
+def _missed(a: Answers, names: dict[str, str]) -> list[str]:
+    """Where the fit of L(N) is further from the mean of the seeds than these explain."""
+    places = tables.grouped(a.curves["parameters"].points)
+    found, missed = {}, tables.misses(a)
+    for (family, size, _, _), own in places.items():
+        error = missed.get((family, size))
+        if error is not None and len(own) > 1:
+            error_of_mean = statistics.stdev(p.loss for p in own) / math.sqrt(len(own))
+            if abs(error) > 2 * error_of_mean:
+                found[family, size] = error
+    if not found:
+        return []
+    worst = max(found, key=lambda place: abs(found[place]))
+    return [
+        f"the fits of L(N) miss {counted(len(found), 'mean')} of {len(missed)} by more than two standard "
+        f"errors, most of all {names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}: losses do not follow "
+        "such a law there"
+    ]
 
 
 def fits_csv(a: Answers) -> str:
     rows = []
     for curves in (*a.curves.values(), a.surface):
         for family, law in curves.laws.items():
-            for number, laws in enumerate([curves.laws, *curves.samples]):
+            for number, laws in enumerate([curves.laws, *curves.law_samples]):
                 law = laws[family]
-                row = {"law": law_name(curves), "family": family, "resample": number, "E": law.irreducible}
+                row = {
+                    "law": tables.law_name(curves),
+                    "family": family,
+                    "resample": number,
+                    "E": law.irreducible,
+                }
                 row |= dict(zip(("A", "B"), law.factors, strict=False))
                 rows.append(row | dict(zip(("alpha", "beta"), law.exponents, strict=False)))
     return written(rows, ["law", "family", "resample", "E", "A", "alpha", "B", "beta"])

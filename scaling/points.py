@@ -5,6 +5,7 @@ size                the number of parameters that was asked for
 tokens_per_parameter  of that number
 seed, n_layer, n_head, n_embd
 parameters          without token and position embeddings, exactly
+all_parameters      with them
 tokens              that it trained on
 flops               training model FLOPs of the whole run, head included (`model.flops_per_token`)
 hours               tokens times the measured time of a token, on the machine of the study
@@ -25,7 +26,7 @@ from ablation.plan import PlanError
 from architecture import model_config
 from comparison.runs import read_run
 from disk import write_whole
-from models import flops_per_token
+from models import flops_per_token, parameter_counts
 from scaling.sizing import body, parse
 
 
@@ -39,6 +40,7 @@ class Point:
     n_head: int
     n_embd: int
     parameters: int
+    all_parameters: int
     tokens: int
     flops: int
     hours: float | None
@@ -49,8 +51,8 @@ class Point:
 
 
 COLUMNS = [field.name for field in fields(Point)]
-# what the losses are fitted against
-AMOUNTS = ("parameters", "flops", "hours")
+# what losses are compared and fitted over
+AMOUNTS = ("parameters", "all_parameters", "flops", "hours")
 
 
 def of_study(study) -> list[Point]:
@@ -78,6 +80,7 @@ def of_study(study) -> list[Point]:
                 n_head=model.n_head,
                 n_embd=model.n_embd,
                 parameters=body(model),
+                all_parameters=sum(parameter_counts(model).values()),
                 tokens=run.tokens,
                 flops=3 * flops_per_token(model) * run.tokens,
                 hours=time and time * run.tokens / 3600,
@@ -151,7 +154,7 @@ def _point(row: dict[str, str]) -> Point:
             continue
         values[field.name] = kind(cell) if kind in (int, str, float) else float(cell)
     parse(values["size"])
-    for key in ("parameters", "tokens", "flops", "hours", "loss", "tokens_per_parameter"):
+    for key in ("parameters", "all_parameters", "tokens", "flops", "hours", "loss", "tokens_per_parameter"):
         if values[key] is not None and not 0 < values[key] < math.inf:
             raise ValueError(f"{key} must be above 0, not {values[key]}")
     return Point(**values)

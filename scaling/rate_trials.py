@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from comparison.labels import text
 from markdown_table import table
 from plural import counted
+from scaling import intervals
 from scaling.points import Point, mean_loss
 
 
@@ -63,8 +64,15 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
     return table(rows)
 
 
+SAME = 1.05  # factor up to which two learning rates are as good as one
+
+
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
-    """What trials of learning rates say about the rule, at the seeds that they share with the rule's."""
+    """What trials of learning rates say about the rule, at the seeds that they share with the rule's.
+
+    A lead of two standard deviations or less, of a difference between means of so many seeds, is noise.
+    """
+    deviation = intervals.pooled([p for p in points if p.rule])
     lines = []
     for (family, size, _), trials in trials_of(points).items():
         rule = next((one for one in trials if one.rule), None)
@@ -73,7 +81,7 @@ def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
         leads = [
             (rule.mean(common) - one.mean(common), one.rate, len(common))
             for one in trials
-            if one is not rule and (common := one.seeds & rule.seeds)
+            if (common := one.seeds & rule.seeds) and max(one.rate / rule.rate, rule.rate / one.rate) > SAME
         ]
         if not leads:
             continue
@@ -83,5 +91,8 @@ def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
             seeds = min(count for _, _, count in leads)
         else:
             told = f"{text(rate)} is better than the rule's learning rate, {text(rule.rate)}, by {lead:.4f}"
+            if deviation is not None:
+                noise = lead <= 2 * deviation * math.sqrt(2 / seeds)
+                told += ", which seeds explain" if noise else ", more than seeds explain"
         lines.append(f"{names[family]} at {size}: {told} ({counted(seeds, 'seed')})")
     return lines

@@ -9,6 +9,7 @@ The state is kept as scaling.json in the study's folder, beside the list of runs
               the power of the width with which the rate falls (null until the second sweep is over)
     runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
     seconds   {family: {size: seconds of a training token}}
+    timed     what to say of the measurement of these, a line or none
     commands  the command lines that trained in this folder
 """
 
@@ -40,13 +41,13 @@ class Study:
         self.sizes, self.lengths = config.targets(), config.lengths()
         recipe = self._recipe()
         self.state = {"format": FORMAT, "recipe": recipe, "families": {}, "runs": {}, "seconds": {}}
-        self.state["commands"] = []
+        self.state |= {"commands": [], "timed": []}
         self.handed: set[str] = set()  # runs that were given to `execute`
         self.hopeless: set[str] = set()  # families that failed at every learning rate
         path = plan.folder / "scaling.json"
         if path.is_file():
             content = read_json(path, PlanError, "; choose another folder")
-            missing = self.state.keys() - content.keys() - {"commands"}
+            missing = self.state.keys() - content.keys() - {"commands", "timed"}
             if content.get("format") != FORMAT or missing:
                 raise PlanError(f"{path} was not written by this scale.py: choose another folder")
             self.state |= content

@@ -34,8 +34,8 @@ def points(
                     loss = loss_of(family, body, tokens) + shared[size, seed] + random.normal(0, noise / 4)
                     found.append(
                         Point(
-                            family, size, ratio, seed, 2, 2, 64, body, tokens, 6 * body * tokens,
-                            tokens * body / 1e12, 4e-3, 1, loss, loss / 3,
+                            family, size, ratio, seed, 2, 2, 64, body, body + 8192, tokens,
+                            6 * body * tokens, tokens * body / 1e12, 4e-3, 1, loss, loss / 3,
                         )
                     )  # fmt: skip
     return found

@@ -1,14 +1,22 @@
 """Intervals, multipliers, crossings and held-out sizes, where the truth is known."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from scaling import intervals
-from scaling.answers import Curves, Lead, answers, crossing, default_losses, main_ratio, multiplier
+from scaling.answers import Lead, answers, crossing, default_losses, main_ratio, multiplier
+from scaling.curves import Curves, rows_of
 from scaling.fits import Law, fit
+from scaling.interpolation import Line
 from tests.scaling.synthetic import loss_of, points
+
+
+def line(law, *amounts):
+    """Losses of a law at some amounts, as if they had been measured."""
+    return Line(amounts, tuple(float(law.loss(x)) for x in amounts))
 
 
 def test_multipliers_near_the_truth_and_within_their_intervals():
@@ -34,20 +42,48 @@ def test_multipliers_near_the_truth_and_within_their_intervals():
 
 
 def test_outside_of_what_was_measured_there_is_no_number():
-    laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (500.0,), (0.5,))}
-    of = {"a": (1e4, 1e6), "b": (1e4, 1e5)}
-    (one,) = points(families=("dense",), sizes=("1M",), seeds=(1,))
-    some = [replace(one, family=f, parameters=round(n)) for f, ends in of.items() for n in ends]
-    curves = Curves(("parameters",), some, "", laws, [])
+    laws = {"a": Law(0.0, (1000.0,), (0.5,)), "b": Law(0.0, (500.0,), (0.5,))}
+    lines = {"a": line(laws["a"], 1e4, 1e6), "b": line(laws["b"], 1e4, 1e5)}
+    curves = Curves(("parameters",), [], lines)
     inside = laws["b"].loss(5e4)
     assert multiplier(curves, "a", "b", inside).value == pytest.approx(4.0)
     assert multiplier(curves, "a", "b", inside).interval is None
     assert multiplier(curves, "a", "b", laws["b"].loss(2e5)).value is None  # b was not that large
     assert multiplier(curves, "a", "b", laws["a"].loss(1e4)).value is None  # b would be smaller than any
-    assert multiplier(curves, "a", "b", 0.9).value is None  # below E
-    levels = default_losses(curves, "a")
+    levels = default_losses(curves, "a", "b")
     assert len(levels) == 4
-    assert laws["a"].loss(1e6) < levels[-1] < levels[0] < laws["a"].loss(1e4)
+    assert laws["b"].loss(1e5) < levels[-1] < levels[0] < laws["b"].loss(1e4)
+    assert all(multiplier(curves, "a", "b", loss).value for loss in levels)
+    lines["c"] = line(Law(0.0, (9000.0,), (0.5,)), 1e4, 1e5)
+    assert default_losses(curves, "a", "c") == []  # worse than a everywhere
+    assert multiplier(curves, "a", "d", inside).value is None  # without a curve
+    assert default_losses(curves, "a", "d") == []
+
+
+def test_a_family_that_does_not_follow_a_power_law():
+    """Its multiplier is that of what was measured; the fits, which miss it, stand beside."""
+    some = [
+        replace(p, loss=p.loss * (1.05 if p.size == "0.25M" else 1.0)) if p.family == "dense" else p
+        for p in points(noise=0.002)
+    ]
+    found = answers(some, resamples=20)
+    at = next(p for p in some if (p.family, p.size) == ("dense", "0.25M"))
+    curves = found.curves["parameters"]
+    truth = at.parameters / curves.lines["ours"].amount(at.loss)
+    one = multiplier(curves, "dense", "ours", at.loss)
+    assert one.value == pytest.approx(truth, rel=0.03)
+    assert one.interval[0] < truth < one.interval[1]
+    fitted = next(c for c in found.checks if c.loss == found.multipliers[0].loss).fitted
+    assert fitted is not None
+    assert curves.laws["dense"].loss(at.parameters) < at.loss - 0.05
+
+
+def test_a_family_with_a_single_size_takes_nothing_from_the_others():
+    some = [p for p in points(families=("dense", "ours", "half")) if p.family != "half" or p.size == "1M"]
+    found = answers(some, resamples=5)
+    assert {m.family for m in found.multipliers if m.value} == {"ours"}
+    assert set(found.curves["flops"].laws) == {"dense", "ours"}
+    assert {one.family for one in found.held_out} == {"dense", "ours"}
 
 
 def test_whether_a_multiplier_grows():
@@ -65,21 +101,24 @@ def test_whether_a_multiplier_grows():
 
 
 def test_where_curves_cross():
-    laws = {"a": Law(1.0, (1000.0,), (0.5,)), "b": Law(1.0, (100.0,), (0.3,))}
+    laws = {"a": Law(0.0, (1000.0,), (0.5,)), "b": Law(0.0, (100.0,), (0.3,))}
     at = 10 ** (1 / 0.2)  # 1000 x^-0.5 = 100 x^-0.3
     some = points(families=("dense",), sizes=("1M",), seeds=(1,))
     ends = [replace(p, family=f, parameters=n) for f in "ab" for n in (10_000, 1_000_000) for p in some]
-    lower = {"a": laws["a"], "b": Law(1.0, (50.0,), (0.3,))}
-    curves = Curves(("parameters",), ends, "", laws, [laws, lower])
+    lines = {family: line(law, 1e4, 1e6) for family, law in laws.items()}
+    lower = {"a": lines["a"], "b": line(Law(0.0, (10.0,), (0.3,)), 1e4, 1e6)}
+    curves = Curves(("parameters",), ends, lines, [lines, lower])
     (one,), leaders = crossing(curves, "a", "b")
     assert leaders == []
     assert one.at == pytest.approx(at, rel=1e-3)
     assert one.beyond == "a"
-    assert one.share == 0.5  # in the other resample they cross beyond the range
-    curves.laws = lower
+    assert one.share == 0.5  # in the other resample they do not cross
+    curves.lines = lower
     assert crossing(curves, "a", "b") == ([], [Lead("parameters", "b", "b", 0.5)])
     curves.samples = []
     assert crossing(curves, "a", "b") == ([], [Lead("parameters", "b", "b", None)])
+    curves.lines = {"a": lines["a"], "b": lines["a"]}
+    assert crossing(curves, "a", "b") == ([], [])  # the same curve
     curves.points = [p for p in ends if p.family == "a"] + [
         replace(p, parameters=n) for p in some for n in (2_000_000, 4_000_000)
     ]
@@ -88,12 +127,15 @@ def test_where_curves_cross():
 
 
 def test_the_held_out_size_is_predicted():
-    found = answers(points(noise=0.001), resamples=1)
+    found = answers(points(noise=0.001), resamples=40)
     held = {(one.amounts, one.family): one for one in found.held_out}
     assert {amounts for amounts, _ in held} == {("parameters",), ("flops",), ("hours",)}
     assert {one.size for one in held.values()} == {"1M"}
     for one in held.values():
-        assert abs(one.predicted - one.measured) < 0.01
+        error = one.predicted - one.measured
+        assert abs(error) < 0.01
+        assert one.interval[0] <= error <= one.interval[1]
+        assert one.interval[1] - one.interval[0] < 0.02
     # a size that does not lie on the curve is found out
     broken = [replace(p, loss=p.loss + 0.2) if p.size == "1M" else p for p in points(noise=0.001)]
     for one in answers(broken, resamples=1).held_out:
@@ -154,6 +196,11 @@ def test_a_single_seed_takes_the_deviation_of_the_others():
     middle = sum(moved) / len(moved)
     deviation = math.sqrt(sum((m - middle) ** 2 for m in moved) / len(moved))
     assert deviation == pytest.approx(intervals.pooled(some), rel=0.06)
+    # its own family's deviation, not that of a noisier one
+    noisier = [replace(p, family="ours", loss=p.loss + p.seed / 10) for p in some]
+    samples = intervals.resampled(some + noisier, 500)
+    moved = [next(v for p, v in s if (p.family, p.size) == ("dense", "1M")) for s in samples]
+    assert statistics.pstdev(moved) == pytest.approx(intervals.pooled(some), rel=0.12)
     alone = points(seeds=(1,))
     assert intervals.resampled(alone, 5) == []
     found = answers(alone)
@@ -171,9 +218,9 @@ def test_resamples_find_the_minimum_from_the_best_fit_alone():
     """As the whole grid of starts does, which takes twenty times as long."""
     line, surface = points(noise=0.01), points(noise=0.01, ratios=(5.0, 20.0))
     for some, amounts in ((line, ("parameters",)), (surface, ("parameters", "tokens"))):
-        best = fit(intervals.rows_of([(p, p.loss) for p in some], amounts))
+        best = fit(rows_of([(p, p.loss) for p in some], amounts))
         for sample in intervals.resampled(some, 3):
-            rows = intervals.rows_of(sample, amounts)
+            rows = rows_of(sample, amounts)
             near, anew = fit(rows, start=best), fit(rows)
             for family in best:
                 assert near[family].exponents == pytest.approx(anew[family].exponents, rel=1e-3)

@@ -27,7 +27,15 @@ def test_rates_are_compared_at_the_seeds_they_share():
     assert [row.split("|")[4].strip() for row in rows] == ["2e-3", "4e-3 (the rule's)", "8e-3"]
     assert "**3.1000**" in rows[2]
     (line,), _ = told(rule, tried(8e-3, 0, [3.1, 3.2]))
-    assert line.endswith("8e-3 is better than the rule's learning rate, 4e-3, by 0.0500 (2 seeds)")
+    assert line.endswith(
+        "8e-3 is better than the rule's learning rate, 4e-3, by 0.0500, which seeds explain (2 seeds)"
+    )
+    close = tried(4e-3, 1, [3.0, 3.01])
+    (line,), _ = told(close, tried(8e-3, 0, [2.9, 2.9]))
+    assert "by 0.1050, more than seeds explain (2 seeds)" in line
+    (line,), _ = told(tried(4e-3, 1, [3.0]), tried(8e-3, 0, [2.9]))
+    assert line.endswith("by 0.1000 (1 seed)")  # one seed tells nothing of the noise
+    assert told(rule, tried(4.1e-3, 0, [2.0, 2.0]))[0] == []  # the same rate but for 3 %
 
 
 def test_a_failure_is_worse_than_any_loss():

@@ -1,6 +1,7 @@
 """scale.py: complete tiny studies, and what it refuses before anything starts."""
 
 import csv
+import json
 import re
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import scale
 from ablation import execution
 from data.binary import prepare
 from scaling import step_times
-from scaling.points import write
+from scaling.points import AMOUNTS, write
 from tests.data.test_pairs import pairs_of
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
@@ -79,7 +80,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     assert "| L(N) " in page
     assert picture.is_ours(folder / "scaling.png")
     assert len({row["family"] for row in rows(folder / "fits.csv")}) == 2
-    assert {row["amount"] for row in rows(folder / "multipliers.csv")} == {"parameters", "flops", "hours"}
+    assert {row["amount"] for row in rows(folder / "multipliers.csv")} == set(AMOUNTS)
 
     # called again, nothing is trained, and all is made again to the byte
     before = {path.name: path.read_bytes() for path in folder.glob("scaling.*")}
@@ -100,7 +101,13 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     here.clear()
     others = [key for key in TINY if not key.startswith(("--sizes", "--tokens", "--seeds"))]
     larger = command("--sizes=24K", "--tokens_per_parameter=0.5", "--seeds=1", *others)
+    steps = json.loads((folder / "scaling.json").read_text())["seconds"]
     assert scaled(larger, capsys)[0] == 0
+    again = json.loads((folder / "scaling.json").read_text())["seconds"]
+    for family, known in steps.items():  # measured once more, together with the new ones
+        assert len(again[family]) == len(known) + 1
+        assert all(again[family][size] != known[size] for size in known)
+    assert "- the middle half of 7 measurements" in (folder / "scaling.md").read_text()
     assert len(here) == 2
     assert {row["size"] for row in rows(folder / "points.csv")} == {"4K", "8K", "16K", "24K"}
     assert (folder / "scaling.md").read_text().count("\n    python scale.py") == 2
@@ -151,19 +158,21 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     status, said = scaled(arguments, capsys)
     assert status == 0
     page = (tmp_path / "page" / "scaling.md").read_text()
-    assert "ours crosses the baseline" in page or "ours does not cross the baseline" in page
-    assert page.count("| L(N) ") == 2 + 2  # fits, and the held-out size
-    assert "not measured" in page.split("## Multipliers")[1].split("##")[0]
+    assert re.search(r"\| ours +\| +(none: ours, 100%|[\d,]+ \()", page)
+    assert page.count("\n| L(N) ") == 2 + 2  # fits, and the held-out size
+    assert "no curve" not in page
+    assert page.count("by the fits of L(N)") == 1
     assert "the largest size, as the fit of all smaller ones predicts it" in page.lower()
     assert ">Transformer</text>" in (tmp_path / "frontier.svg").read_text()
     assert "page: " in said
-    assert re.search(r"ours: from loss \S+ to \S+ the multiplier of parameters shrinks", page)
+    change = r"\| {} +\| +\S+ \| +\S+ \| +\S+ \(\S+ to \S+\): {} \|"
+    assert re.search(change.format("ours", "shrinks"), page)
     assert scaled([*arguments, "--baseline=ours"], capsys)[0] == 0
     turned = (tmp_path / "page" / "scaling.md").read_text()
     legend = re.findall(r">(Transformer|ours)</text>", (tmp_path / "frontier.svg").read_text())
     assert legend == ["ours", "Transformer"]
     assert "Baseline: ours." in turned
-    assert re.search(r"Transformer: from loss \S+ to \S+ the multiplier of parameters grows", turned)
+    assert re.search(change.format("Transformer", "grows"), turned)
     assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
     (tmp_path / "page" / "scaling.md").write_text("mine")
     assert "exists and is none of scale.py's" in refused(arguments, capsys)
@@ -193,7 +202,7 @@ def test_points_are_not_lost(capsys, tmp_path):
     assert sum(row["rule"] == "0" for row in rows(tmp_path / "page" / "points.csv")) == 1
     text = (tmp_path / "all.csv").read_text()
     (tmp_path / "cut.csv").write_text(text[:-20])
-    assert "it does not have the 15 cells of the first line" in draw("cut.csv", do=refused)
+    assert "it does not have the 16 cells of the first line" in draw("cut.csv", do=refused)
     (tmp_path / "page" / "scaling.json").write_text("{}")
     assert "is the folder of a study, whose own command draws its runs" in draw("all.csv", do=refused)
 
@@ -204,8 +213,10 @@ def test_what_one_seed_says(capsys, tmp_path):
     arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}"]
     assert scaled(arguments, capsys)[0] == 0
     page = (tmp_path / "page" / "scaling.md").read_text()
-    assert "the multiplier of parameters changes, for what one seed can say: it changes by" in page
-    assert "resamples" not in page
+    assert "How the multipliers change" in page
+    assert "shrinks" not in page
+    assert "95 %" not in page.split("## Multipliers")[1]
+    assert not re.search(r"\d %|\d to \d", page.split("## Multipliers")[1])
 
 
 def test_what_is_said_before_anything_starts(command, capsys):

@@ -1,0 +1,211 @@
+"""The tables of a study's page, and its sentences about trends and crossings."""
+
+import math
+import statistics
+
+from comparison.labels import text
+from markdown_table import table
+from scaling import intervals
+from scaling.answers import Answers
+from scaling.curves import Curves
+from scaling.fits import undetermined
+from scaling.points import AMOUNTS, Point, mean_loss
+
+NAMES = {
+    "parameters": "parameters",
+    "all_parameters": "with embeddings",
+    "flops": "FLOPs",
+    "hours": "hours",
+    "tokens": "tokens",
+}
+SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T", "tokens": "D"}
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """A number with so many digits: 0.43M parameters are 430,000."""
+    if value is None or math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return "∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+        return f"{value:,.{decimals}f}" if decimals else f"{float(f'{value:.{digits - 1}e}'):,.0f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def between(interval: tuple[float, float] | None, digits: int = 2) -> str:
+    return f" ({shown(interval[0], digits)} to {shown(interval[1], digits)})" if interval else ""
+
+
+def multipliers(a: Answers, names: dict[str, str]) -> str:
+    """A row for each family and loss. A family that has none gets a row that says why."""
+    rows, line = [], a.curves["parameters"].lines
+    columns = ["family", "loss", "baseline's parameters", *(NAMES[amount] for amount in AMOUNTS)]
+    for family in a.families[1:]:
+        losses = dict.fromkeys(one.loss for one in a.multipliers if one.family == family)
+        if not losses or family not in line or a.baseline not in line:
+            why = "no loss that both reached"
+            if lacking := [names[n] for n in (a.baseline, family) if n not in line]:
+                why = f"{' and '.join(lacking)}: fewer than two sizes"
+            rows.append(dict.fromkeys(columns, "") | {"family": names[family], "loss": why})
+            continue
+        for loss in losses:
+            row = dict.fromkeys(columns, "no curve") | {"family": names[family], "loss": f"{loss:.3f}"}
+            reached = line[a.baseline].reaches(loss)
+            row["baseline's parameters"] = (
+                shown(line[a.baseline].amount(loss), 3) if reached else "not measured"
+            )
+            for one in a.multipliers:
+                if (one.family, one.loss) == (family, loss) and family in a.curves[one.amount].lines:
+                    cell = "not measured" if one.value is None else f"{one.value:.2f}"
+                    row[NAMES[one.amount]] = cell + between(one.interval, 3)
+            rows.append(row)
+    return table(rows) + "\n" if rows else "None: there is no family beside the baseline.\n"
+
+
+def checks(a: Answers, names: dict[str, str]) -> str:
+    """The multipliers of parameters in three ways."""
+    values = {(m.family, m.loss): m.value for m in a.multipliers if m.amount == "parameters"}
+    rows = []
+    for one in a.checks:
+        cells = (values[one.family, one.loss], one.fitted, one.best_rates)
+        told = ["none" if value is None else f"{value:.2f}" for value in cells]
+        ways = ("measured", "by the fits of L(N)", "at the best learning rates tried")
+        row = {"family": names[one.family], "loss": f"{one.loss:.3f}"}
+        rows.append(row | dict(zip(ways, told, strict=True)))
+    return table(rows) + "\n" if rows else ""
+
+
+def trends(a: Answers, names: dict[str, str]) -> str:
+    """Factors by which the multipliers change, and whether they grow or shrink for certain."""
+    rows = {}
+    for one in a.trends:
+        row = dict.fromkeys(("family", "from loss", "to loss", *(NAMES[amount] for amount in AMOUNTS)), "")
+        row |= {"family": names[one.family], "from loss": f"{one.first:.3f}", "to loss": f"{one.last:.3f}"}
+        cell = shown(one.factor, 3) + between(one.interval, 3)
+        if one.interval and not one.interval[0] <= 1 <= one.interval[1]:
+            cell += ": grows" if one.interval[0] > 1 else ": shrinks"
+        rows.setdefault(one.family, row)[NAMES[one.amount]] = cell
+    return table(list(rows.values()))
+
+
+def crossings(a: Answers, names: dict[str, str]) -> str:
+    """A row for each family, and for each further crossing."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in a.crossings:
+        cell = f"{shown(one.at)}{between(one.interval)}, then {names[one.beyond]}{_share(one.share)}"
+        found.setdefault((one.family, one.amount), []).append(cell)
+    for one in a.leads:
+        cell = f"none: {names[one.better]}{_share(one.share)}"
+        found.setdefault((one.family, one.amount), []).append(cell)
+    rows = []
+    for family in a.families[1:]:
+        cells = [found.get((family, amount), []) for amount in AMOUNTS]
+        for n in range(max(map(len, cells))):
+            row = {"family": names[family]}
+            pairs = zip(AMOUNTS, cells, strict=True)
+            rows.append(row | {NAMES[amount]: some[n] if n < len(some) else "" for amount, some in pairs})
+    return table(rows) if rows else ""
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f", {share:.0%}"
+
+
+def law_name(curves: Curves) -> str:
+    return f"L({', '.join(SYMBOLS[amount] for amount in curves.amounts)})"
+
+
+def fits(a: Answers, names: dict[str, str]) -> str:
+    rows = []
+    for curves in (*a.curves.values(), a.surface):
+        if curves.why_not:
+            rows.append(dict.fromkeys(("law", "family", "sizes", "E", "A", "α", "B", "β"), ""))
+            rows[-1] |= {"law": law_name(curves), "family": f"none: {curves.why_not}"}
+        for family in curves.laws:
+            every = [_constants(laws[family]) for laws in (curves.laws, *curves.law_samples)]
+            cells = [
+                shown(value, 3) + between(intervals.interval([some[n] for some in every[1:]]), 3)
+                for n, value in enumerate(every[0])
+            ]
+            if at_the_edge(curves):  # other constants would give the same curve
+                cells = ["at the edge", *(shown(value, 3) for value in every[0][1:])]
+            cells += [""] * (5 - len(cells))
+            row = {"law": law_name(curves), "family": names[family], "sizes": str(curves.sizes(family))}
+            rows.append(row | dict(zip(("E", "A", "α", "B", "β"), cells, strict=True)))
+    if not any(row["B"] for row in rows):
+        rows = [{key: cell for key, cell in row.items() if key not in ("B", "β")} for row in rows]
+    return table(rows)
+
+
+def _constants(law) -> list[float]:
+    return [law.irreducible, *sum(zip(law.factors, law.exponents, strict=True), ())]
+
+
+def at_the_edge(curves: Curves) -> bool:
+    return bool(curves.laws) and undetermined(curves.laws, min(p.loss for p in curves.points))
+
+
+def held_out(a: Answers, names: dict[str, str]) -> str:
+    return table(
+        [
+            {
+                "law": f"L({', '.join(SYMBOLS[amount] for amount in one.amounts)})",
+                "family": names[one.family],
+                "size": one.size,
+                "tokens per parameter": f"{one.tokens_per_parameter:g}",
+                "loss": f"{one.measured:.4f}",
+                "predicted": f"{one.predicted:.4f}",
+                "error": f"{one.predicted - one.measured:+.4f}"
+                + (f" ({one.interval[0]:+.4f} to {one.interval[1]:+.4f})" if one.interval else ""),
+            }
+            for one in a.held_out
+        ]
+    )
+
+
+def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
+    found: dict[tuple, list[Point]] = {}
+    for p in points:
+        found.setdefault((p.family, p.size, p.tokens_per_parameter, p.learning_rate), []).append(p)
+    return found
+
+
+def misses(a: Answers) -> dict[tuple[str, str], float]:
+    """{(family, size): the loss by the fit of L(N) less the mean that was measured}"""
+    curves, found = a.curves["parameters"], {}
+    for (family, size, _, _), own in grouped(curves.points).items():
+        if family in curves.laws:
+            mean = statistics.fmean(p.loss for p in own)
+            found[family, size] = float(curves.laws[family].loss(own[0].parameters)) - mean
+    return found
+
+
+def trained(a: Answers, names: dict[str, str]) -> str:
+    """A row for each family, size and length at the rule's learning rate; the mean ± the standard deviation
+    over seeds.
+    """
+    rows, missed = [], misses(a)
+    for own in grouped([p for p in a.points if p.rule]).values():
+        p = own[0]
+        rows.append(
+            {
+                "family": names[p.family],
+                "size": p.size,
+                "layers": str(p.n_layer),
+                "width": str(p.n_embd),
+                "heads": str(p.n_head),
+                "parameters": f"{p.parameters:,}",
+                "with embeddings": f"{p.all_parameters:,}",
+                "tokens": f"{p.tokens:,}",
+                "FLOPs": f"{p.flops:.2e}",
+                "hours": shown(p.hours, 2),
+                "learning rate": text(p.learning_rate),
+                "seeds": str(len(own)),
+                "loss": mean_loss(own),
+            }
+        )
+        if missed:
+            of = missed.get((p.family, p.size)) if p.tokens_per_parameter == a.ratio else None
+            rows[-1]["L(N) − loss"] = "" if of is None else f"{of:+.3f}"
+    return table(rows) if rows else "No run has ended at the rule's learning rate yet.\n"
