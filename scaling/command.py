@@ -44,7 +44,7 @@ class ScaleConfig:
     parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
     baseline: str | None = None  # family with which the others are compared; None: the first
-    losses: list[float] | None = None  # losses at which multipliers are given; None: four of the baseline's
+    losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
     shared_e: bool = True  # the families share the irreducible loss E in every fit
     resamples: int = 300  # resamples of the seeds for the 95 % intervals
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
