@@ -1,4 +1,4 @@
-"""The tables of a study's page, and its sentences about trends and crossings."""
+"""The tables of a study's page."""
 
 import math
 import statistics
@@ -16,7 +16,6 @@ NAMES = {
     "all_parameters": "with embeddings",
     "flops": "FLOPs",
     "hours": "hours",
-    "tokens": "tokens",
 }
 SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T", "tokens": "D"}
 
