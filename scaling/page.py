@@ -119,7 +119,8 @@ def fits_csv(a: Answers) -> str:
                     "E": law.irreducible,
                 }
                 row |= dict(zip(("A", "B"), law.factors, strict=False))
-                rows.append(row | dict(zip(("alpha", "beta"), law.exponents, strict=False)))
+                row |= dict(zip(("alpha", "beta"), law.exponents, strict=False))
+                rows.append({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
     return written(rows, ["law", "family", "resample", "E", "A", "alpha", "B", "beta"])
 
 

@@ -78,10 +78,19 @@ def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
         rule = next((one for one in trials if one.rule), None)
         if rule is None or rule.mean(rule.seeds) == math.inf:
             continue
-        leads = [
-            (rule.mean(common) - one.mean(common), one.rate, len(common))
-            for one in trials
-            if (common := one.seeds & rule.seeds) and max(one.rate / rule.rate, rule.rate / one.rate) > SAME
+        leads, close = [], []
+        for one in trials:
+            common = one.seeds & rule.seeds
+            if one is not rule and common:
+                same = 1 / SAME <= one.rate / rule.rate <= SAME
+                lead = rule.mean(common) - one.mean(common)
+                (close if same else leads).append((lead, one.rate, len(common)))
+        lines += [
+            f"{names[family]} at {size}: {text(rate)} is nearly the rule's learning rate, "
+            f"{text(rule.rate)}, and the same seeds end {abs(lead):.4f} "
+            f"{'lower' if lead > 0 else 'higher'} with it ({counted(seeds, 'seed')})"
+            for lead, rate, seeds in close
+            if math.isfinite(lead)
         ]
         if not leads:
             continue
