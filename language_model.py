@@ -1,5 +1,7 @@
 """What every language model here does with its hidden states and its head: losses, logits, generation."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -7,7 +9,7 @@ from torch.nn import functional as F
 from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(nn.Module, ABC):
     """A causal language model: logits = h W^T of `hidden` and `head_weight`, which a subclass defines.
 
     A subclass sets `config`, whose block_size and vocab_size are read here, and defines `hidden`,
@@ -22,22 +24,22 @@ class LanguageModel(nn.Module):
         self.loss_bytes = None  # float32 logits of the loss at once, in bytes; None: by the device
         self.label_smoothing = 0.0  # of the loss in training; evaluation scores the targets alone
 
+    @abstractmethod
     def hidden(self, tokens, cache=None, source=None, lengths=None):
         """tokens: [B, T] int64 -> [B, T, C], what the head reads. With a cache as in `decode`. Raises
         ValueError as `decode` does.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def head_weight(self) -> torch.Tensor:
         """W: [at least vocab_size, C]; rows from vocab_size on are padding."""
-        raise NotImplementedError
 
+    @abstractmethod
     def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None):
         """An empty cache for `batch` sequences of up to `length` tokens each (None: block_size), on the
         model's device; dtype: of what is kept, None for that of the weights. An encoder reads the source
         here, once. Raises ValueError for a length that `forward` would refuse.
         """
-        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:

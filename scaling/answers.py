@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling import intervals
-from scaling.checks import Check, check
+from scaling.checks import Check, best_lines, check
 from scaling.curves import SURFACE, Curves, HeldOut, curves, held_out
 from scaling.interpolation import Line, common
 from scaling.points import AMOUNTS, Point
@@ -119,8 +119,8 @@ def answers(
     multipliers = [
         multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in AMOUNTS
     ]
-    tried = [p for p in points if p.tokens_per_parameter == ratio]
-    checks = [check(tried, of["parameters"], baseline, family, loss) for family, loss in pairs]
+    best = best_lines([p for p in points if p.tokens_per_parameter == ratio], "parameters")
+    checks = [check(of["parameters"], best, baseline, family, loss) for family, loss in pairs]
     trends, crossings, leads = [], [], []
     for family in rest:
         for amount in AMOUNTS:

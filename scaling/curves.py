@@ -91,27 +91,23 @@ def held_out(curves: Curves, shared: bool, resamples: int) -> list[HeldOut]:
     resampled = [fit(rest(sample), shared, start=laws) for sample in drawn]
     found = []
     for place in intervals.places([p for p in curves.points if p.size == largest]):
-        family, size, ratio = place
-        if family not in laws:
+        if place[0] not in laws:
             continue
-
-        def there(sample: Sample, place=place) -> tuple[Point, float]:
-            own = [(p, loss) for p, loss in sample if (p.family, p.size, p.tokens_per_parameter) == place]
-            return own[0][0], statistics.fmean(loss for _, loss in own)
-
-        def error(law: Law, sample: Sample, there=there) -> float:
-            at, loss = there(sample)
-            return law.loss(*(getattr(at, amount) for amount in curves.amounts)) - loss
-
-        _, measured = there(_own(curves.points))
-        predicted = measured + error(laws[family], _own(curves.points))
-        errors = [error(some[family], sample) for some, sample in zip(resampled, drawn, strict=True)]
-        found.append(
-            HeldOut(
-                curves.amounts, family, size, ratio, measured, predicted, intervals.interval(errors)
-            )
-        )  # fmt: skip
+        measured, predicted = _both(laws, _own(curves.points), place, curves.amounts)
+        pairs = [
+            _both(some, sample, place, curves.amounts)
+            for some, sample in zip(resampled, drawn, strict=True)
+        ]
+        interval = intervals.interval([guess - loss for loss, guess in pairs])
+        found.append(HeldOut(curves.amounts, *place, measured, predicted, interval))
     return found
+
+
+def _both(laws: dict[str, Law], sample: Sample, place: tuple, amounts: tuple[str, ...]):
+    """(mean loss at a place, the loss there by the laws); place: (family, size, tokens per parameter)"""
+    own = [(p, loss) for p, loss in sample if (p.family, p.size, p.tokens_per_parameter) == place]
+    at = [getattr(own[0][0], amount) for amount in amounts]
+    return statistics.fmean(loss for _, loss in own), laws[place[0]].loss(*at)
 
 
 def _own(points: list[Point]) -> Sample:
@@ -123,8 +119,7 @@ def rows_of(sample: Sample, amounts: tuple[str, ...]) -> list[Row]:
     rows = [Row(p.family, tuple(float(getattr(p, a)) for a in amounts), loss) for p, loss in sample]
     values: dict[str, list[set]] = {}
     for row in rows:
-        for seen, value in zip(
-            values.setdefault(row.family, [set() for _ in amounts]), row.amounts, strict=True
-        ):
-            seen.add(value)
+        seen = values.setdefault(row.family, [set() for _ in amounts])
+        for some, value in zip(seen, row.amounts, strict=True):
+            some.add(value)
     return [row for row in rows if min(map(len, values[row.family])) > 1]

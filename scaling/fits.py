@@ -16,6 +16,7 @@ import itertools
 import math
 import os
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +38,12 @@ class Row:
     loss: float
 
 
-class Invertible:
+class Invertible(ABC):
     """A curve that says which amount reaches a loss."""
 
+    @abstractmethod
     def log_amount(self, loss: float) -> float:
-        raise NotImplementedError
+        """The logarithm of that amount, infinity included."""
 
     def amount(self, loss: float) -> float:
         """The amount that reaches a loss; infinity where none does."""

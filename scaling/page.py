@@ -8,7 +8,7 @@ from dataclasses import asdict
 from plural import counted
 from scaling import intervals, rate_trials, tables
 from scaling.answers import Answers
-from scaling.points import written
+from scaling.points import grouped, written
 
 HEAD = "# Scaling\n"
 
@@ -41,7 +41,9 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         if a.crossings or a.leads
         else "",
         tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",
-        "Multipliers of parameters in other ways:\n" if a.checks else "",
+        "Multipliers of parameters in other ways (none: not both families have that loss there):\n"
+        if a.checks
+        else "",
         tables.checks(a, names),
         "## Fits\n",
         "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. "
@@ -80,15 +82,15 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     for curves in (*a.curves.values(), a.surface):
         if tables.at_the_edge(curves):
             lines.append(
-                f"{tables.law_name(curves)}: E or an exponent is at the edge of the search. These losses "
-                "do not determine the constants, only the curve within the measured range"
+                f"{tables.law_name(curves.amounts)}: E or an exponent is at the edge of the search. These "
+                "losses do not determine the constants, only the curve within the measured range"
             )
     return lines + _missed(a, names) + rate_trials.remarks(a.points, names)
 
 
 def _missed(a: Answers, names: dict[str, str]) -> list[str]:
     """Where the fit of L(N) is further from the mean of the seeds than these explain."""
-    places = tables.grouped(a.curves["parameters"].points)
+    places = grouped(a.curves["parameters"].points)
     found, missed = {}, tables.misses(a)
     for (family, size, _, _), own in places.items():
         error = missed.get((family, size))
@@ -101,8 +103,7 @@ def _missed(a: Answers, names: dict[str, str]) -> list[str]:
     worst = max(found, key=lambda place: abs(found[place]))
     return [
         f"the fits of L(N) miss {counted(len(found), 'mean')} of {len(missed)} by more than two standard "
-        f"errors, most of all {names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}: losses do not follow "
-        "such a law there"
+        f"errors, most of all {names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}"
     ]
 
 
@@ -113,7 +114,7 @@ def fits_csv(a: Answers) -> str:
             for number, laws in enumerate([curves.laws, *curves.law_samples]):
                 law = laws[family]
                 row = {
-                    "law": tables.law_name(curves),
+                    "law": tables.law_name(curves.amounts),
                     "family": family,
                     "resample": number,
                     "E": law.irreducible,

@@ -168,3 +168,11 @@ def mean_loss(points: list[Point]) -> str:
     spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
     failed = f" ({len(points) - len(losses)} failed)" if len(losses) < len(points) else ""
     return f"{statistics.fmean(losses):.4f}{spread}{failed}"
+
+
+def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
+    """{(family, size, tokens per parameter, learning rate): runs}"""
+    found: dict[tuple, list[Point]] = {}
+    for p in points:
+        found.setdefault((p.family, p.size, p.tokens_per_parameter, p.learning_rate), []).append(p)
+    return found

@@ -10,6 +10,8 @@ from plural import counted
 from scaling import intervals
 from scaling.points import Point, mean_loss
 
+SAME = 1.05  # factor up to which two learning rates are as good as one
+
 
 @dataclass
 class Trial:
@@ -62,9 +64,6 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
                 }
             )
     return table(rows)
-
-
-SAME = 1.05  # factor up to which two learning rates are as good as one
 
 
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:

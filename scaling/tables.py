@@ -9,7 +9,7 @@ from scaling import intervals
 from scaling.answers import Answers
 from scaling.curves import Curves
 from scaling.fits import undetermined
-from scaling.points import AMOUNTS, Point, mean_loss
+from scaling.points import AMOUNTS, grouped, mean_loss
 
 NAMES = {
     "parameters": "parameters",
@@ -111,8 +111,8 @@ def _share(share: float | None) -> str:
     return "" if share is None else f", {share:.0%}"
 
 
-def law_name(curves: Curves) -> str:
-    return f"L({', '.join(SYMBOLS[amount] for amount in curves.amounts)})"
+def law_name(amounts: tuple[str, ...]) -> str:
+    return f"L({', '.join(SYMBOLS[amount] for amount in amounts)})"
 
 
 def fits(a: Answers, names: dict[str, str]) -> str:
@@ -120,7 +120,7 @@ def fits(a: Answers, names: dict[str, str]) -> str:
     for curves in (*a.curves.values(), a.surface):
         if curves.why_not:
             rows.append(dict.fromkeys(("law", "family", "sizes", "E", "A", "α", "B", "β"), ""))
-            rows[-1] |= {"law": law_name(curves), "family": f"none: {curves.why_not}"}
+            rows[-1] |= {"law": law_name(curves.amounts), "family": f"none: {curves.why_not}"}
         for family in curves.laws:
             every = [_constants(laws[family]) for laws in (curves.laws, *curves.law_samples)]
             cells = [
@@ -130,7 +130,11 @@ def fits(a: Answers, names: dict[str, str]) -> str:
             if at_the_edge(curves):  # other constants would give the same curve
                 cells = ["at the edge", *(shown(value, 3) for value in every[0][1:])]
             cells += [""] * (5 - len(cells))
-            row = {"law": law_name(curves), "family": names[family], "sizes": str(curves.sizes(family))}
+            row = {
+                "law": law_name(curves.amounts),
+                "family": names[family],
+                "sizes": str(curves.sizes(family)),
+            }
             rows.append(row | dict(zip(("E", "A", "α", "B", "β"), cells, strict=True)))
     if not any(row["B"] for row in rows):
         rows = [{key: cell for key, cell in row.items() if key not in ("B", "β")} for row in rows]
@@ -149,7 +153,7 @@ def held_out(a: Answers, names: dict[str, str]) -> str:
     return table(
         [
             {
-                "law": f"L({', '.join(SYMBOLS[amount] for amount in one.amounts)})",
+                "law": law_name(one.amounts),
                 "family": names[one.family],
                 "size": one.size,
                 "tokens per parameter": f"{one.tokens_per_parameter:g}",
@@ -161,13 +165,6 @@ def held_out(a: Answers, names: dict[str, str]) -> str:
             for one in a.held_out
         ]
     )
-
-
-def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
-    found: dict[tuple, list[Point]] = {}
-    for p in points:
-        found.setdefault((p.family, p.size, p.tokens_per_parameter, p.learning_rate), []).append(p)
-    return found
 
 
 def misses(a: Answers) -> dict[tuple[str, str], float]:

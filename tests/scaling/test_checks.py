@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaling.checks import best_tried, check
+from scaling.checks import best_lines, best_tried, check
 from scaling.curves import Curves, curves
 from tests.scaling.synthetic import points
 
@@ -30,14 +30,18 @@ def test_a_multiplier_of_them():
     some = points(noise=0.0)
     law = curves(some, ("parameters",), True, 0)
     at = float(law.lines["dense"].loss(4e5))
-    found = check(some, law, "dense", "ours", at)
+    found = check(law, best_lines(some, "parameters"), "dense", "ours", at)
     measured = law.lines["dense"].times(law.lines["ours"], at)
     assert found.best_rates == pytest.approx(measured)
     assert found.fitted == pytest.approx(measured, rel=0.02)
     better = [
         replace(p, rule=0, learning_rate=1e-3, loss=p.loss - 0.05) for p in some if p.family == "ours"
     ]
-    assert check(some + better, law, "dense", "ours", at).best_rates > 1.1 * measured
+    best = best_lines(some + better, "parameters")
+    assert check(law, best, "dense", "ours", at).best_rates > 1.1 * measured
     without_fits = Curves(law.amounts, law.points, law.lines)
-    none = check([p for p in some if p.family == "dense"], without_fits, "dense", "ours", at)
+    alone = best_lines([p for p in some if p.family == "dense"], "parameters")
+    none = check(without_fits, alone, "dense", "ours", at)
     assert (none.fitted, none.best_rates) == (None, None)
+    beyond = check(law, best, "dense", "ours", at - 2)  # nothing is extrapolated, by no fit either
+    assert (beyond.fitted, beyond.best_rates) == (None, None)
