@@ -171,8 +171,8 @@ def ratios_at(curves: Curves, baseline: str, family: str, loss: float) -> list[f
 
 
 def overlap(curves: Curves, baseline: str, family: str) -> tuple[float, float] | None:
-    """The amounts that were measured for both; None where there are none."""
-    if baseline not in curves.lines or family not in curves.lines:
+    """The amounts measured for both; None without any, or where they do not rise with the size."""
+    if not all(name in curves.lines and curves.lines[name].rising for name in (baseline, family)):
         return None
     pairs = [curves.measured(name) for name in (baseline, family)]
     low, high = max(pair[0] for pair in pairs), min(pair[1] for pair in pairs)

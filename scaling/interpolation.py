@@ -18,17 +18,24 @@ from scaling.points import Point
 
 @dataclass(frozen=True)
 class Line(Invertible):
-    """amounts: rising. losses: the mean over seeds at each."""
+    """amounts: of the sizes, from the smallest on. losses: the mean over seeds at each.
+
+    Parameters with embeddings need not rise with the size, because a larger model may be narrower.
+    """
 
     amounts: tuple[float, ...]
     losses: tuple[float, ...]
 
+    @property
+    def rising(self) -> bool:
+        return all(low < high for low, high in itertools.pairwise(self.amounts))
+
     def loss(self, amount):
-        """The loss at an amount, or at an array of them, between the first and the last."""
+        """The loss at an amount, or at an array of them, between the first and the last. They must rise."""
         return np.exp(np.interp(np.log(amount), np.log(self.amounts), np.log(self.losses)))
 
     def log_amount(self, loss: float) -> float:
-        """The logarithm of the first amount at which the line falls to a loss.
+        """The logarithm of the amount at the first place where the line falls to a loss.
 
         The outer pieces go on beyond the ends, for resamples that end just short of a loss: infinity where
         the last one does not fall, minus infinity where the first one does not.
@@ -52,14 +59,18 @@ class Line(Invertible):
 
 
 def lines(sample: list[tuple[Point, float]], amount: str) -> dict[str, Line]:
-    """{family: Line} of points and their losses, for families with two amounts or more."""
-    found: dict[str, dict[float, list[float]]] = {}
+    """{family: Line} of points and their losses, for families with two sizes or more."""
+    found: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for point, loss in sample:
-        found.setdefault(point.family, {}).setdefault(float(getattr(point, amount)), []).append(loss)
+        at = float(getattr(point, amount)), loss
+        found.setdefault(point.family, {}).setdefault(point.parameters, []).append(at)
     return {
-        family: Line(tuple(sorted(at)), tuple(statistics.fmean(at[x]) for x in sorted(at)))
-        for family, at in found.items()
-        if len(at) > 1
+        family: Line(
+            tuple(sizes[n][0][0] for n in sorted(sizes)),
+            tuple(statistics.fmean(loss for _, loss in sizes[n]) for n in sorted(sizes)),
+        )
+        for family, sizes in found.items()
+        if len(sizes) > 1
     }
 
 

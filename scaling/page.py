@@ -37,7 +37,8 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         "How the multipliers change from the first of these losses to the last:\n" if a.trends else "",
         tables.trends(a, names) + "\n" if a.trends else "",
         "Where curves cross the baseline's, with the one that is better beyond, or who is better at all "
-        "that were measured; and how many of the resamples agree:\n"
+        "that were measured; and how many of the resamples agree. Empty: no amounts that both have, or "
+        "amounts that do not rise with the size:\n"
         if a.crossings or a.leads
         else "",
         tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",

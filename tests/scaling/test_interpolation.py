@@ -47,5 +47,11 @@ def test_means_of_seeds():
     some = points(families=("dense",), sizes=("0.5M", "1M"), seeds=(1, 2))
     found = lines([(p, float(p.seed + (p.size == "0.5M"))) for p in some], "parameters")
     assert found == {"dense": Line((505_000.0, 1_010_000.0), (2.5, 1.5))}
+    # with embeddings a larger model may have fewer, being narrower: its losses still fall with the size
+    wide = [replace(p, all_parameters=900_000 if p.size == "0.5M" else 800_000) for p in some]
+    folded = lines([(p, float(2 + (p.size == "0.5M"))) for p in wide], "all_parameters")["dense"]
+    assert folded == Line((900_000.0, 800_000.0), (3.0, 2.0))
+    assert not folded.rising
+    assert 800_000 < folded.amount(2.5) < 900_000
     alone = [replace(p, family="ours") for p in some if p.size == "1M"]
     assert set(lines([(p, p.loss) for p in some + alone], "flops")) == {"dense"}
