@@ -1,0 +1,49 @@
+"""results/scaling/recall.py: what it makes of its rows, and that the page is of the CSV."""
+
+import pytest
+
+from results.scaling import recall
+from results.scaling.recall import Row
+
+NAMES = {"a": "dense", "b": "ours"}
+# {(family, seed): {repeat: (tokens, loss)}}
+RUNS = {
+    ("a", 1): {0: (60, 4.0), 1: (20, 3.0), 2: (15, 2.0), 3: (5, 1.0), 4: (0, 0.0)},
+    ("a", 2): {0: (60, 4.5), 1: (20, 3.5), 2: (15, 2.5), 3: (5, 1.5), 4: (0, 0.0)},
+    ("b", 1): {0: (60, 3.75), 1: (20, 3.0), 2: (15, 3.0), 3: (5, 2.0), 4: (0, 0.0)},
+}
+ROWS = [
+    Row(family, "1M", 1e-3, seed, 1000, repeat, tokens, loss)
+    for (family, seed), of in RUNS.items()
+    for repeat, (tokens, loss) in of.items()
+]
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_losses_are_means_over_tokens_for_each_seed():
+    found = recall.losses(ROWS, (2, 3, 4))
+    assert found["a", "1M"] == pytest.approx([(15 * 2 + 5) / 20, (15 * 2.5 + 7.5) / 20])
+    assert found["b", "1M"] == pytest.approx([(15 * 3 + 10) / 20])
+    assert list(recall.losses(ROWS, (0,))) == [("a", "1M"), ("b", "1M")]
+
+
+def test_the_parts_of_a_difference_add_up_to_it():
+    *_, row = [line for line in recall.page(ROWS, NAMES).splitlines() if line.startswith("|")]
+    size, family, seeds, whole, *parts = cells(row)
+    assert (size, family, seeds) == ("1M", "ours", "1")
+    # new: 0.6 x (3.75 - 4.25); known: 0.2 x (3 - 3.25); copies: 0.2 x (2.75 - 2.0)
+    assert parts == ["-0.300", "-0.050", "+0.150"]
+    assert float(whole) == pytest.approx(sum(map(float, parts)), abs=0.002)
+
+
+def test_the_page_is_that_of_the_csv():
+    rows = recall.read()
+    families = dict.fromkeys(row.family for row in recall.points.read([str(recall.HERE / "points.csv")]))
+    labels = recall.RecallConfig().labels.split(",")
+    assert len(labels) == len(families)
+    measured = {row.family for row in rows}
+    names = {f: label for f, label in zip(families, labels, strict=True) if f in measured}
+    assert (recall.HERE / "recall.md").read_text() == recall.page(rows, names)
