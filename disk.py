@@ -66,6 +66,14 @@ def _behind(error: Exception) -> list[BaseException]:
     return seen
 
 
+def make_folder(path: Path):
+    """Make a folder and those above it, where they are missing. Raises OSError with what to do."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{path} cannot be made ({why_not_written(error)}): choose another folder") from error
+
+
 def write_whole(path: Path, data: str | bytes):
     """Replace a small file so that a reader or a crash never meets half of it."""
     temporary = path.with_name(path.name + ".tmp")

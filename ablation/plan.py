@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
-from disk import read_json
+from disk import make_folder, read_json
 from training import checkpoint
 from training.config import with_defaults
 from training.log import RunFolderError, read_log, write_whole
@@ -147,7 +147,7 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
         yield
         return
     new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

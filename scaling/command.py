@@ -29,6 +29,11 @@ INSTEAD = {
 }
 
 
+# the keys of the study that act with --points
+OF_PAGE = {"points", "out_dir", "baseline", "losses", "shared_e", "resamples"}
+OF_PAGE |= {"plot", "plot_size", "plot_title", "plot_labels"}
+
+
 @dataclass
 class ScaleConfig:
     """The keys of the study itself; all other keys are train.py's and apply to every run."""
@@ -87,8 +92,6 @@ class ScaleConfig:
                     wrong.append(f"check_size={self.check_size} is swept anyway: take a larger one")
             except ValueError as error:
                 wrong.append(f"check_size: {error}")
-        if self.points is not None and self.dry_run:
-            wrong.append("dry_run: --points trains nothing anyway, leave it out")
         return wrong + picture.mistakes(self, always=["plot_labels"])
 
     def targets(self) -> list[Size]:
@@ -127,7 +130,7 @@ def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
     own, others, mistakes = [], [], []
     known = {f.name for f in dataclasses.fields(ScaleConfig)}
     for argument in (a for a in argv if a.startswith("-")):
-        key = argument.removeprefix("--").partition("=")[0].replace("-", "_")
+        key = _key(argument)
         if key in INSTEAD:
             mistakes.append(f"{argument}: {INSTEAD[key]}")
         else:
@@ -141,7 +144,7 @@ def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
     repeated = [stack for stack in dict.fromkeys(stacks) if stacks.count(stack) > 1]
     mistakes += [f"{stack} is named twice: for repetitions, give --seeds=1,2,3" for stack in repeated]
     if config is not None:
-        mistakes += _missing(config, stacks, others)
+        mistakes += _missing(config, stacks, own, others)
     try:
         remarks = overlays.check("scale.py", argv)
         families, left = _families(stacks, others)
@@ -153,9 +156,13 @@ def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
     return config, families, remarks
 
 
-def _missing(config: ScaleConfig, stacks: list[str], others: list[str]) -> list[str]:
+def _key(argument: str) -> str:
+    return argument.removeprefix("--").partition("=")[0].replace("-", "_")
+
+
+def _missing(config: ScaleConfig, stacks: list[str], own: list[str], others: list[str]) -> list[str]:
     if config.points is not None:
-        named = [*stacks, *others]
+        named = [*stacks, *(argument for argument in own if _key(argument) not in OF_PAGE), *others]
         return [f"--points trains nothing: leave out {' '.join(named)}"] if named else []
     if not stacks and (config.sizes or others):
         return ["name the families: one stack of config files or more"]
@@ -197,7 +204,11 @@ def _families(stacks: list[str], others: list[str]) -> tuple[list[Family], list[
         if names.count(name) > 1:
             mistakes.setdefault(f"two families would be called {name}: rename a file", []).append(name)
     if mistakes:
-        raise ConfigError([f"{', '.join(who)}: {mistake}" for mistake, who in mistakes.items()])
+        of_all = {
+            mistake for mistake, who in mistakes.items() if mistake.startswith("--") and who == stacks
+        }
+        told = [m if m in of_all else f"{', '.join(who)}: {m}" for m, who in mistakes.items()]
+        raise ConfigError(told)
     return families, remarks
 
 

@@ -54,7 +54,11 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
         [m.value for m in answers.multipliers if m.value and m.amount in AMOUNTS] or [0.5, 2.0],
         2.0,
     )
-    picture.legend_below(figure, handles, look.names(names))
+    labels = look.names(names)
+    if any(curves.laws for curves in answers.curves.values()):
+        handles += grid[0][0].plot([], [], color="0.4", ls=":", lw=0.8)
+        labels = [*labels, "fit"]
+    picture.legend_below(figure, handles, labels)
     return figure
 
 
@@ -118,6 +122,14 @@ def _places(axes, amount: str, values: list[float]):
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: Size(round(value)).label))
     elif amount == "hours":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _power_of_ten(value)))
+
+
+def _power_of_ten(value: float) -> str:
+    digits, _, exponent = f"{value:.0e}".partition("e")
+    factor = "" if digits == "1" else rf"{digits}\cdot"
+    return f"${factor}10^{{{int(exponent)}}}$"
 
 
 def _plain_heights(axes, values: list[float], room: float):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import picture
 from ablation.plan import PlanError
-from disk import write_whole
+from disk import make_folder, write_whole
 from plural import counted
 from scaling import figure, page, points, tables
 from scaling.answers import answers
@@ -76,7 +76,7 @@ def write(
     baseline = config.baseline and baseline_of(config.baseline, names)
     made = answers(found, config.shared_e, config.resamples, config.losses, baseline)
     told = [*lines, *page.remarks(made, names)]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     texts = {
         "scaling.md": page.page(made, names, told, commands, "scaling.png"),
         "fits.csv": page.fits_csv(made),

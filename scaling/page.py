@@ -8,6 +8,7 @@ from dataclasses import asdict
 from plural import counted
 from scaling import intervals, rate_trials, tables
 from scaling.answers import Answers
+from scaling.curves import Curves
 from scaling.points import grouped, written
 
 HEAD = "# Scaling\n"
@@ -23,8 +24,8 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
         f"Baseline: {names[a.baseline]}. Multipliers and fits over one amount are of runs with {a.ratio:g} "
-        "tokens per parameter. Intervals are 95 %, from resampled seeds. They leave out what another "
-        "learning rate would change, and errors of the measured step times.\n",
+        f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from resampled seeds. "
+        "They leave out what another learning rate would change, and errors of the measured step times.\n",
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "
@@ -80,19 +81,21 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     sizes = {p.family: {q.size for q in main if q.family == p.family} for p in main}
     if len(set(map(frozenset, sizes.values()))) > 1:
         lines.append("the families were not all trained at the same sizes")
-    for curves in (*a.curves.values(), a.surface):
-        if tables.at_the_edge(curves):
-            lines.append(
-                f"{tables.law_name(curves.amounts)}: E or an exponent is at the edge of the search. These "
-                "losses do not determine the constants, only the curve within the measured range"
-            )
-    return lines + _missed(a, names) + rate_trials.remarks(a.points, names)
+    every = (*a.curves.values(), a.surface)
+    if edges := [tables.law_name(curves.amounts) for curves in every if tables.at_the_edge(curves)]:
+        lines.append(
+            f"{', '.join(edges)}: E or an exponent is at the edge of the search. These losses do not "
+            "determine the constants, only the curve within the measured range"
+        )
+    for curves in a.curves.values():
+        lines += _missed(curves, names)
+    return lines + rate_trials.remarks(a.points, names)
 
 
-def _missed(a: Answers, names: dict[str, str]) -> list[str]:
-    """Where the fit of L(N) is further from the mean of the seeds than these explain."""
-    places = grouped(a.curves["parameters"].points)
-    found, missed = {}, tables.misses(a)
+def _missed(curves: Curves, names: dict[str, str]) -> list[str]:
+    """Where a fit is further from the mean of the seeds than these explain."""
+    places = grouped(curves.points)
+    found, missed = {}, tables.misses(curves)
     for (family, size, _, _), own in places.items():
         error = missed.get((family, size))
         if error is not None and len(own) > 1:
@@ -103,8 +106,9 @@ def _missed(a: Answers, names: dict[str, str]) -> list[str]:
         return []
     worst = max(found, key=lambda place: abs(found[place]))
     return [
-        f"the fits of L(N) miss {counted(len(found), 'mean')} of {len(missed)} by more than two standard "
-        f"errors, most of all {names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}"
+        f"the fits of {tables.law_name(curves.amounts)} miss {counted(len(found), 'mean')} of "
+        f"{len(missed)} by more than two standard errors, most of all "
+        f"{names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}"
     ]
 
 

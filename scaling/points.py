@@ -115,12 +115,15 @@ def read(paths: list[str]) -> list[Point]:
     for path in paths:
         try:
             with open(path, newline="") as file:
-                reader = csv.DictReader(file)
-                rows, columns = list(reader), reader.fieldnames or []
+                content = file.read()
+            reader = csv.DictReader(io.StringIO(content, newline=""))
+            rows, columns = list(reader), reader.fieldnames or []
         except (OSError, ValueError, csv.Error) as error:
             raise PlanError(f"--points={path} cannot be read ({error})") from None
         if columns and set(columns) != set(COLUMNS):
             raise PlanError(f"--points={path} is no points.csv of scale.py: its columns are others")
+        if content and not content.endswith("\n"):
+            raise PlanError(f"--points={path} ends in the middle of a line: copy it again")
         for number, row in enumerate(rows, 2):
             try:
                 point = _point(row)

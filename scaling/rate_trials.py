@@ -47,12 +47,16 @@ def trials_of(points: list[Point]) -> dict[tuple, list[Trial]]:
 
 
 def listed(points: list[Point], names: dict[str, str]) -> str:
-    """A row for each learning rate where several were tried."""
+    """A row for each learning rate where several were tried, with the lowest mean of those with the most
+    seeds in bold.
+    """
     rows = []
     for (family, size, ratio), trials in trials_of(points).items():
-        best = min(trials, key=lambda trial: trial.mean(trial.seeds))
+        most = max(len(one.points) for one in trials)
+        best = min((one for one in trials if len(one.points) == most), key=lambda one: one.mean(one.seeds))
+        rule = next((one for one in trials if one.rule), None)
         for one in trials:
-            loss = mean_loss(one.points)
+            loss, lead, common = mean_loss(one.points), *lead_over(rule, one)
             rows.append(
                 {
                     "family": names[family],
@@ -61,46 +65,52 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
                     "learning rate": text(one.rate) + (" (the rule's)" if one.rule else ""),
                     "seeds": str(len(one.points)),
                     "loss": f"**{loss}**" if one is best and one.mean(one.seeds) < math.inf else loss,
+                    "less the rule's, same seeds": f"{-lead:+.4f} ({counted(len(common), 'seed')})"
+                    if math.isfinite(lead)
+                    else "",
                 }
             )
     return table(rows)
 
 
+def lead_over(rule: Trial | None, one: Trial) -> tuple[float, set[int]]:
+    """(mean loss of the rule's rate less that of another, at the seeds that they share; these seeds)"""
+    common = one.seeds & rule.seeds if rule is not None and rule is not one else set()
+    return (rule.mean(common) - one.mean(common) if common else math.nan), common
+
+
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
-    """What trials of learning rates say about the rule, at the seeds that they share with the rule's.
+    """Where a learning rate that was tried is better than the rule's, at the seeds that they share.
 
     A lead of two standard deviations or less, of a difference between means of so many seeds, is noise.
+    Rates that are nearly the rule's are as good as it, whatever their losses say.
     """
     deviation = intervals.pooled([p for p in points if p.rule])
-    lines = []
+    lines, places = [], 0
     for (family, size, _), trials in trials_of(points).items():
         rule = next((one for one in trials if one.rule), None)
         if rule is None or rule.mean(rule.seeds) == math.inf:
             continue
-        leads, close = [], []
-        for one in trials:
-            common = one.seeds & rule.seeds
-            if one is not rule and common:
-                same = 1 / SAME <= one.rate / rule.rate <= SAME
-                lead = rule.mean(common) - one.mean(common)
-                (close if same else leads).append((lead, one.rate, len(common)))
-        lines += [
-            f"{names[family]} at {size}: {text(rate)} is nearly the rule's learning rate, "
-            f"{text(rule.rate)}, and the same seeds end {abs(lead):.4f} "
-            f"{'lower' if lead > 0 else 'higher'} with it ({counted(seeds, 'seed')})"
-            for lead, rate, seeds in close
-            if math.isfinite(lead)
-        ]
+        others = [one for one in trials if not 1 / SAME <= one.rate / rule.rate <= SAME]
+        leads = [(*lead_over(rule, one), one.rate) for one in others]
+        leads = [(lead, len(seeds), rate) for lead, seeds, rate in leads if seeds]
         if not leads:
             continue
-        lead, rate, seeds = max(leads)
-        if lead <= 0:
-            told = f"the rule's learning rate, {text(rule.rate)}, is the best of {len(leads) + 1}"
-            seeds = min(count for _, _, count in leads)
-        else:
-            told = f"{text(rate)} is better than the rule's learning rate, {text(rule.rate)}, by {lead:.4f}"
-            if deviation is not None:
-                noise = lead <= 2 * deviation * math.sqrt(2 / seeds)
-                told += ", which seeds explain" if noise else ", more than seeds explain"
-        lines.append(f"{names[family]} at {size}: {told} ({counted(seeds, 'seed')})")
+        places += 1
+        noise = {
+            seeds: 0 if deviation is None else 2 * deviation * math.sqrt(2 / seeds) for _, seeds, _ in leads
+        }
+        if beyond := [one for one in leads if one[0] > noise[one[1]]]:
+            lead, seeds, rate = max(beyond)
+            lines.append(
+                f"{names[family]} at {size}: {text(rate)} is better than the rule's learning rate, "
+                f"{text(rule.rate)}, by {lead:.4f} ({counted(seeds, 'seed')})"
+                + ("" if deviation is None else ", more than seeds explain")
+            )
+    if rest := places - len(lines):
+        than_seeds = "" if deviation is None else " by more than seeds explain"
+        lines.append(
+            f"other learning rates were tried at {counted(rest, 'place')} where none of them is better "
+            f"than the rule's{than_seeds}"
+        )
     return lines

@@ -46,7 +46,7 @@ def measure(models: Models, parallel: int) -> dict[tuple[str, str], list[float]]
         if choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count():
             compile_side_by_side(models, parallel)
         order = [*models.items()] * rounds
-        for name, (config, model) in tqdm(order, desc="measuring steps", unit="model", delay=2):
+        for name, (config, model) in tqdm(order, desc="measuring steps", unit="measurement", delay=2):
             try:
                 found[name] += of_model(config, model, repetitions)
             except torch.OutOfMemoryError:

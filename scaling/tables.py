@@ -167,13 +167,15 @@ def held_out(a: Answers, names: dict[str, str]) -> str:
     )
 
 
-def misses(a: Answers) -> dict[tuple[str, str], float]:
-    """{(family, size): the loss by the fit of L(N) less the mean that was measured}"""
-    curves, found = a.curves["parameters"], {}
+def misses(curves: Curves) -> dict[tuple[str, str], float]:
+    """{(family, size): the loss by the fit over one amount less the mean that was measured}, of families
+    with three sizes or more: through two, a curve goes exactly.
+    """
+    found, (amount,) = {}, curves.amounts
     for (family, size, _, _), own in grouped(curves.points).items():
-        if family in curves.laws:
+        if family in curves.laws and curves.sizes(family) > 2:
             mean = statistics.fmean(p.loss for p in own)
-            found[family, size] = float(curves.laws[family].loss(own[0].parameters)) - mean
+            found[family, size] = float(curves.laws[family].loss(getattr(own[0], amount))) - mean
     return found
 
 
@@ -181,7 +183,7 @@ def trained(a: Answers, names: dict[str, str]) -> str:
     """A row for each family, size and length at the rule's learning rate; the mean ± the standard deviation
     over seeds.
     """
-    rows, missed = [], misses(a)
+    rows, missed = [], misses(a.curves["parameters"])
     for own in grouped([p for p in a.points if p.rule]).values():
         p = own[0]
         rows.append(

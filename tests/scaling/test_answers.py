@@ -11,6 +11,8 @@ from scaling.answers import Lead, answers, crossing, default_losses, main_ratio,
 from scaling.curves import Curves, rows_of
 from scaling.fits import Law, fit
 from scaling.interpolation import Line
+from scaling.page import remarks
+from scaling.tables import misses
 from tests.scaling.synthetic import loss_of, points
 
 
@@ -224,3 +226,20 @@ def test_resamples_find_the_minimum_from_the_best_fit_alone():
             near, anew = fit(rows, start=best), fit(rows)
             for family in best:
                 assert near[family].exponents == pytest.approx(anew[family].exponents, rel=1e-3)
+
+
+@pytest.mark.parametrize(("amount", "law"), [("parameters", "L(N)"), ("flops", "L(C)"), ("hours", "L(T)")])
+def test_a_fit_that_misses_means_is_told(amount, law):
+    """The loss at the second size is 0.3 higher than a power law has it."""
+    some = [p for p in points(noise=1e-3) if p.family == "dense" or p.size in ("0.125M", "1M")]
+    bent = [replace(p, loss=p.loss + 0.3) if p.size == "0.25M" else p for p in some]
+    found = answers(bent, resamples=1)
+    missed = misses(found.curves[amount])
+    assert {family for family, _ in missed} == {"dense"}  # through two sizes a curve goes exactly
+    (own,) = (p for p in bent if (p.family, p.size, p.seed) == ("dense", "0.25M", 1))
+    mean = statistics.fmean(p.loss for p in bent if (p.family, p.size) == ("dense", "0.25M"))
+    curve = found.curves[amount].laws["dense"]
+    assert missed["dense", "0.25M"] == pytest.approx(float(curve.loss(getattr(own, amount))) - mean)
+    names = {"dense": "the dense one", "ours": "ours"}
+    (told,) = (line for line in remarks(found, names) if line.startswith(f"the fits of {law} miss "))
+    assert " means of 4 by more than two standard errors, most of all the dense one at " in told

@@ -174,6 +174,9 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert "Baseline: ours." in turned
     assert re.search(change.format("Transformer", "grows"), turned)
     assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
+    said = refused([*arguments, "--sizes=1M", "--dry_run"], capsys)
+    assert "--points trains nothing: leave out --sizes=1M --dry_run" in said
+    assert "cannot be made (" in refused([*arguments, "--out_dir=/proc/page"], capsys)
     (tmp_path / "page" / "scaling.md").write_text("mine")
     assert "exists and is none of scale.py's" in refused(arguments, capsys)
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
@@ -201,7 +204,9 @@ def test_points_are_not_lost(capsys, tmp_path):
     assert draw("half.csv", "all.csv", "tried.csv")[0] == 0
     assert sum(row["rule"] == "0" for row in rows(tmp_path / "page" / "points.csv")) == 1
     text = (tmp_path / "all.csv").read_text()
-    (tmp_path / "cut.csv").write_text(text[:-20])
+    (tmp_path / "cut.csv").write_text(text[:-2])
+    assert "ends in the middle of a line: copy it again" in draw("cut.csv", do=refused)
+    (tmp_path / "cut.csv").write_text(text[:-20] + "\n")
     assert "it does not have the 16 cells of the first line" in draw("cut.csv", do=refused)
     (tmp_path / "page" / "scaling.json").write_text("{}")
     assert "is the folder of a study, whose own command draws its runs" in draw("all.csv", do=refused)
