@@ -4,8 +4,8 @@
     python results/scaling/recall.py
 
 The first command measures the runs of a study that have the rule's learning rate and are not in recall.csv
-yet (`evaluation.recall`, the last checkpoint, 100,000 validation tokens in windows that move by half their
-length). Both make recall.md and recall.png from recall.csv.
+yet (`evaluation.recall`, the last checkpoint, 100 pieces of 1,024 tokens from all over the validation
+tokens, in windows that move by half their length). Both make recall.md and recall.png from recall.csv.
 """
 
 import csv
@@ -20,6 +20,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for mo
 import interruption  # noqa: E402, F401 (first)
 import openmp  # noqa: E402, F401 (before torch)
 
+import numpy as np  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
@@ -34,7 +35,7 @@ from scaling import points  # noqa: E402
 from scaling.sizing import parse  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402
 
-TOKENS = 100_000
+PIECES, LENGTH = 100, 1024  # tokens that are scored
 # {part of the tokens: lengths of the repeats that they end}
 PARTS = {"new in their window": (0,), "known, in a new pair": (1,), "copies of 2 and more": (2, 3, 4)}
 
@@ -90,13 +91,20 @@ def measure(config: RecallConfig, rows: list[Row], runs: list[points.Point]):
     text = texts.open_text(config.text)
     for p in tqdm(lacking, unit="run", dynamic_ncols=True, disable=not lacking):
         loaded = open_model(str(Path(config.study) / names[key(p)]), "last").load("cpu", "bfloat16")
-        streams = text.streams(loaded.tokenizer, None, max_tokens=TOKENS, max_bytes=None)
+        streams = pieces(text.streams(loaded.tokenizer, None))
         found = recall.recall(loaded, streams, loaded.config.block_size // 2)
         for r in found["repeats"]:
             given = (*key(p), p.parameters, r["length"], r["tokens"], round(r["loss"], 5))
             rows.append(Row(*given))
         columns = [field.name for field in fields(Row)]
         write_whole(HERE / "recall.csv", points.written([asdict(row) for row in rows], columns))
+
+
+def pieces(streams: list[np.ndarray]) -> list[np.ndarray]:
+    """PIECES of LENGTH tokens, at equal distances in all streams together."""
+    tokens = np.concatenate(streams)
+    starts = np.linspace(0, len(tokens) - LENGTH, PIECES).astype(int)
+    return [tokens[start : start + LENGTH] for start in starts]
 
 
 def key(row) -> tuple:
@@ -150,7 +158,7 @@ def page(rows: list[Row], names: dict[str, str]) -> str:
             "",
             "A token is *new in its window*; or *known, in a new pair* (it has stood in the window, but",
             "not after the token before it); or the end of a *copy* (both have stood there in a row).",
-            f"Of {TOKENS:,} validation tokens, {told}.",
+            f"{PIECES} pieces of {LENGTH:,} tokens, from all over the validation tokens: {told}.",
             "",
             "Losses, in nats per token:",
             "",

@@ -112,13 +112,13 @@ def test_the_answers_are_those_of_the_runs():
                 assert cell == arm.get(column, ""), (row[0], column)
 
 
-def test_the_front_page_says_what_the_runs_say():
+def test_the_first_page_of_a_study_says_what_the_runs_say():
     """Its tables name the models in words, so a row is found by its loss."""
-    made = made_of(rows_of("claim")) | made_of(rows_of("papers"))
+    made = made_of(rows_of("baselines")) | made_of(rows_of("claim")) | made_of(rows_of("papers"))
     by_loss = {arm["validation loss"]: arm for arm in made.values()}
     dense = int(made["dense+rope"]["without embeddings"].replace(",", ""))
     shown = 0
-    for head, *rows in tables((ROOT / "README.md").read_text()):
+    for head, *rows in tables((FOLDER / "README.md").read_text()):
         for row in rows if {"validation loss", "difference"} <= {*head} else ():
             named = dict(zip(head, row, strict=True))
             arm = by_loss.get(named["validation loss"])
@@ -128,7 +128,17 @@ def test_the_front_page_says_what_the_runs_say():
                 assert named.get(column, arm.get(column, "")) == arm.get(column, ""), (row[0], column)
             count = int(arm["without embeddings"].replace(",", ""))
             assert float(named.get("share", round(count / dense, 2))) == round(count / dense, 2), row[0]
-    assert shown, "the front page has no table of the study"
+    assert shown, "the page has no table of the study"
+
+
+def test_the_front_page_says_what_the_scaling_study_says():
+    with (ROOT / "results/scaling/multipliers.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["amount"] == "parameters"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ours = [f"{float(row['value']):.2f}" for row in rows if row["family"].endswith("study-depth_1")]
+    assert f"pays, {float(ours[0]):g} times at 0.2 million; beyond that it costs, {ours[-1]} times" in text
+    full = [1 / float(row["value"]) for row in rows if "cattn" in row["family"]]
+    assert f"needs {min(full):.1f} to {max(full):.1f} times the parameters" in text
 
 
 @pytest.mark.parametrize("name", [*(name for name in TABLES if name not in LEFT), "rates", "claim_rates"])

@@ -1,5 +1,8 @@
 """results/scaling/recall.py: what it makes of its rows, and that the page is of the CSV."""
 
+import itertools
+
+import numpy as np
 import pytest
 
 from results.scaling import recall
@@ -47,3 +50,13 @@ def test_the_page_is_that_of_the_csv():
     measured = {row.family for row in rows}
     names = {f: label for f, label in zip(families, labels, strict=True) if f in measured}
     assert (recall.HERE / "recall.md").read_text() == recall.page(rows, names)
+
+
+def test_pieces_are_from_all_over_the_tokens():
+    streams = [np.arange(3_000), np.arange(3_000, 200_000)]
+    found = recall.pieces(streams)
+    assert [len(piece) for piece in found] == [1024] * 100
+    assert found[0][0] == 0
+    assert found[-1][-1] == 199_999
+    assert all((np.diff(piece) == 1).all() for piece in found)
+    assert {int(second[0]) - int(first[0]) for first, second in itertools.pairwise(found)} <= {2009, 2010}
