@@ -145,7 +145,7 @@ def measure(study: Study, config: ScaleConfig) -> list[str]:
 
 def called(families: list[str], look: picture.Look) -> dict[str, str]:
     """{family: what to call it}; raises PlanError where the picture cannot be as it was asked for."""
-    wrong = picture.wrong_size(look, 2, len(figure.AMOUNTS))
+    wrong = picture.wrong_size(look, 2, len(figure.LABELS))
     if wrong := wrong + picture.wrong_labels(look.labels, families):
         raise PlanError("; ".join(wrong))
     return dict(zip(families, look.labels or shortened(families), strict=True))

@@ -76,7 +76,9 @@ class Trend:
 
 @dataclass
 class Answers:
-    """All answers; ratio: the tokens per parameter of the curves over one amount."""
+    """All answers; ratio: the tokens per parameter of the curves over one amount. curves: by amount,
+    without hours where no run has any.
+    """
 
     points: list[Point]
     families: list[str]
@@ -111,19 +113,20 @@ def answers(
     of = {}
     for amount in AMOUNTS:
         known = [p for p in line if getattr(p, amount) is not None]
-        of[amount] = curves(known, (amount,), shared, resamples)
+        if known:
+            of[amount] = curves(known, (amount,), shared, resamples)
     surface = curves(main, SURFACE, shared, resamples)
     held = [one for found in (*of.values(), surface) for one in held_out(found, shared, resamples)]
     levels = {family: losses or default_losses(of["parameters"], baseline, family) for family in rest}
     pairs = [(family, loss) for family in rest for loss in levels[family]]
     multipliers = [
-        multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in AMOUNTS
+        multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in of
     ]
     best = best_lines([p for p in points if p.tokens_per_parameter == ratio], "parameters")
     checks = [check(of["parameters"], best, baseline, family, loss) for family, loss in pairs]
     trends, crossings, leads = [], [], []
     for family in rest:
-        for amount in AMOUNTS:
+        for amount in of:
             own = [one for one in multipliers if (one.family, one.amount) == (family, amount)]
             trends += trend(of[amount], baseline, family, own)
             found, leader = crossing(of[amount], baseline, family)

@@ -11,28 +11,28 @@ from scaling.curves import Curves
 from scaling.interpolation import common
 from scaling.sizing import Size
 
-AMOUNTS = ("parameters", "flops", "hours")  # of the columns
-
-LABELS = {
+LABELS = {  # of the columns
     "parameters": "parameters without embeddings",
     "flops": "training model FLOPs",
     "hours": "hours of training",
 }
 PLACES = 60  # of a curve
+WIDE = 4  # more than so many times from the lowest to the highest: heights at 1, 2 and 5
 SIZE = (7.2, 4.6)  # inches
 
 
 @picture.drawing()
 def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN):
-    """A figure with a column for each amount: above, losses with their fits; below, multipliers.
+    """A figure with a column for each known amount: above, losses with their fits; below, multipliers.
 
     Points are means over seeds, with the standard deviation; dotted lines are fits, bands the middle 95 %
     of fits of resampled seeds. Multipliers are those of the lines between the points, at the baseline's
     amount, where both were measured. names: of the families, in their order.
     """
-    figure, grid = picture.new(look, 2, len(AMOUNTS), SIZE, sharex="col", sharey="row")
+    amounts = [amount for amount in LABELS if amount in answers.curves]
+    figure, grid = picture.new(look, 2, len(amounts), SIZE, sharex="col", sharey="row")
     handles = []
-    for column, amount in enumerate(AMOUNTS):
+    for column, amount in enumerate(amounts):
         upper, lower = grid[0][column], grid[1][column]
         for axes in (upper, lower):
             axes.set_xscale("log")
@@ -51,7 +51,7 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
     _plain_heights(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points], 1.1)
     _plain_heights(
         grid[1][0],
-        [m.value for m in answers.multipliers if m.value and m.amount in AMOUNTS] or [0.5, 2.0],
+        [m.value for m in answers.multipliers if m.value and m.amount in amounts] or [0.5, 2.0],
         2.0,
     )
     labels = look.names(names)
@@ -133,7 +133,8 @@ def _power_of_ten(value: float) -> str:
 
 
 def _plain_heights(axes, values: list[float], room: float):
-    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any.
+    """Plain numbers on a logarithmic axis of less than a decade, where matplotlib has hardly any; over wide
+    ranges those whose first digit is 1, 2 or 5.
 
     room: a factor beyond the values; what of a band is further away is cut off.
     """
@@ -145,7 +146,11 @@ def _plain_heights(axes, values: list[float], room: float):
     steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0)
     step = next((s for s in steps if (high - low) / s <= 6), 10.0)
     first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
-    axes.yaxis.set_major_locator(FixedLocator([n * step for n in range(max(1, first), last + 1)]))
+    places = [n * step for n in range(max(1, first), last + 1)]
+    if high / low > WIDE:
+        decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+        places = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    axes.yaxis.set_major_locator(FixedLocator(places))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     bottom, top = axes.get_ylim()

@@ -75,6 +75,8 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
         lines.append("no place has two seeds: there are no intervals")
     else:
         lines.append(f"standard deviation of the loss over seeds, pooled over all places: {deviation:.4f}")
+    if "hours" not in a.curves:
+        lines.append("no run has hours: step times are not known")
     if failed := [p for p in main if p.loss is None]:
         told = ", ".join(f"{names[p.family]} {p.size} seed {p.seed}" for p in failed[:6])
         lines.append(f"{counted(len(failed), 'run')} failed at the rule's learning rate: {told}")

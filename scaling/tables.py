@@ -9,7 +9,7 @@ from scaling import intervals
 from scaling.answers import Answers
 from scaling.curves import Curves
 from scaling.fits import undetermined
-from scaling.points import AMOUNTS, grouped, mean_loss
+from scaling.points import grouped, mean_loss
 
 NAMES = {
     "parameters": "parameters",
@@ -39,7 +39,7 @@ def between(interval: tuple[float, float] | None, digits: int = 2) -> str:
 def multipliers(a: Answers, names: dict[str, str]) -> str:
     """A row for each family and loss. A family that has none gets a row that says why."""
     rows, line = [], a.curves["parameters"].lines
-    columns = ["family", "loss", "baseline's parameters", *(NAMES[amount] for amount in AMOUNTS)]
+    columns = ["family", "loss", "baseline's parameters", *(NAMES[amount] for amount in a.curves)]
     for family in a.families[1:]:
         losses = dict.fromkeys(one.loss for one in a.multipliers if one.family == family)
         if not losses or family not in line or a.baseline not in line:
@@ -79,7 +79,7 @@ def trends(a: Answers, names: dict[str, str]) -> str:
     """Factors by which the multipliers change, and whether they grow or shrink for certain."""
     rows = {}
     for one in a.trends:
-        row = dict.fromkeys(("family", "from loss", "to loss", *(NAMES[amount] for amount in AMOUNTS)), "")
+        row = dict.fromkeys(("family", "from loss", "to loss", *(NAMES[amount] for amount in a.curves)), "")
         row |= {"family": names[one.family], "from loss": f"{one.first:.3f}", "to loss": f"{one.last:.3f}"}
         cell = shown(one.factor, 3) + between(one.interval, 3)
         if one.interval and not one.interval[0] <= 1 <= one.interval[1]:
@@ -99,10 +99,10 @@ def crossings(a: Answers, names: dict[str, str]) -> str:
         found.setdefault((one.family, one.amount), []).append(cell)
     rows = []
     for family in a.families[1:]:
-        cells = [found.get((family, amount), []) for amount in AMOUNTS]
+        cells = [found.get((family, amount), []) for amount in a.curves]
         for n in range(max(map(len, cells))):
             row = {"family": names[family]}
-            pairs = zip(AMOUNTS, cells, strict=True)
+            pairs = zip(a.curves, cells, strict=True)
             rows.append(row | {NAMES[amount]: some[n] if n < len(some) else "" for amount, some in pairs})
     return table(rows) if rows else ""
 

@@ -146,6 +146,18 @@ def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp
     assert "failed" not in (tmp_path / "scaling" / "scaling.md").read_text()
 
 
+def test_a_study_whose_hours_are_not_known(capsys, tmp_path):
+    write(tmp_path / "points.csv", [replace(p, hours=None) for p in points()])
+    page = tmp_path / "page"
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={page}", "--resamples=1"]
+    status, said = scaled(arguments, capsys)
+    assert status == 0
+    assert "no run has hours" in said
+    heads = [line for line in (page / "scaling.md").read_text().splitlines() if line.startswith("| family")]
+    assert ["hours" in head for head in heads].count(True) == 1  # of what was trained
+    assert {row["amount"] for row in rows(page / "multipliers.csv")} == set(AMOUNTS) - {"hours"}
+
+
 def test_the_page_of_known_curves(capsys, tmp_path):
     """Of points with known constants; with a picture for a paper."""
     write(tmp_path / "points.csv", points())
