@@ -109,9 +109,11 @@ def write(path: Path, points: list[Point]):
 
 def read(paths: list[str]) -> list[Point]:
     """The points of several files, each run once. Raises PlanError where a file holds anything else, or
-    where two of them do not agree about a run. What is the rule's learning rate is for the last one to say.
+    where two of them do not agree about a run. What is the rule's learning rate at a family's size is for
+    the last file to say that has runs at one there. Families keep their order; sizes ascend.
     """
     found: dict[tuple, tuple[Point, str]] = {}
+    rates: dict[tuple, float] = {}  # the rule's
     for path in paths:
         try:
             with open(path, newline="") as file:
@@ -136,14 +138,24 @@ def read(paths: list[str]) -> list[Point]:
                     "result: take one of the two out"
                 )
             found[key(point)] = point, path
+            if point.rule:
+                rates[place(point)] = point.learning_rate
     if not found:
         raise PlanError(f"--points={','.join(paths)}: no run has ended yet")
-    return [point for point, _ in found.values()]
+    families = list(dict.fromkeys(p.family for p, _ in found.values()))
+    ruled = [replace(p, rule=int(p.rule and p.learning_rate == rates[place(p)])) for p, _ in found.values()]
+    if len(paths) > 1:
+        ruled.sort(key=lambda p: (families.index(p.family), parse(p.size).target, p.tokens_per_parameter))
+    return ruled
+
+
+def place(point: Point) -> tuple:
+    return point.family, point.size, point.tokens_per_parameter
 
 
 def key(point: Point) -> tuple:
     """What tells runs apart."""
-    return point.family, point.size, point.tokens_per_parameter, point.seed, point.learning_rate
+    return *place(point), point.seed, point.learning_rate
 
 
 def _point(row: dict[str, str]) -> Point:

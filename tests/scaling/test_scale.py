@@ -215,6 +215,18 @@ def test_points_are_not_lost(capsys, tmp_path):
     assert (tmp_path / "page" / "points.csv").read_bytes() == page
     assert draw("half.csv", "all.csv", "tried.csv")[0] == 0
     assert sum(row["rule"] == "0" for row in rows(tmp_path / "page" / "points.csv")) == 1
+    other_rate = [replace(p, learning_rate=2 * p.learning_rate) for p in some if p.size == some[0].size]
+    write(tmp_path / "other_study.csv", other_rate)
+    assert draw("half.csv", "other_study.csv", "all.csv")[0] == 0
+    places = [(row["family"], float(row["size"][:-1])) for row in rows(tmp_path / "page" / "points.csv")]
+    assert places == sorted(places)
+    ruled = {row["learning_rate"] for row in rows(tmp_path / "page" / "points.csv") if row["rule"] == "1"}
+    assert ruled == {str(p.learning_rate) for p in some}
+    (tmp_path / "page" / "points.csv").unlink()
+    assert draw("all.csv", "other_study.csv")[0] == 0
+    found = rows(tmp_path / "page" / "points.csv")
+    assert len(found) == len(some) + len(other_rate)
+    assert sum(row["rule"] == "1" for row in found) == len(some)
     text = (tmp_path / "all.csv").read_text()
     (tmp_path / "cut.csv").write_text(text[:-2])
     assert "ends in the middle of a line: copy it again" in draw("cut.csv", do=refused)
