@@ -2,10 +2,12 @@
 
     python results/scaling/recall.py --study=out/frontier --text=data/english/bpe1024/val.bin
     python results/scaling/recall.py
+    python results/scaling/recall.py --folder=results/scaling/h200
 
 The first command measures the runs of a study that have the rule's learning rate and are not in recall.csv
 yet (`evaluation.recall`, the last checkpoint, 100 pieces of 1,024 tokens from all over the validation
-tokens, in windows that move by half their length). Both make recall.md and recall.png from recall.csv.
+tokens, in windows that move by half their length). All make recall.md and recall.png from recall.csv, in
+the folder of the study's points.csv.
 """
 
 import csv
@@ -13,6 +15,7 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
@@ -60,6 +63,8 @@ class RecallConfig:
 
     study: str | None = None  # folder of a scaling study, for its runs; None: only recall.csv
     text: str | None = None  # validation tokens, prepared (.bin)
+    folder: str = str(HERE)  # of points.csv and recall.csv
+    device: Literal["cpu", "cuda"] = "cpu"  # where runs are measured
     labels: str = "dense,F,full,ours,constants"  # names of the families, in their order in points.csv
 
     def check(self) -> list[str]:
@@ -68,11 +73,12 @@ class RecallConfig:
         )
 
 
-def read() -> list[Row]:
+def read(folder: Path) -> list[Row]:
     """The rows of recall.csv; none where there is no such file."""
-    if not (HERE / "recall.csv").is_file():
+    path = folder / "recall.csv"
+    if not path.is_file():
         return []
-    with (HERE / "recall.csv").open(newline="") as file:
+    with path.open(newline="") as file:
         return [Row(**{f.name: f.type(line[f.name]) for f in fields(Row)}) for line in csv.DictReader(file)]
 
 
@@ -90,14 +96,16 @@ def measure(config: RecallConfig, rows: list[Row], runs: list[points.Point]):
     lacking = [p for p in runs if key(p) not in known]
     text = texts.open_text(config.text)
     for p in tqdm(lacking, unit="run", dynamic_ncols=True, disable=not lacking):
-        loaded = open_model(str(Path(config.study) / names[key(p)]), "last").load("cpu", "bfloat16")
+        loaded = open_model(str(Path(config.study) / names[key(p)]), "last").load(config.device, "bfloat16")
         streams = pieces(text.streams(loaded.tokenizer, None))
         found = recall.recall(loaded, streams, loaded.config.block_size // 2)
         for r in found["repeats"]:
             given = (*key(p), p.parameters, r["length"], r["tokens"], round(r["loss"], 5))
             rows.append(Row(*given))
         columns = [field.name for field in fields(Row)]
-        write_whole(HERE / "recall.csv", points.written([asdict(row) for row in rows], columns))
+        write_whole(
+            Path(config.folder) / "recall.csv", points.written([asdict(row) for row in rows], columns)
+        )
 
 
 def pieces(streams: list[np.ndarray]) -> list[np.ndarray]:
@@ -128,7 +136,7 @@ def losses(rows: list[Row], lengths: tuple[int, ...]) -> dict[tuple[str, str], l
     return found
 
 
-def page(rows: list[Row], names: dict[str, str]) -> str:
+def page(rows: list[Row], names: dict[str, str], command: str) -> str:
     """recall.md: the mean losses of each part, and what each part holds of the difference from the first
     family at the same size.
     """
@@ -152,7 +160,7 @@ def page(rows: list[Row], names: dict[str, str]) -> str:
         [
             "# Where the families' losses differ",
             "",
-            "    python results/scaling/recall.py",
+            f"    {command}",
             "",
             "![losses of new, known and copied tokens](recall.png)",
             "",
@@ -172,6 +180,13 @@ def page(rows: list[Row], names: dict[str, str]) -> str:
             "",
         ]
     )
+
+
+def command_of(folder: Path) -> str:
+    """The command that makes the page again, from the root of the repository."""
+    if folder.resolve() == HERE:
+        return "python results/scaling/recall.py"
+    return f"python results/scaling/recall.py --folder={folder}"
 
 
 def _spread(values: list[float]) -> str:
@@ -209,9 +224,10 @@ def draw(rows: list[Row], names: dict[str, str]):
 
 def main():
     config = configurator.parse(RecallConfig, sys.argv[1:])
-    rows = read()
+    folder = Path(config.folder)
+    rows = read(folder)
     try:
-        runs = [p for p in points.read([str(HERE / "points.csv")]) if p.rule and p.loss is not None]
+        runs = [p for p in points.read([str(folder / "points.csv")]) if p.rule and p.loss is not None]
         families = list(dict.fromkeys(p.family for p in runs))
         labels = config.labels.split(",")
         if wrong := picture.wrong_labels(labels, families):
@@ -223,8 +239,8 @@ def main():
         names = {
             f: label for f, label in zip(families, labels, strict=True) if f in {r.family for r in rows}
         }
-        write_whole(HERE / "recall.md", page(rows, names))
-        picture.write(draw(rows, names), HERE / "recall.png")
+        write_whole(folder / "recall.md", page(rows, names, command_of(folder)))
+        picture.write(draw(rows, names), folder / "recall.png")
     except (CheckpointError, DataError, EvaluationError, PlanError, OSError) as error:
         sys.exit(f"recall.py: {error}")
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """results/scaling/recall.py: what it makes of its rows, and that the page is of the CSV."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def test_losses_are_means_over_tokens_for_each_seed():
 
 
 def test_the_parts_of_a_difference_add_up_to_it():
-    *_, row = [line for line in recall.page(ROWS, NAMES).splitlines() if line.startswith("|")]
+    *_, row = [line for line in recall.page(ROWS, NAMES, "").splitlines() if line.startswith("|")]
     size, family, seeds, whole, *parts = cells(row)
     assert (size, family, seeds) == ("1M", "ours", "1")
     # new: 0.6 x (3.75 - 4.25); known: 0.2 x (3 - 3.25); copies: 0.2 x (2.75 - 2.0)
@@ -42,14 +43,17 @@ def test_the_parts_of_a_difference_add_up_to_it():
     assert float(whole) == pytest.approx(sum(map(float, parts)), abs=0.002)
 
 
-def test_the_page_is_that_of_the_csv():
-    rows = recall.read()
-    families = dict.fromkeys(row.family for row in recall.points.read([str(recall.HERE / "points.csv")]))
+@pytest.mark.parametrize("folder", ["results/scaling", "results/scaling/h200"])
+def test_the_page_is_that_of_the_csv(folder, monkeypatch):
+    monkeypatch.chdir(recall.HERE.parents[1])
+    folder = Path(folder)
+    rows = recall.read(folder)
+    families = dict.fromkeys(row.family for row in recall.points.read([str(folder / "points.csv")]))
     labels = recall.RecallConfig().labels.split(",")
     assert len(labels) == len(families)
     measured = {row.family for row in rows}
     names = {f: label for f, label in zip(families, labels, strict=True) if f in measured}
-    assert (recall.HERE / "recall.md").read_text() == recall.page(rows, names)
+    assert (folder / "recall.md").read_text() == recall.page(rows, names, recall.command_of(folder))
 
 
 def test_pieces_are_from_all_over_the_tokens():
