@@ -82,7 +82,7 @@ def main(argv: list[str]):
             if command not in study.state["commands"]:
                 study.state["commands"].append(command)
             study.note(known, save=not config.dry_run)
-            told = measure(study, config)
+            told = measure(study, config, names)
             for line in [*listing.lines(study, names), *told, *study.remarks]:
                 print(line, flush=True)
             if config.dry_run:
@@ -116,7 +116,7 @@ def prepared(config: ScaleConfig, families) -> int:
         raise ConfigError([str(error)]) from None
 
 
-def measure(study: Study, config: ScaleConfig) -> list[str]:
+def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[str]:
     """Measure the steps of the study's models, if one of the command's has no time yet -> what is known of
     the measurement.
 
@@ -137,7 +137,7 @@ def measure(study: Study, config: ScaleConfig) -> list[str]:
     times = step_times.measure(models, config.parallel)
     for (family, size), found in times.items():
         known.setdefault(family, {})[size] = statistics.median(found)
-    study.state["timed"] = [step_times.spread(times)]
+    study.state["timed"] = [step_times.spread(times, names)]
     if not config.dry_run:
         study.save()
     return study.state["timed"]

@@ -60,8 +60,8 @@ def measure(models: Models, parallel: int) -> dict[tuple[str, str], list[float]]
     return found
 
 
-def spread(found: dict[tuple[str, str], list[float]]) -> str:
-    """How far the measurements of one model lie apart, for the screen."""
+def spread(found: dict[tuple[str, str], list[float]], names: dict[str, str]) -> str:
+    """How far the measurements of one model lie apart, for the screen. names: what to call the families."""
     spreads = {}
     for name, times in found.items():
         low, _, high = statistics.quantiles(times, n=4)
@@ -70,7 +70,7 @@ def spread(found: dict[tuple[str, str], list[float]]) -> str:
     usual = statistics.median(spreads.values())
     return (
         f"the middle half of {ROUNDS} measurements of a step spreads by {usual:.0%}, and by up to "
-        f"{spreads[worst]:.0%} ({' at '.join(worst)})"
+        f"{spreads[worst]:.0%} ({names.get(worst[0], worst[0])} at {worst[1]})"
     )
 
 

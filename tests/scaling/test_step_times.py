@@ -69,8 +69,8 @@ def test_models_are_measured_in_turns(monkeypatch):
     monkeypatch.setattr(step_times, "of_model", of_model)
     found = step_times.measure(models, 1)
     assert found == {("a", "1M"): [*range(1, 15, 2)], ("b", "1M"): [*range(2, 16, 2)]}
-    told = step_times.spread(found | {("c", "1M"): [5] * 7})
-    assert told.endswith("of 7 measurements of a step spreads by 100%, and by up to 114% (a at 1M)")
+    told = step_times.spread(found | {("c", "1M"): [5] * 7}, {"a": "dense", "b": "ours"})
+    assert told.endswith("of 7 measurements of a step spreads by 100%, and by up to 114% (dense at 1M)")
     assert order == list("ab" * 7)
     order.clear()
     for config in configs.values():
