@@ -132,11 +132,14 @@ def test_the_first_page_of_a_study_says_what_the_runs_say():
 
 
 def test_the_front_page_says_what_the_scaling_study_says():
-    with (ROOT / "results/scaling/multipliers.csv").open() as file:
+    with (ROOT / "results/scaling/joined/multipliers.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["amount"] == "parameters"]
     text = " ".join((ROOT / "README.md").read_text().split())
     ours = [f"{float(row['value']):.2f}" for row in rows if row["family"].endswith("study-depth_1")]
-    assert f"pays, {float(ours[0]):g} times at 0.2 million; beyond that it costs, {ours[-1]} times" in text
+    told = f"pays, {float(ours[0]):.1f} times at 0.2 million; beyond that it costs, "
+    assert f"{told}{ours[2]} times at 0.8 million and {ours[3]} times at 3.3 million" in text
+    of_f = [float(row["value"]) for row in rows if "rope" in row["family"]]
+    assert f"and {of_f[-1]:.2f} times at 3.1 million" in text
     full = [1 / float(row["value"]) for row in rows if "cattn" in row["family"]]
     assert f"needs {min(full):.1f} to {max(full):.1f} times the parameters" in text
 
