@@ -10,15 +10,15 @@ from tests.scaling.synthetic import points
 
 
 def test_runs_are_paired_with_the_same_runs():
-    exact = points(families=("a", "b"), sizes=("0.125M",), seeds=(1, 2))
-    shifts = {("a", 1): 0.01, ("a", 2): 0.03, ("b", 1): -0.02}
+    exact = points(sizes=("0.125M",), seeds=(1, 2))
+    shifts = {("dense", 1): 0.01, ("dense", 2): 0.03, ("ours", 1): -0.02}
     here = [
         replace(p, loss=p.loss + shifts[p.family, p.seed]) for p in exact if (p.family, p.seed) in shifts
     ]
     found = precision.differences(here[::-1], exact)
-    assert found == {"a": pytest.approx([0.01, 0.03]), "b": pytest.approx([-0.02])}
-    first, second = precision.rows(found, {"a": "dense", "b": "ours"})
-    assert [*first.values()] == ["dense", "2", "+0.0200", "0.0100"]
+    assert found == {"dense": pytest.approx([0.01, 0.03]), "ours": pytest.approx([-0.02])}
+    first, second = precision.rows(found, {"dense": "GPT", "ours": "ours"})
+    assert [*first.values()] == ["GPT", "2", "+0.0200", "0.0100"]
     assert [*second.values()] == ["ours", "1", "-0.0200", ""]
     other_rate = [replace(p, learning_rate=2 * p.learning_rate) for p in here]
     assert precision.differences(other_rate, exact) == {}
