@@ -74,12 +74,20 @@ class RecallConfig:
 
 
 def read(folder: Path) -> list[Row]:
-    """The rows of recall.csv; none where there is no such file."""
+    """The rows of recall.csv; none where there is no such file. Of a family whose learning rates were swept
+    again, some are of no curve any more: see `of_the_rule`.
+    """
     path = folder / "recall.csv"
     if not path.is_file():
         return []
     with path.open(newline="") as file:
         return [Row(**{f.name: f.type(line[f.name]) for f in fields(Row)}) for line in csv.DictReader(file)]
+
+
+def of_the_rule(rows: list[Row], runs: list[points.Point]) -> list[Row]:
+    """The rows of runs that have the rule's learning rate."""
+    ruled = {key(p) for p in runs}
+    return [row for row in rows if key(row) in ruled]
 
 
 def measure(config: RecallConfig, rows: list[Row], runs: list[points.Point]):
@@ -228,6 +236,7 @@ def main():
     rows = read(folder)
     try:
         runs = [p for p in points.read([str(folder / "points.csv")]) if p.rule and p.loss is not None]
+        rows = of_the_rule(rows, runs)
         families = list(dict.fromkeys(p.family for p in runs))
         labels = config.labels.split(",")
         if wrong := picture.wrong_labels(labels, families):

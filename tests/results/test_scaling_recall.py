@@ -1,6 +1,7 @@
 """results/scaling/recall.py: what it makes of its rows, and that the page is of the CSV."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from results.scaling import recall
 from results.scaling.recall import Row
+from tests.scaling.synthetic import points
 
 NAMES = {"a": "dense", "b": "ours"}
 # {(family, seed): {repeat: (tokens, loss)}}
@@ -54,6 +56,13 @@ def test_the_page_is_that_of_the_csv(folder, monkeypatch):
     measured = {row.family for row in rows}
     names = {f: label for f, label in zip(families, labels, strict=True) if f in measured}
     assert (folder / "recall.md").read_text() == recall.page(rows, names, recall.command_of(folder))
+
+
+def test_rows_of_other_learning_rates_leave():
+    runs = [replace(p, size="1M", learning_rate=1e-3) for p in points(families=("dense",), sizes=("1M",))]
+    rows = [replace(row, family="dense") for row in ROWS if row.family == "a"]
+    swept_again = [replace(row, learning_rate=2e-3) for row in rows]
+    assert recall.of_the_rule(swept_again + rows, runs) == rows
 
 
 def test_pieces_are_from_all_over_the_tokens():
