@@ -73,6 +73,7 @@ class ModelConfig:
     cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or d divisions as written
     cf_backend: Literal["auto", "torch", "triton"] = "auto"  # the code; auto: Triton's kernels on a GPU
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
+    cf_clip_of: Literal["z", "ladder"] = "z"  # what is clipped; ladder: a_0 + z, where a_0 is at hand
     cf_control: Literal["none", "zero", "constant"] = "none"  # replace fractions by 0 or constants
     cffn_gate: Literal["self", "glu_collapsed"] = "self"  # cffn_gated: what h is
     cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z

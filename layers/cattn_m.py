@@ -44,7 +44,7 @@ class CAttnM(TokenMixer):
 
     keys = (
         *("n_head", "cattn_scores", "cattn_heads", "cattn_value_heads", "cattn_proj", "cattn_strict"),
-        *("cf_ladders", "cf_linear_intercept", *ladder.KEYS),
+        *("cf_ladders", "cf_linear_intercept", *ladder.KEYS_OF_SUMS),
     )
     has_ladders = True
 
@@ -190,7 +190,8 @@ class CAttnM(TokenMixer):
         """cf_ladders is also the rank of the scores, which remains where there are no ladders. Collapsed
         scores run in PyTorch whatever cf_backend says.
         """
-        read = set(cls.keys) - set(ladder.KEYS) | set(ladder.keys_read(config))
+        of_ladders = ladder.KEYS if cls.is_collapsed(config) else ladder.KEYS_OF_SUMS
+        read = set(cls.keys) - set(ladder.KEYS_OF_SUMS) | set(ladder.keys_read(config, of_ladders))
         if cls.is_collapsed(config) and config.cf_control == "zero":
             read -= {"cf_ladders"}
         if not cls.is_collapsed(config):

@@ -29,12 +29,12 @@ class CAttnU(Ladders, TokenMixer):
     one parameter M [2, block_size (block_size + 1) / 2], packed as in `kernels.triangular`.
     """
 
-    keys = ("cf_linear_intercept", *ladder.KEYS)
+    keys = ("cf_linear_intercept", *ladder.KEYS_OF_SUMS)
     has_ladders = True
 
     @classmethod
     def keys_read(cls, config):
-        return ("cf_linear_intercept", *ladder.keys_read(config))
+        return ("cf_linear_intercept", *ladder.keys_read(config, ladder.KEYS_OF_SUMS))
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
@@ -106,7 +106,7 @@ class CAttnU(Ladders, TokenMixer):
             if self.b:
                 a = a + torch.stack(list(self.b))[:, :, None, None, own]
             a = a.movedim((0, 1), (-3, -2))
-            y = y + self.fraction(a, pos)
+            y = y + self.fraction(a, pos, linear=y)
         elif self.constant is not None:
             y = y + self.constant[:, own]
         return y.to(self.M.dtype)

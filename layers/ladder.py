@@ -28,26 +28,29 @@ KEYS = (
     *("cf_control", "cf_depth", "cf_pole", "cf_eps", "cf_floor", "cf_init", "cf_intercept"),
     *("cf_impl", "cf_backend", "cf_eval_clip"),
 )
+KEYS_OF_SUMS = (*KEYS, "cf_clip_of")  # of ladders that are a_0 + z, not z alone
 
 
-def keys_read(config) -> tuple[str, ...]:
-    """Those of KEYS that have an effect on ladders with this config."""
+def keys_read(config, keys=KEYS) -> tuple[str, ...]:
+    """Those of KEYS or KEYS_OF_SUMS that have an effect on ladders with this config."""
     if config.cf_control != "none":
         return ("cf_control",)
-    other = "cf_floor" if config.cf_pole == "clamp" else "cf_eps"
-    return tuple(key for key in KEYS if key != other)
+    idle = {"cf_floor" if config.cf_pole == "clamp" else "cf_eps"}
+    idle |= set() if config.cf_eval_clip else {"cf_clip_of"}
+    return tuple(key for key in keys if key not in idle)
 
 
 class Fraction(Drawn):
     """z = f(a_1..a_d) for ladders of a given shape, as the config's cf_ keys say.
 
-    config: reads cf_pole, cf_eps, cf_floor, cf_impl, cf_backend, cf_eval_clip.
+    config: reads cf_pole, cf_eps, cf_floor, cf_impl, cf_backend, cf_eval_clip, cf_clip_of.
     shape: that of the ladders, e.g. (L,). Where ladders are indexed by position, the last dimension of
     a forward pass may be shorter and means the first ones.
 
     With cf_eval_clip the smallest and largest finite z of each ladder seen in training are kept
     (buffers z_min, z_max, float32, inf and -inf before) and z is clipped to them in evaluation, never
-    in training. `clip = False` switches the clipping off and leaves the ranges alone.
+    in training. `clip = False` switches the clipping off and leaves the ranges alone. The papers keep the
+    range of "values that each ladder produces", which is a_0 + z: cf_clip_of=ladder, where a_0 is known.
     """
 
     def __init__(self, config, shape):
@@ -56,7 +59,7 @@ class Fraction(Drawn):
         self.pole, self.eps, self.floor = config.cf_pole, config.cf_eps, config.cf_floor
         self.impl, self.backend = config.cf_impl, config.cf_backend
         self.clip = True
-        self.has_range = config.cf_eval_clip
+        self.has_range, self.clips_sum = config.cf_eval_clip, config.cf_clip_of == "ladder"
         if self.has_range:
             self.register_buffer("z_min", torch.empty(self.shape, dtype=torch.float32))
             self.register_buffer("z_max", torch.empty(self.shape, dtype=torch.float32))
@@ -71,14 +74,15 @@ class Fraction(Drawn):
             self.z_min.fill_(float("inf"))
             self.z_max.fill_(float("-inf"))
 
-    def forward(self, a, pos=None):
+    def forward(self, a, pos=None, linear=None):
         """a: [..., d, *shape] -> z: [..., *shape] in a's type, computed in at least float32.
 
         pos: [T] int64, where the last dimension means the ladders of these positions and not the first
         ones, as in decoding. Then nothing is recorded.
+        linear: a_0 [..., *shape], which the caller adds to z. cf_clip_of=ladder keeps the range of the sum.
         """
         depth, shape = -1 - len(self.shape), a.shape[-len(self.shape) :]
-        recording = self.has_range and self.training
+        recording, of_sum = self.has_range and self.training, self.clips_sum and linear is not None
         if self.impl == "ladder":
             z = continued_fraction_ladder(a, self.pole, self.eps, self.floor, depth)
             seen = finite_range(z, len(shape)) if recording else None
@@ -94,8 +98,11 @@ class Fraction(Drawn):
         low, high = self.z_min[..., own], self.z_max[..., own]
         if not self.training:
             # tensor-valued: whether a range was ever recorded must not be a branch in Python
-            return torch.where(low <= high, z.clamp(low, high), z) if self.clip else z
+            known, ends = low <= high, (low - linear, high - linear) if of_sum else (low, high)
+            return torch.where(known, z.clamp(*ends), z) if self.clip else z
         with torch.no_grad():
+            if of_sum:
+                seen = finite_range(linear + z, len(shape))
             low.copy_(torch.minimum(low, seen[0]))
             high.copy_(torch.maximum(high, seen[1]))
         return z
@@ -187,9 +194,11 @@ class LadderEnsemble(Ladders):
                 return 0.0 if linear is None else linear
             constant = self.constant.to(product_dtype(x)) if self.projects else self.constant
             return constant if linear is None else linear + constant
-        z = self.fractions(x)
-        if self.V is not None:
-            z = self.V(z.to(self.V.weight.dtype))
+        if self.V is None:
+            linear = None if self.U is None else self.U(x)
+            z = self.fraction(self.partial_denominators(x), linear=linear)
+            return z if linear is None else linear + z
+        z = self.V(self.fractions(x).to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
 
     def fractions(self, x):

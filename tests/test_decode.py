@@ -62,6 +62,7 @@ OPTIONS = [
     {"attention": "softmax", "ffn": "cffn_product"},
     {"attention": "cattn_m", "ffn": "cffn_added", "tie_embeddings": False},
     {"attention": "softmax", "ffn": "cffn_gated", "cffn_gate": "glu_collapsed"},
+    {"attention": "cattn_m", "cattn_heads": 2, "cf_eval_clip": True, "cf_clip_of": "ladder"},
 ]
 LEGAL = [{"attention": a, "position": p} for a, p in itertools.product(ATTENTION, POSITION)] + OPTIONS
 LEGAL = [

@@ -145,6 +145,19 @@ def test_range_of_each_position_and_ensemble(tiny):
     assert (seen[1][..., 11:] > made.fraction.z_max[:, :11].max()).any()  # never recorded: never clipped
 
 
+def test_range_of_all_that_a_ladder_produces(tiny):
+    """cf_clip_of=ladder: the ends are of y^e_t = w_0 x_t + z, and decoding clips to them too."""
+    made = layer(tiny(cf_eval_clip=True, cf_clip_of="ladder"))
+    x, far = torch.randn(3, 11, 24), 20 * torch.randn(3, 11, 24)
+    y = made._inputs(x, 11)  # [B, C, 2, T]
+    assert torch.equal(made.fraction.z_max[:, :11], y.amax((0, 1)))
+    free = made._inputs(far, 11, torch.arange(11))  # in training at given positions: nothing is recorded
+    clipped = free.clamp(y.amin((0, 1)), y.amax((0, 1)))
+    made.eval()
+    torch.testing.assert_close(made._inputs(far, 11), clipped)
+    torch.testing.assert_close(made._inputs(far[:, 3:5], 11, torch.arange(3, 5)), clipped[..., 3:5])
+
+
 def test_dropout_acts_on_the_output_in_training(tiny):
     made = layer(tiny(dropout=0.5))
     x = torch.randn(2, 17, 24)

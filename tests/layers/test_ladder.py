@@ -281,6 +281,31 @@ def test_clipping_can_be_switched_off_and_ranges_forgotten():
     assert plain.state_dict() == {}
 
 
+@pytest.mark.parametrize("clip_of", ["z", "ladder"])
+@pytest.mark.parametrize("impl", ["continuant", "ladder"])
+def test_what_is_clipped(clip_of, impl):
+    """z, or all that the ladder produces, a_0 + z, as printed."""
+    keys = {"cf_eval_clip": True, "cf_impl": impl, "cf_linear_intercept": True}
+    made = ensemble(n_out=3, project=False, cf_clip_of=clip_of, **keys)
+    seen, far = torch.randn(40, 8), 3 * torch.randn(200, 8)
+
+    def parts(x):
+        a = made.partial_denominators(x)
+        return made.U(x), continued_fraction_naive(a, "positive")
+
+    (linear, z), (far_linear, far_z) = parts(seen), parts(far)
+    torch.testing.assert_close(made(seen), linear + z)
+    if clip_of == "ladder":
+        whole = linear + z
+        expected = (far_linear + far_z).clamp(whole.amin(0), whole.amax(0))
+    else:
+        expected = far_linear + far_z.clamp(z.amin(0), z.amax(0))
+    assert ((far_linear + far_z - expected).abs() > 0.01).float().mean() > 0.05
+    torch.testing.assert_close(made.eval()(far), expected)
+    made.fraction.reset_range()
+    torch.testing.assert_close(made(far), far_linear + far_z)
+
+
 def test_recording_a_range_twice_changes_nothing():
     """Activation checkpointing runs a forward pass again."""
     fraction = Fraction(ModelConfig(cf_eval_clip=True), (4,))
