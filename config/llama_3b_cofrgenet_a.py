@@ -10,6 +10,11 @@
 # config/ablate/as_printed.py restores the clamp.
 # The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
 # not say which of them this model has (here 7 ladders of depth 7).
+# Depth counts a_1 to a_d, as section 2 of the paper does. Section 4.1's example and Table 1's CAttnU count
+# w_0 too: the overlay config/ablate/depth_with_w0.py.
+# The paper trains its Llamas with Adam on the docling data mix and names no tokenizer. Here: AdamW with
+# weight decay (--weight_decay=0 is Adam), FineWeb-Edu (the mix: config/ablate/docling_mix.py), and GPT-2's
+# tokenizer.
 # CAttnM has no queries and keys that RoPE could rotate: its columns are the only encoding of positions.
 # What to expect: 2,953,183,580 parameters, 0.88 of the dense FLOPs. Published: 2.5B. Nobody has run it to
 # the end here.

@@ -9,6 +9,8 @@
 # overlay config/ablate/as_printed.py restores the clamp.
 # The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do
 # not say which of them their Llama has (here 7 ladders of depth 7).
+# Depth counts a_1 to a_d, as section 2 of the paper does. Section 4.1's example and Table 1's CAttnU count
+# w_0 too: the overlay config/ablate/depth_with_w0.py.
 # What to expect: 3,474,331,168 parameters, 0.53 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/llama_8b_cofrgenet_f"
 dataset = "data/fineweb_edu/gpt2"

@@ -49,7 +49,11 @@ def attention(F: torch.Tensor) -> torch.Tensor:
 
 
 def offset(slots: int, vocabulary: int) -> float:
-    """c = 2 (1 + 1/K) log N, which is added to an attention's targets so that F(Q, V) is positive."""
+    """c = 2 (1 + 1/K) log N, which is added to an attention's targets so that F(Q, V) is positive.
+
+    vocabulary: N. The paper does not say whether its N counts special tokens. training/saffu_passes.py
+    counts <sod>, <frg> and <pad> too: N + 3 in place of N.
+    """
     return 2 * (1 + 1 / slots) * math.log(vocabulary)
 
 

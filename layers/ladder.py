@@ -4,10 +4,12 @@ Equation 8 of CoFrGeNet, for an input x in R^p and L ladders of depth d:
 
     y = U x + V z,    z_j = f(a_1^j .. a_d^j),    a_k^j = w_k^j x + b_k^j
 
-d counts the partial denominators a_1..a_d. Their intercepts b_k are the papers' w_k0, the coefficient of
-the 1 that is prepended to x; the papers do not say where they start, and Table 1 does not count them. By
-default they start at 1 beside small weights: at a = 0 every odd depth sits on a pole (K_d = 0). The linear
-part a_0 is affine too; cf_linear_intercept gives it its intercept: y = U x + c + V z.
+d counts the partial denominators a_1..a_d, as the paper's section 2 does. Section 4.1's example and
+Table 1's CAttnU count a_0 too, so that their d = 2 is d = 1 here. The intercepts b_k are the papers' w_k0,
+the coefficient of the 1 that is prepended to x; the papers do not say where they start, and Table 1 does
+not count them. By default they start at 1 beside small weights: at a = 0 every odd depth sits on a pole
+(K_d = 0), and no even depth does (K_d = 1). The linear part a_0 is affine too; cf_linear_intercept gives it
+its intercept: y = U x + c + V z.
 """
 
 import torch

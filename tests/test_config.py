@@ -247,7 +247,12 @@ def test_the_papers_models_depart_from_print_in_their_poles_alone(name):
     assert (printed.cf_pole, printed.cf_eps) == ("clamp", 0.01)
     changed = {key for key, value in vars(found).items() if getattr(printed, key) != value}
     assert changed == {"cf_pole"} | ({"cattn_strict"} if not strict else set())
-    assert "config/ablate/as_printed.py" in (ROOT / name).read_text()
+    head = (ROOT / name).read_text()
+    assert "config/ablate/as_printed.py" in head
+    assert "config/ablate/depth_with_w0.py" in head
+    if "llama" in name:
+        assert (found.weight_decay, found.dataset) == (0.1, "data/fineweb_edu/gpt2")
+        assert "--weight_decay=0 is Adam" in head
 
 
 @pytest.mark.parametrize("name", ["glu_ladders", "ladder_attention"])
@@ -286,6 +291,8 @@ def test_counts_of_the_papers_models_beside_table_1():
     assert iclr == 2 * L * p * (d + 1) + 2 * p * p + L * p
     cattn_u = of("attention", "config/cofrgenet_a.py", "config/ablate/cattn_u.py")
     assert cattn_u == length * (2 * d + length + 1) + 2 * length
+    overlays = ("config/ablate/cattn_u.py", "config/ablate/depth_with_w0.py")
+    assert of("attention", "config/cofrgenet_a.py", *overlays) == length * (2 * d + length + 1)
 
 
 def model_of(ablation):
@@ -304,6 +311,7 @@ def test_ablations_are_what_their_names_say():
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
         "ladder_form": ("cf_impl", "ladder"),
         "rank": ("cattn_scores", "rank"),
+        "depth_with_w0": ("cf_depth", 6),
         "rope_500000": ("rope_base", 500_000.0),
         "expe_half": ("expe_inference_scale", 0.5),
         "expe_learned": ("expe_learned", "random"),

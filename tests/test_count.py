@@ -139,9 +139,9 @@ OTHER_VALUES = {
     "expe_learned": "random", "expe_on_v": True, "expe_inference_scale": 3.0, "exqpe_theta_1": 0.25,
     "exqpe_theta_2": 0.75, "cf_ladders": 5, "cf_depth": 2, "cf_pole": "clamp", "cf_eps": 0.9,
     "cf_floor": 0.5, "cf_init": "nanogpt", "cf_impl": "ladder",
-    "cf_eval_clip": True, "cf_clip_of": "ladder", "cffn_gate": "glu_collapsed", "cf_control": "zero", "cattn_heads": 3,
-    "cattn_value_heads": 1, "cattn_content": True, "token_shift": True, "cattn_scores": "collapsed",
-    "cf_intercept": "none", "cf_linear_intercept": True,
+    "cf_eval_clip": True, "cf_clip_of": "ladder", "cffn_gate": "glu_collapsed", "cf_control": "zero",
+    "cattn_heads": 3, "cattn_value_heads": 1, "cattn_content": True, "token_shift": True,
+    "cattn_scores": "collapsed", "cf_intercept": "none", "cf_linear_intercept": True,
     "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
     "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
 }  # fmt: skip

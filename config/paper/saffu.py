@@ -5,7 +5,8 @@
 #   python train.py config/paper/saffu.py --saffu_only=True --saffu_tuning=0      (a cell of Table 3)
 # The paper trains on BabyLM, 10 million words in lines, with a vocabulary of 2,848. D_H, the batch, the
 # rate's decay and Adam's betas are not given: PyTorch's betas, a constant rate, 64 x 127 tokens. It stops
-# early, we after ten epochs or so. Blocks are read within windows of 127 tokens.
+# early, we after ten epochs or so. Blocks are read within windows of 127 tokens. The shift c of the
+# attention's targets takes log(N + 3) for its log N: the three special tokens count.
 # What to expect: 2,029,088 parameters, of which 1,572,928 are trained: the embeddings are not. The paper's
 # perplexities (44.9 from counts alone, 23.7 after training) are of BabyLM's lines and not to be had here.
 out_dir = "out/paper_saffu"
