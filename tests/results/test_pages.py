@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,57 @@ def test_the_front_page_says_what_the_scaling_study_says():
     assert f"and {of_f[-1]:.2f} times at 3.1 million" in text
     full = [1 / float(row["value"]) for row in rows if "cattn" in row["family"]]
     assert f"needs {min(full):.1f} to {max(full):.1f} times the parameters" in text
+
+
+def deviations(*names):
+    """{arm: standard deviation of the last losses} of all arms with three seeds and more."""
+    last = {}
+    for row in (row for name in names for row in rows_of(name)):
+        last.setdefault(row["arm"], {})[row["seed"]] = row["validation_loss"]  # of the last step
+    return {arm: statistics.stdev(losses.values()) for arm, losses in last.items() if len(losses) > 2}
+
+
+def test_the_noise_over_seeds_is_that_of_the_runs():
+    text = " ".join((FOLDER / "README.md").read_text().split())
+    early, clamp = deviations("modules", "paper"), "cf_pole=clamp"
+    small = sorted(value for arm, value in early.items() if clamp not in arm)
+    late = deviations("claim", "claim_1024", "papers", "units", "baselines").values()
+    assert (
+        f"is {small[0]:.3f} to {small[-3]:.2f} at 600 steps without a clamp ({small[-2]:.3f} for the "
+        f"papers' full model, {small[-1]:.2f} for CAttnU without fractions; with the clamp up to "
+        f"{max(early.values()):.1f}) and {min(late):.3f} to {max(late):.3f} at 1,500 steps (up to "
+        f"{max(deviations('claim_10m').values()):.3f} at ten million parameters)"
+    ) in text
+
+
+def test_the_page_of_the_gpu_says_what_its_tables_say():
+    (page, measured) = ((ROOT / f"results/gpu/{name}.md").read_text() for name in ("README", "h200"))
+    text, rows = " ".join(page.split()), [row for table in tables(measured) for row in table]
+    shares = [float(row[4].split()[0]) for row in rows if row[0].startswith("continuants, triton")]
+    assert f"reach {min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth" in text
+    (decoding,) = (table for table in tables(measured) if "step us" in table[0])
+    us = {row[0]: row[3] for row in decoding}
+    assert f"takes {us['CoFrGeNet_B']} us a token, and {us['CoFrGeNet']} with continuants" in text
+    steps = [table for table in tables(measured) if "MFU" in table[0]]
+    of_a = [dict(zip(step[0], row, strict=True)) for step in steps for row in step if "CoFrGeNet-A" in row]
+    _, small, _, xl = (row["speed-up"] for row in of_a)  # as a CUDA graph: every other table
+    assert small == "1.00"
+    assert f"at GPT2-xl's size only** ({xl})" in text
+
+
+def test_keys_of_the_previous_token_gain_what_the_runs_say():
+    gains = {}
+    for name in ("key_shift", "claim_3000"):
+        last = {(row["arm"], row["seed"]): row["validation_loss"] for row in rows_of(name)}
+        for (arm, seed), loss in last.items():
+            if (shifted := last.get((f"{arm}+key_shift", seed))) is not None:
+                gains.setdefault(arm, []).append(loss - shifted)
+    ours, dense = gains["full_content+layers_6+depth_1"], gains["dense+rope"]
+    text = " ".join((FOLDER / "README.md").read_text().split())
+    assert (
+        f"worth {min(ours):.2f} to {max(ours):.2f} to the full model and {min(dense):.2f} to "
+        f"{max(dense):.2f} to dense"
+    ) in text
 
 
 @pytest.mark.parametrize("name", [*(name for name in TABLES if name not in LEFT), "rates", "claim_rates"])
