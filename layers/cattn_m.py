@@ -44,7 +44,7 @@ class CAttnM(TokenMixer):
 
     keys = (
         *("n_head", "cattn_scores", "cattn_heads", "cattn_value_heads", "cattn_proj", "cattn_strict"),
-        *("cf_ladders", "cf_linear_intercept", *ladder.KEYS_OF_SUMS),
+        *("cf_ladders", "cf_linear_intercept", *ladder.KEYS),
     )
     has_ladders = True
 
@@ -190,8 +190,8 @@ class CAttnM(TokenMixer):
         """cf_ladders is also the rank of the scores, which remains where there are no ladders. Collapsed
         scores run in PyTorch whatever cf_backend says.
         """
-        of_ladders = ladder.KEYS if cls.is_collapsed(config) else ladder.KEYS_OF_SUMS
-        read = set(cls.keys) - set(ladder.KEYS_OF_SUMS) | set(ladder.keys_read(config, of_ladders))
+        of_ladders = ladder.keys_read(config, sums=not cls.is_collapsed(config))
+        read = set(cls.keys) - set(ladder.KEYS) | set(of_ladders)
         if cls.is_collapsed(config) and config.cf_control == "zero":
             read -= {"cf_ladders"}
         if not cls.is_collapsed(config):

@@ -29,12 +29,12 @@ class CAttnU(Ladders, TokenMixer):
     one parameter M [2, block_size (block_size + 1) / 2], packed as in `kernels.triangular`.
     """
 
-    keys = ("cf_linear_intercept", *ladder.KEYS_OF_SUMS)
+    keys = ("cf_linear_intercept", *ladder.KEYS)
     has_ladders = True
 
     @classmethod
     def keys_read(cls, config):
-        return ("cf_linear_intercept", *ladder.keys_read(config, ladder.KEYS_OF_SUMS))
+        return ("cf_linear_intercept", *ladder.keys_read(config, sums=True))
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)

@@ -28,18 +28,17 @@ from layers.protocol import Drawn
 
 KEYS = (
     *("cf_control", "cf_depth", "cf_pole", "cf_eps", "cf_floor", "cf_init", "cf_intercept"),
-    *("cf_impl", "cf_backend", "cf_eval_clip"),
+    *("cf_impl", "cf_backend", "cf_eval_clip", "cf_clip_of"),
 )
-KEYS_OF_SUMS = (*KEYS, "cf_clip_of")  # of ladders that are a_0 + z, not z alone
 
 
-def keys_read(config, keys=KEYS) -> tuple[str, ...]:
-    """Those of KEYS or KEYS_OF_SUMS that have an effect on ladders with this config."""
+def keys_read(config, sums: bool = False) -> tuple[str, ...]:
+    """Those of KEYS that have an effect on ladders with this config. sums: a_0 is at hand where z is."""
     if config.cf_control != "none":
         return ("cf_control",)
     idle = {"cf_floor" if config.cf_pole == "clamp" else "cf_eps"}
-    idle |= set() if config.cf_eval_clip else {"cf_clip_of"}
-    return tuple(key for key in keys if key not in idle)
+    idle |= set() if sums and config.cf_eval_clip else {"cf_clip_of"}
+    return tuple(key for key in KEYS if key not in idle)
 
 
 class Fraction(Drawn):

@@ -227,7 +227,7 @@ def test_a_control_is_the_module_whose_fractions_are_zero(tiny, monkeypatch, reg
     assert not left.missing_keys
     assert left.unexpected_keys
     assert not any(key.split(".")[-2:-1] in (["W"], ["b"]) for key in control.state_dict())
-    monkeypatch.setattr(Fraction, "forward", lambda self, a, pos=None: 0 * a.sum(-1 - len(self.shape)))
+    monkeypatch.setattr(Fraction, "forward", lambda self, a, *_, **__: 0 * a.sum(-1 - len(self.shape)))
     x = torch.randn(2, 13, 24)
     torch.testing.assert_close(control(x), layer(x), rtol=1e-5, atol=1e-6)
 
