@@ -114,6 +114,16 @@ def documents(
                 yield from read(text, path, field)
 
 
+def lines(path: Path, max_expansion: int = MAX_EXPANSION) -> Iterator[str]:
+    r"""The lines of a text file, without the \n or \r\n that ends each.
+
+    Nothing else ends a line: a text may hold other line ends of Unicode, and a \r before \r\n is its own.
+    """
+    with readable(path, max_expansion), compressed.opened(path, max_expansion) as file:
+        for line in io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n"):
+            yield line.removesuffix("\n").removesuffix("\r")
+
+
 def text_of(row: dict, field: str, where: str) -> str:
     """The text of a row. An empty cell (None) is an empty document."""
     if field not in row:

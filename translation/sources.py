@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data import DataError, mixture
-from data.files import readable
+from data import mixture
+from data.files import lines
 from data.loader import read_meta
 from data.pairs import PairDataset
 from data.tokenizer import valid_unicode
@@ -43,8 +43,8 @@ def of_file(path: str, references: str | None, opened: Opened) -> Sources:
     Raises TranslationError for files that are not aligned and for lines that are empty or do not fit, and
     DataError for files that cannot be read.
     """
-    texts = _lines(Path(path))
-    known = None if references is None else _lines(Path(references))
+    texts = list(lines(Path(path)))
+    known = None if references is None else list(lines(Path(references)))
     if known is not None and len(known) != len(texts):
         short, long = sorted(((len(texts), path), (len(known), references)))
         raise TranslationError(
@@ -53,13 +53,13 @@ def of_file(path: str, references: str | None, opened: Opened) -> Sources:
         )
     if not texts:
         raise TranslationError(f"{path} is empty: give a file with a text in each line")
-    for name, lines in ((path, texts), (references, known or [])):
-        if empty := [number for number, line in enumerate(lines, 1) if not line.strip()]:
+    for name, found in ((path, texts), (references, known or [])):
+        if empty := [number for number, line in enumerate(found, 1) if not line.strip()]:
             raise TranslationError(
                 f"{name}: {_numbered(empty)} empty: nothing to translate; take out empty lines"
             )
-    found = Sources(texts, opened.tokenizer.encode_batch(texts), known, about={"files": [path, references]})
-    return _fitting(found, opened, path)
+    tokens = opened.tokenizer.encode_batch(texts)
+    return _fitting(Sources(texts, tokens, known, about={"files": [path, references]}), opened, path)
 
 
 def of_pairs(path: str, limit: int | None, opened: Opened) -> Sources:
@@ -100,19 +100,6 @@ def check_trained_on_pairs(opened: Opened):
             f"has not learnt that a target follows its source. Prepare pairs, such as by {PREPARE}, and "
             "train on them"
         )
-
-
-def _lines(path: Path) -> list[str]:
-    with readable(path), path.open("rb") as file:
-        content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line:,}: not UTF-8 ({error.reason}); convert it first") from None
-    # only \n ends a line: a text may hold other line ends of Unicode
-    lines = text.split("\n")
-    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _fitting(sources: Sources, opened: Opened, name: str) -> Sources:

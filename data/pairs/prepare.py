@@ -10,7 +10,6 @@ chapter is in training or in validation. Without groups, pairs with the same sou
 """
 
 import hashlib
-import io
 import itertools
 import os
 import sys
@@ -22,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, compressed  # noqa: E402
-from data.files import readable  # noqa: E402
+from data import DataError, binary  # noqa: E402
+from data.files import lines  # noqa: E402
 from data.splits import Pair  # noqa: E402
 from plural import counted  # noqa: E402
 
@@ -97,13 +96,6 @@ def rows(paths: list[Path]) -> Iterator[list[str | None]]:
         yield from (line.split("\t") for line in lines(paths[0]))
     else:
         yield from map(list, itertools.zip_longest(*map(lines, paths)))
-
-
-def lines(path: Path) -> Iterator[str]:
-    with readable(path), compressed.opened(path) as file:
-        # only \n ends a line: a text may hold other line ends of Unicode
-        for line in io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n"):
-            yield line.rstrip("\r\n")
 
 
 def pairs_of(paths: list[Path]) -> Iterator[Pair]:

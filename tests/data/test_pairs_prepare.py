@@ -8,6 +8,7 @@ import pytest
 
 from data import DataError, encoding
 from data.binary import prepare
+from data.files import lines
 from data.loader import Dataset
 from data.splits import Choice, Pair, check_splits, in_validation
 from tests.data.prepare_scripts import load_script
@@ -86,6 +87,17 @@ def test_two_files(tmp_path, tsv):
     assert sorted(found) == sorted((pair.source, pair.target) for pair in PAIRS)
     # without groups, a source is a group
     assert all(in_validation(source, 0.2) for source, _ in written(tmp_path / "set", "val"))
+
+
+def test_a_line_loses_its_end_alone(tmp_path):
+    """A carriage return before the line end, and other line ends of Unicode, are text."""
+    path = tmp_path / "pairs.tsv"
+    sides = ("a\x0bb\u2028\x85", "target\r")
+    path.write_bytes("".join(f"{i} {sides[0]}\t{sides[1]}\r\n" for i in range(20)).encode())
+    run(tmp_path / "set", path)
+    for pair in written(tmp_path / "set", "train"):
+        assert (pair[0].split(" ", 1)[1], pair[1]) == sides
+    assert list(lines(path))[7] == "\t".join((f"7 {sides[0]}", sides[1]))
 
 
 def test_lines_that_are_no_pairs(tmp_path):
