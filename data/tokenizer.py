@@ -7,6 +7,7 @@ such as control characters. It refuses texts that contain them.
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 
-from data import DataError, gpt2
+from data import DataError, gpt2, lossless
+from data.lossless import END_OF_TEXT
 
-END_OF_TEXT = "<|endoftext|>"
 # GPT-2's split of a text into words. Possessive quantifiers find the same pieces faster.
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # tiktoken's regular expressions fail inside runs of a million blanks; see Gpt2Tokenizer.encode.
@@ -120,31 +121,42 @@ class Gpt2Tokenizer(Tokenizer):
 
 
 class BpeTokenizer(Tokenizer):
-    """A byte-level BPE in the format of Hugging Face `tokenizers`; `text` is that of a tokenizer.json."""
+    """A byte-level BPE in the format of Hugging Face `tokenizers`; `text` is that of a tokenizer.json.
+
+    library: the `tokenizers.Tokenizer`. Raises DataError for a file that loses or changes text.
+    """
 
     kind = "bpe"
 
     def __init__(self, text: str, name: str = "tokenizer.json"):
         import tokenizers
 
+        def check(complaints: list[str]):
+            if complaints:
+                raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
+
         try:
             content = json.loads(text)
-            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            with contextlib.suppress(AttributeError, KeyError, TypeError):  # the library says more
+                check(lossless.fields(content))  # first: the library panics at some
+            self.library = tokenizers.Tokenizer.from_str(text)
+        except DataError:
+            raise
         except Exception as error:  # `tokenizers` raises plain Exception
             raise DataError(f"{name} cannot be read as a tokenizer: {error}") from None
         self.text = text
         self.hash = hashlib.sha256(text.encode()).hexdigest()
         # overrides settings of the file: texts are encoded completely, and as ordinary text
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        if complaints := _not_lossless(content, vocabulary):
-            raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
+        self.library.no_truncation()
+        self.library.no_padding()
+        self.library.encode_special_tokens = True
+        vocabulary = self.library.get_vocab(with_added_tokens=True)
+        check(lossless.vocabulary(content, vocabulary))
         # such a byte would otherwise be dropped from the text silently
         self._lacking = {byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary}
         self.vocab_size = max(vocabulary.values()) + 1
         self.end_of_text = vocabulary[END_OF_TEXT]
+        check(lossless.round_trip(content, self, self._lacking))
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> "BpeTokenizer":
@@ -174,7 +186,7 @@ class BpeTokenizer(Tokenizer):
 
     def encode_batch(self, texts):
         texts = [valid_unicode(text) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self.library.encode_batch_fast(texts, add_special_tokens=False)
         batch = [encoding.ids for encoding in encodings]
         if self._lacking:
             for text, ids in zip(texts, batch, strict=True):
@@ -194,12 +206,16 @@ class BpeTokenizer(Tokenizer):
 
     @cached_property
     def _token_bytes(self):
-        letters = gpt2.byte_letters()
+        letters = str.maketrans({letter: chr(byte) for letter, byte in gpt2.byte_letters().items()})
         table = [b""] * self.vocab_size
-        for token, i in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            table[i] = bytes(letters[letter] for letter in token)
-        for i, token in self._tokenizer.get_added_tokens_decoder().items():
-            table[i] = b"" if i == self.end_of_text else token.content.encode()
+        for token, i in self.library.get_vocab(with_added_tokens=False).items():
+            try:
+                table[i] = token.translate(letters).encode("latin-1")
+            except UnicodeEncodeError:  # it has other letters: no text gives it
+                table[i] = token.encode()
+        for i, token in self.library.get_added_tokens_decoder().items():
+            table[i] = token.content.encode()
+        table[self.end_of_text] = b""
         return table
 
     def to_json(self):
@@ -278,26 +294,3 @@ def valid_unicode(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def _not_lossless(content: dict, vocabulary: dict[str, int]) -> list[str]:
-    complaints = []
-    if content["model"].get("type") != "BPE":
-        complaints.append(f"its model is {content['model'].get('type')}")
-    if content.get("normalizer"):
-        complaints.append("it has a normalizer, which changes the text")
-    splitter = content.get("pre_tokenizer") or {}
-    steps = splitter.get("pretokenizers", [splitter])
-    if not any(step.get("type") == "ByteLevel" for step in steps):
-        complaints.append("it has no ByteLevel pre-tokenizer")
-    if any(step.get("add_prefix_space") for step in steps):
-        complaints.append("it adds a space before the text")
-    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary]
-    if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
-        complaints.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
-    if len(set(vocabulary.values())) < len(vocabulary):
-        # for example because the library renumbers added tokens
-        complaints.append("two of its tokens share a number")
-    if END_OF_TEXT not in vocabulary:
-        complaints.append(f"it has no {END_OF_TEXT} token")
-    return complaints

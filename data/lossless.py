@@ -1,0 +1,115 @@
+"""Finds what loses or changes text in a tokenizer.json when it is opened: by its fields and a round trip.
+
+Truncation and padding of such a file are overridden, so they are no complaint.
+"""
+
+from collections.abc import Iterator
+
+from data import gpt2
+
+END_OF_TEXT = "<|endoftext|>"
+# pre-tokenizers that drop what they split at, or replace it
+DROPPING = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit", "Metaspace"}
+HARD_TEXTS = (
+    *map(chr, range(33)),
+    *("\r\n", "  a  b ", "\n\n  \t x \r\n\r\r\n y\t\n ", "a\u00a0\u2003\u3000b\u2028\x85"),
+    *("\x7f", "\x80", "\x9f\xad", "\ufeffa", "\u200b\u200d", "\ufffd \U0010ffff \ue000", "Ã©Â\xa0"),
+    *("I'll we're 'S 3.14 1,000 x_y --- ... !?\"", "The DOG und die Straße", "½ ① ﬁ Ⅷ ２"),
+    "na\u00efve e\u0301 \u00c5 A\u030a \u212b \u1e9b\u0323 \u0958",
+    *("日本語 数学。中文，", "ภาษาไทย हिन्दी", "한국어 \u1112\u1161\u11ab"),
+    *("👩\u200d👩\u200d👧 🇫🇷 ❤\ufe0f", "Ġthe Ċ ▁a ##b </w> <unk> [UNK] <s> <0x0A>"),
+    *(END_OF_TEXT, f"a  {END_OF_TEXT}  b"),
+    *(" " * 1000, "\n" * 1000 + "x", "a" * 1000, "=" * 1000 + "\n", "ab 1" * 250),
+)  # fmt: skip
+
+
+def fields(content: dict) -> list[str]:
+    """The complaints about the fields of a tokenizer.json, without its vocabulary: what to change."""
+    model, found = content["model"], []
+    if (kind := model.get("type", "BPE")) != "BPE":
+        return [f"its model is {kind}"]
+    if model.get("dropout"):
+        found.append(
+            f"its model has dropout {model['dropout']}, so that a text has other tokens each time: set "
+            "dropout to null"
+        )
+    for field in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(field):
+            found.append(f"its model's {field} {model[field]!r} is no part of the text: take another file")
+    if content.get("normalizer"):
+        found.append("it has a normalizer, which changes the text: set it to null")
+    steps = list(_steps(content.get("pre_tokenizer") or {}))
+    if not any(step.get("type") == "ByteLevel" for step in steps):
+        found.append("it has no ByteLevel pre-tokenizer")
+    if any(step.get("add_prefix_space") for step in steps):
+        found.append("it adds a space before the text: set add_prefix_space to false")
+    for step in steps:
+        if step.get("type") in DROPPING or step.get("behavior") == "Removed":
+            found.append(f"its pre_tokenizer {step.get('type')} drops what it splits at: take it out")
+    for token in content.get("added_tokens", []):
+        # special tokens are never looked for in a text
+        strips = [field for field in ("lstrip", "rstrip") if token.get(field)]
+        if strips and not token.get("special"):
+            found.append(
+                f"its added token {token['content']!r} strips blanks: set {' and '.join(strips)} to false"
+            )
+        if token["content"] == END_OF_TEXT and not token.get("special"):
+            found.append(f"its {END_OF_TEXT} would be found in texts: set special to true")
+    return found
+
+
+def _steps(pre_tokenizer: dict) -> Iterator[dict]:
+    """The pre-tokenizers of a Sequence, and of those within it."""
+    if pre_tokenizer.get("type") == "Sequence":
+        for step in pre_tokenizer["pretokenizers"]:
+            yield from _steps(step)
+    else:
+        yield pre_tokenizer
+
+
+def vocabulary(content: dict, numbers: dict[str, int]) -> list[str]:
+    """The complaints about the numbers of the tokens, those of added tokens too."""
+    found = []
+    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in numbers]
+    if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
+        found.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
+    unknown = content["model"].get("unk_token")
+    if lacking and unknown is not None and unknown not in numbers:
+        found.append(f"its unk_token {unknown!r} is no token: set unk_token to null")
+    if len(set(numbers.values())) < len(numbers):
+        # for example because the library renumbers added tokens
+        found.append("two of its tokens share a number")
+    if END_OF_TEXT not in numbers:
+        found.append(f"it has no {END_OF_TEXT} token")
+    return found
+
+
+def round_trip(content: dict, tokenizer, lacking: set[int]) -> list[str]:
+    """The complaint about the first text that comes back otherwise. lacking: bytes without a token.
+
+    tokenizer: a `data.tokenizer.BpeTokenizer` whose fields and vocabulary are right.
+    """
+    added = (token["content"] for token in content.get("added_tokens", []))
+    texts = [*HARD_TEXTS, *(f"a \t{token} \n{token}b{token}" for token in added)]
+    texts = [text for text in texts if not lacking.intersection(text.encode())]
+    library = tokenizer.library
+    batch = [found.ids for found in library.encode_batch_fast(texts, add_special_tokens=False)]
+    theirs = library.decode_batch(batch, skip_special_tokens=False)
+    for text, ids, decoded in zip(texts, batch, theirs, strict=True):
+        if (back := tokenizer.decode(ids)) != text:  # end-of-text decodes to nothing
+            names = ", ".join(step.get("type", "?") for step in _steps(content["pre_tokenizer"]))
+            return [
+                f"{_shown(text)} comes back as {_shown(back)}: look at its added_tokens and its "
+                f"pre_tokenizer ({names})"
+            ]
+        if decoded != text:
+            kind = (content.get("decoder") or {}).get("type")
+            return [f"its decoder {kind} gives {_shown(decoded)} for {_shown(text)}: set it to ByteLevel"]
+    if count := library.num_special_tokens_to_add(False):
+        kind = content["post_processor"]["type"]
+        return [f"its post_processor {kind} adds tokens to each text ({count}): set it to null"]
+    return []
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) < 60 else f"{text[:60]!r} and so on"
