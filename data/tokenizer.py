@@ -12,14 +12,18 @@ import hashlib
 import json
 import os
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
 from data import DataError, gpt2, lossless
 from data.lossless import END_OF_TEXT
 
+MOST_BYTES = 2**31 - 1  # of the text that a BPE is trained on: `tokenizers` counts a pair in int32
+PIECE = 1 << 20  # characters; an even part has many pieces
+LONGEST_WORD = 4000  # bytes
 # GPT-2's split of a text into words. Possessive quantifiers find the same pieces faster.
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # tiktoken's regular expressions fail inside runs of a million blanks; see Gpt2Tokenizer.encode.
@@ -160,13 +164,19 @@ class BpeTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> "BpeTokenizer":
-        """Trains deterministically. The vocabulary is smaller if the text has too few pairs to merge."""
+        """Trains deterministically. The vocabulary is smaller if the text has too few pairs to merge.
+
+        The documents may have up to MOST_BYTES of text together, see `spread`. Words of more than
+        LONGEST_WORD bytes are cut into pieces: the cost grows with the square of a word's length.
+        """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         if vocab_size < 257:
             raise DataError(f"bpe:{vocab_size}: the vocabulary holds 256 bytes and end-of-text, so >= 257")
         tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        # a byte is one letter here
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(LONGEST_WORD)])
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - 1,
@@ -175,6 +185,7 @@ class BpeTokenizer(Tokenizer):
             initial_alphabet=list(gpt2.byte_letters()),
         )
         tokenizer.train_from_iterator(map(valid_unicode, documents), trainer)
+        tokenizer.pre_tokenizer = words  # encoding takes time in proportion to a word's length
         tokenizer.add_special_tokens([END_OF_TEXT])
         return cls(tokenizer.to_str())
 
@@ -273,7 +284,7 @@ def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) 
     if kind == "bytes":
         return BytesTokenizer()
     if isinstance(argument, int):
-        tokenizer = BpeTokenizer.train(training_documents(), argument)
+        tokenizer = BpeTokenizer.train(spread(training_documents, name), argument)
         if tokenizer.vocab_size < argument:
             raise DataError(
                 f"{name}: the training text gives {tokenizer.vocab_size:,} tokens only; after them no pair "
@@ -285,6 +296,33 @@ def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) 
         return BpeTokenizer(argument.read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"tokenizer {name} cannot be read: {error}") from None
+
+
+def spread(documents: Callable[[], Iterable[str]], name: str) -> Iterator[str]:
+    """The texts for the training of a BPE: all, or an even part of them with at most MOST_BYTES of UTF-8.
+
+    name: of the tokenizer, for the line that says so. The part is of documents, or of PIECE characters
+    of long ones, and depends on the sizes of the documents alone.
+    """
+    total = sum(len(valid_unicode(text).encode()) for text in documents())
+    if total <= MOST_BYTES:
+        yield from documents()
+        return
+    print(
+        f"{name}: trained on {MOST_BYTES / total:.3g} of the training text, evenly spread: it has "
+        f"{total:,} bytes, and with more than {MOST_BYTES:,} the counts of pairs could overflow",
+        file=sys.stderr,
+    )
+    used = 0
+    for number, piece in enumerate(
+        text[start : start + PIECE] for text in documents() for start in range(0, len(text), PIECE)
+    ):
+        # multiples of the golden ratio are spread evenly over [0, 1), without a period that texts may share
+        if number * 0x9E3779B97F4A7C15 % 2**64 * total < MOST_BYTES * 2**64:
+            used += len(valid_unicode(piece).encode())
+            if used > MOST_BYTES:
+                return
+            yield piece
 
 
 def valid_unicode(text: str) -> str:

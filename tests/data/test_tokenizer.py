@@ -4,13 +4,16 @@ import json
 import pickle
 import re
 import subprocess
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import DataError, gpt2, packages
+from data import tokenizer as module
 from data.tokenizer import (
     END_OF_TEXT,
     GPT2_SPLIT,
@@ -20,6 +23,7 @@ from data.tokenizer import (
     build_tokenizer,
     from_json,
     parse_tokenizer_name,
+    spread,
     valid_unicode,
 )
 from training.hugging_face_tokenizer import tokenizer_files
@@ -160,6 +164,45 @@ def test_bpe_is_deterministic_and_learns_from_the_text():
     assert len(one.encode(TEXT[0])) < len(TEXT[0]) / 2
     assert BpeTokenizer.train(TEXT, 257).encode("ab") != []
     assert BpeTokenizer.train(["aaaa"] * 2, 5000).vocab_size < 300  # nothing more to merge
+
+
+def test_bpe_cuts_words_that_no_text_has(monkeypatch):
+    """Training takes the square of a word's length: a minute for this word in one piece."""
+    start = time.monotonic()
+    tokenizer = BpeTokenizer.train(["a" * 300_000], 280)
+    assert time.monotonic() - start < 20
+    check_lossless(tokenizer, "a" * 300_000)
+    texts = [path.read_text() for path in sorted(Path(__file__).parents[2].glob("docs/*.md"))]
+    trained = BpeTokenizer.train(texts, 1000)
+    assert json.loads(trained.text)["pre_tokenizer"]["type"] == "ByteLevel"
+    monkeypatch.setattr(module, "LONGEST_WORD", 1 << 20)
+    assert trained.hash == BpeTokenizer.train(texts, 1000).hash
+
+
+def test_bpe_is_trained_on_fewer_pairs_than_overflow(monkeypatch, capsys):
+    """An even part of the text; pairs, of which every second text is a target, keep both sides."""
+    texts = [f"{'xy'[i % 2]}{i:05}" for i in range(5000)]
+    monkeypatch.setattr(module, "MOST_BYTES", 30_000)
+    assert list(spread(lambda: iter(texts), "bpe:300")) == texts
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(module, "MOST_BYTES", 3000)  # a tenth
+    monkeypatch.setattr(module, "PIECE", 10)
+    part = list(spread(lambda: iter(texts), "bpe:300"))
+    assert capsys.readouterr().err == (
+        "bpe:300: trained on 0.1 of the training text, evenly spread: it has 30,000 bytes, and with more "
+        "than 3,000 the counts of pairs could overflow\n"
+    )
+    assert part == list(spread(lambda: iter(texts), "bpe:300"))
+    assert 2900 < sum(map(len, part)) <= 3000
+    places = [int(text[1:]) for text in part]
+    assert np.diff([*places, 5000]).max() < 25
+    assert 230 < sum(text[0] == "x" for text in part) < 270
+    # one document alone, and documents that are all the same
+    for long in (["".join(texts)], ["é" * 1500] * 10):
+        part = list(spread(lambda long=long: iter(long), "bpe:300"))
+        assert 2900 < sum(len(text.encode()) for text in part) <= 3000
+    like = BpeTokenizer.train(spread(lambda: iter(texts), ""), 270)
+    assert build_tokenizer("bpe:270", lambda: iter(texts)).hash == like.hash
 
 
 def test_names(tmp_path):
