@@ -55,6 +55,7 @@ class TranslateConfig:
     length_penalty: float = 1.0  # beams: a text's score is log p / tokens^this; above 0 favours long texts
     no_repeat_ngram: int | None = None  # no sequence of so many tokens twice in a translation
     batch_size: int = 32  # sources of one length that are translated at once; memory grows with beams
+    bleu_tokenizer: Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char"] = "auto"  # auto: by script
     json: str | None = None  # new file that gets scores, settings, versions and the commit
     seed: int = 1337  # seed of the sampling: same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
@@ -92,6 +93,10 @@ class TranslateConfig:
             wrong.append(f"json={self.json} {reason}")
         elif self.json is not None and self.pairs is None and self.references is None:
             wrong.append("json acts with pairs or references only: without them there are no scores")
+        if self.bleu_tokenizer != "auto" and self.pairs is None and self.references is None:
+            wrong.append(
+                "bleu_tokenizer acts with pairs or references only: without them there are no scores"
+            )
         wrong += missing_gpu(self.device)
         return wrong
 
@@ -104,7 +109,9 @@ def main(argv: list[str]):
         sources.check_trained_on_pairs(opened)
         chosen = read(config, opened)
         if chosen.references is not None:
-            scores.check_installed()
+            tokenizer = config.bleu_tokenizer
+            tokenizer = scores.tokenizer_of(chosen.references) if tokenizer == "auto" else tokenizer
+            scores.check_installed(tokenizer)
         loaded = opened.load(config.device, config.dtype)
         print(f"{loaded.path}, {how}", file=sys.stderr)
         if chosen.left_out:
@@ -127,7 +134,7 @@ def main(argv: list[str]):
     if chosen.references is None:
         print("\n".join(translations))
     else:
-        found = report.measured(f"{loaded.name}, {how}", chosen, translations)
+        found = report.measured(f"{loaded.name}, {how}", chosen, translations, tokenizer)
         found["seconds"], found["new_tokens"] = seconds, sum(map(len, tokens))
     if (run := Path(config.out_dir) / "ckpt").is_dir():
         heading = f"{loaded.path.name}, {how}, {config.pairs or config.input or 'text'}"

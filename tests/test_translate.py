@@ -86,8 +86,11 @@ def test_pairs(trained, paired, capsys, perfect, tmp_path):
     out = said(capsys, trained, f"--pairs={paired}/val.bin", f"--json={json_file}")
     expected, _ = score(["no", *targets[1:]], targets)
     copy, _ = score(sources, targets)
-    assert f"| trained, greedy    | {expected.bleu:.2f} | {expected.chrf:.2f} | {len(targets):>5} |" in out
-    assert f"| copy of the source | {copy.bleu:>5.2f} | {copy.chrf:>5.2f} |" in out
+    assert "| translation        | BLEU tok:13a | chrF2 | texts |" in out
+    assert (
+        f"| trained, greedy    | {expected.bleu:>12.2f} | {expected.chrf:.2f} | {len(targets):>5} |" in out
+    )
+    assert f"| copy of the source | {copy.bleu:>12.2f} | {copy.chrf:>5.2f} |" in out
     assert "BLEU: nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
     found = json.loads(json_file.read_text())
     assert found["scores"]["trained, greedy"]["bleu"] == expected.bleu
@@ -110,6 +113,19 @@ def test_pairs(trained, paired, capsys, perfect, tmp_path):
         assert again.splitlines()[:4] == out.splitlines()[:4]
     limited = said(capsys, trained, f"--pairs={paired}", "--limit=3")
     assert f"{score(['no', *targets[1:3]], targets[:3])[0].bleu:.2f} " in limited
+
+
+def test_bleu_is_of_the_target_language(trained, capsys, perfect, tmp_path, monkeypatch):
+    (tmp_path / "a.en").write_text("no\naaa bbb\n")
+    (tmp_path / "a.xx").write_text("打开文件。\nファイルを開きます。\n")
+    files = (f"--input={tmp_path}/a.en", f"--references={tmp_path}/a.xx")
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    assert "pip install 'sacrebleu[ja]==" in refused(capsys, trained, *files)
+    assert "BLEU tok:char" in said(capsys, trained, *files, "--bleu_tokenizer=char")
+    (tmp_path / "a.xx").write_text("打开文件。\n今天天气很好。\n")
+    out = said(capsys, trained, *files)
+    assert "| BLEU tok:zh |" in out
+    assert "BLEU: nrefs:1|case:mixed|eff:no|tok:zh|" in out
 
 
 def test_pairs_that_do_not_fit(run, paired, capsys):
@@ -149,6 +165,7 @@ def test_what_it_refuses(trained, paired, dataset, run, capsys, tmp_path, monkey
         (("--text=a", "--top_k=3"), "top_k acts with a temperature above 0 only"),
         (("--text=a", "--length_penalty=2"), "length_penalty acts with beams only"),
         (("--text=a", "--json=a.json"), "json acts with pairs or references only"),
+        (("--text=a", "--bleu_tokenizer=zh"), "bleu_tokenizer acts with pairs or references only"),
         (("--text=" + 31 * "a",), "the text is too long for trained: it sees block_size=32 tokens, so that "
          "a source may have 30, and the longest has 31"),
         ((f"--pairs={dataset}/val.bin",), "holds documents, not pairs: prepare pairs"),

@@ -14,22 +14,30 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def measured(name: str, chosen: Sources, translations: list[str]) -> dict:
-    """The scores of the translations by `name`, and of the sources in their place, for JSON."""
+def measured(name: str, chosen: Sources, translations: list[str], tokenizer: str) -> dict:
+    """The scores of the translations by `name`, and of the sources in their place, for JSON.
+
+    tokenizer: sacrebleu's, for BLEU.
+    """
     references = list(map(one_line, chosen.references))
-    found = {"texts": len(references), "left_out": chosen.left_out, "scores": {}}
+    found = {
+        "texts": len(references),
+        "left_out": chosen.left_out,
+        "bleu_tokenizer": tokenizer,
+        "scores": {},
+    }
     # a copy scores above 0: technical terms, names and numbers are the same in both languages
     for row, texts in {name: translations, "copy of the source": chosen.texts}.items():
-        result, found["signatures"] = scores.score(list(map(one_line, texts)), references)
+        result, found["signatures"] = scores.score(list(map(one_line, texts)), references, tokenizer)
         found["scores"][row] = dataclasses.asdict(result)
     return found
 
 
 def table(found: dict) -> str:
     """found: of `measured`, with seconds and new_tokens."""
-    texts = f"{found['texts']:,}"
+    texts, bleu = f"{found['texts']:,}", f"BLEU tok:{found['bleu_tokenizer']}"
     rows = [
-        {"translation": name, "BLEU": f"{row['bleu']:.2f}", "chrF2": f"{row['chrf']:.2f}", "texts": texts}
+        {"translation": name, bleu: f"{row['bleu']:.2f}", "chrF2": f"{row['chrf']:.2f}", "texts": texts}
         for name, row in found["scores"].items()
     ]
     signatures = [f"{metric}: {signature}" for metric, signature in found["signatures"].items()]
