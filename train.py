@@ -26,7 +26,7 @@ from data.loader import Dataset
 from data.mixture import Mixture
 from language_model import LanguageModel
 from models import built
-from training import checkpoint, explicit_start, sharding
+from training import causality, checkpoint, explicit_start, sharding
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
@@ -75,6 +75,8 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
 
     Returns whether the run came to its end; a signal stops it earlier.
     """
+    for warning in ranks.on_first(lambda: causality.check(model_config(config)), (TrainingError,)) or []:
+        ranks.say(warning)
     data, validation = ranks.agree(lambda: open_data(config), (DataError,))
     if config.dyadic and config.dyadic_iters is None:
         config.dyadic_iters = config.max_iters

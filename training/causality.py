@@ -1,0 +1,109 @@
+"""Whether the parts of a model see tokens that they must not, tried before every training run.
+
+A token mixer that sees later tokens reaches a low loss, in validation too, and has learned nothing.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from architecture import ModelConfig
+from layers.protocol import Drawn, Part, built
+from training.endings import TrainingError
+
+WINDOW = 64  # tokens, if the model has so many
+SCALE = 0.3  # of the inputs: large scores would hide all but one token from a softmax
+NOISE = 0.02  # added to constant weights: those of 0 could hide what a module sees
+ROUNDING = 1e-5  # of the largest output: causal convolutions by Fourier transforms change that much
+
+
+def check(config: ModelConfig) -> list[str]:
+    """Runs each part of the model by itself, with random weights on the CPU, twice with one token changed.
+
+    Returns a warning for each part that does not run on a CPU. Raises TrainingError, naming the part, where
+    an output changes that must not: one before the changed token, in a channel mixer any but its own. The
+    random numbers of the process stay as they were.
+    """
+    warnings = []
+    for key, cls in config.parts().items():
+        name = f"{key}={getattr(config, key)} ({cls.__name__})"
+        if key == "attention" and cls.queries_and_keys:
+            name += f" with position={config.position}"
+        try:
+            seen = _seen(config, key)
+        except Exception as error:  # of a module's own code: whatever it is, nothing is known of it
+            reason = (str(error).splitlines() or [""])[0]
+            warnings.append(
+                f"warning: {name} was not checked for causality: it does not run on the CPU "
+                f"({type(error).__name__}: {reason})"
+            )
+            continue
+        if seen and key == "ffn":
+            raise TrainingError(
+                f"{name} mixes tokens: the output of token {seen[0]} changes with token {seen[1]}, and a "
+                "channel mixer must compute each output from its own token alone, in training and in "
+                "decoding; mend its forward"
+            )
+        if seen:
+            raise TrainingError(
+                f"{name} is not causal: the output of token {seen[0]} changes with token {seen[1]}, which "
+                "comes later, so that its loss would mean nothing; mend its forward (a mask, a shift, a "
+                "mean over all tokens)"
+            )
+    return warnings
+
+
+@torch.no_grad()
+def _seen(config: ModelConfig, key: str) -> tuple[int, int] | None:
+    """(a token, one that its output must not depend on and does) of a part, or None."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        compute = _computation(config, key)
+        try:
+            return _compare(compute, key, min(WINDOW, config.block_size), config.n_embd)
+        except Exception:  # some modules take block_size tokens and no other number
+            return _compare(compute, key, config.block_size, config.n_embd)
+
+
+def _computation(config: ModelConfig, key: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x: [1, T, C] -> [1, T, C], as the part computes it; an attention with the hooks of the position."""
+    parts = config.parts()
+    if key == "ffn":
+        return _drawn(parts[key], config)
+    position = _drawn(parts["position"], config)
+    if key == "position":
+        return lambda x: position.embed(x, torch.arange(x.shape[1]))
+    attention = _drawn(parts[key], config, 0)
+    if not attention.queries_and_keys:
+        return attention
+
+    def compute(x):
+        pos = torch.arange(x.shape[1])
+        return attention(x, position=position.at(pos), pos=pos, layer=0)
+
+    return compute
+
+
+def _drawn(cls: type[Part], *built_from) -> Part:
+    """A part on the CPU, in evaluation mode, no weights of which are all alike."""
+    part = built(cls, *built_from).eval()
+    for module in part.modules():
+        if isinstance(module, Drawn) and module.draws():
+            module.init_weights()
+    for parameter in part.parameters():
+        if (parameter == parameter.flatten()[0]).all():
+            parameter.add_(torch.randn_like(parameter), alpha=NOISE)
+    return part
+
+
+def _compare(compute: Callable, key: str, length: int, width: int) -> tuple[int, int] | None:
+    """As `_seen`, for an input of [1, length, width]."""
+    place = length // 2 if key == "ffn" else length - 1
+    x = SCALE * torch.randn(1, length, width)
+    changed = x.clone()
+    changed[:, place] = SCALE * torch.randn(width)
+    before, after = compute(x), compute(changed)
+    rounding = ROUNDING * before.nan_to_num().abs().max().item()
+    moved = ~torch.isclose(after, before, rtol=0, atol=rounding, equal_nan=True).all(-1)[0]
+    moved[place] = False
+    return (int(moved.nonzero()[-1]), place) if moved.any() else None
