@@ -17,6 +17,7 @@ from typing import Literal
 
 import configurator
 from data import DataError
+from remote_code import trial
 from remote_code.packing import PackingError
 from training import pretrained
 from training.checkpoint import CheckpointError
@@ -28,6 +29,7 @@ class ExportConfig:
 
     folders: list[str]  # two: a run folder or checkpoint of train.py, and the new folder
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
+    load: bool = True  # load the folder with transformers, if that is installed, and compare the loss
 
     def check(self) -> list[str]:
         if len(self.folders) != 2:
@@ -40,10 +42,17 @@ def main(argv: list[str]):
     run, folder = config.folders
     try:
         source = pretrained.open_source(run, config.which)
-        written = pretrained.export(source, Path(folder))
+        written = pretrained.export(source, Path(folder), config.load and trial.is_possible())
     except (CheckpointError, DataError, PackingError, OSError) as error:
         sys.exit(f"export.py: {error}")
+    except trial.TrialError as error:
+        sys.exit(
+            f"export.py: {folder} was not written: {error}. Mend the model's code, or leave the check out "
+            "with --load=False: our own scripts do not need transformers"
+        )
     print(f"{source.path} -> {folder}, for transformers ({written.architecture}) and our scripts")
+    if config.load and not trial.is_possible():
+        print("not checked with transformers, which is not installed here")
     if written.packages is not None:
         print(
             "the folder holds the model's code: load it with trust_remote_code=True, where there are "

@@ -1,5 +1,6 @@
 """CoFrGeNetForCausalLM: any model of ours behind the interface of Hugging Face's transformers."""
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,8 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config):
         super().__init__(config)
-        self.model = GPT(model_config(ModelConfig.of_today(config.model)))
+        with one_device():
+            self.model = GPT(model_config(ModelConfig.of_today(config.model)), try_out=False)
         self.post_init()
 
     def init_weights(self):
@@ -150,6 +152,18 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def _supports_default_dynamic_cache(cls, *_):
         return False  # `forward` makes its own
+
+
+@contextlib.contextmanager
+def one_device():
+    """transformers 5 builds a model on the meta device, but lets torch.linspace make tensors on the CPU. A
+    module that combines them with others could not be built.
+    """
+    theirs, torch.linspace = torch.linspace, torch._VF.linspace
+    try:
+        yield
+    finally:
+        torch.linspace = theirs
 
 
 def hidden(model, tokens, attention_mask=None):

@@ -17,6 +17,7 @@ from architecture import ModelConfig
 from data.binary import prepare
 from data.splits import Pair
 from model import GPT
+from remote_code import trial
 from training.log import Log
 
 HERE = Path(__file__).parent
@@ -57,6 +58,12 @@ def _no_pictures(request):
         if "pictures" not in request.keywords:
             patch.setattr(Log, "draw", lambda self, interval=0.0: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_trial(monkeypatch):
+    """export.py loads what it writes in a process of its own: tests/remote_code/test_trial.py lets it."""
+    monkeypatch.setattr(trial, "load", lambda *arguments, **keys: None)
 
 
 @pytest.fixture

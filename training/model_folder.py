@@ -103,10 +103,17 @@ def read_tokenizer(folder: Path) -> dict | None:
     return read_json(path, CheckpointError) if path.is_file() else None
 
 
-def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: dict[str, str | bytes]):
+def write(
+    folder: Path,
+    content: dict,
+    tensors: dict[str, torch.Tensor],
+    files: dict[str, str | bytes],
+    trial: Callable[[Path], None] | None = None,
+):
     """Write a folder that is new or empty, whole or not at all; content: of config.json, files: what else.
 
-    Raises CheckpointError where something is there already, OSError where the disk does not take it.
+    trial(folder) reads all of it before it gets its name; what it raises leaves no folder. Raises
+    CheckpointError where something is there already, OSError where the disk does not take it.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -134,6 +141,8 @@ def write(folder: Path, content: dict, tensors: dict[str, torch.Tensor], files: 
             raise OSError(f"{folder} could not be written ({why_not_written(error)})") from error
         written = sorted(path for path in beside.iterdir())
         write_whole(beside / CHECKSUMS, "".join(f"{_sha256(path)}  {path.name}\n" for path in written))
+        if trial is not None:
+            trial(beside)
         os.rename(beside, folder)  # fails where something has come into the folder since
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)

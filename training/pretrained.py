@@ -7,6 +7,7 @@ model, `tokenizer_of` what reads its tokens. All weights are float32 here, under
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from disk import read_json
 from history import weights_of_today
 from language_model import LanguageModel
 from models import built
-from remote_code import packing
+from remote_code import packing, trial
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
@@ -191,12 +192,13 @@ class Exported:
     packages: set[str] | None  # that code in the folder imports; None: there is no code
 
 
-def export(source: Source, folder: Path) -> Exported:
+def export(source: Source, folder: Path, load: bool = False) -> Exported:
     """Write a model folder that is new or empty, whole or not at all. transformers loads it: as GPT-2 or
     Llama where it is one, otherwise with the code of the model, which the folder then holds.
 
-    Raises CheckpointError where something is there already, PackingError where the code cannot be packed,
-    DataError where there is no tokenizer, OSError where the disk does not take it.
+    load: see in a process of its own whether transformers finds our loss. Raises CheckpointError where
+    something is there already, PackingError where the code cannot be packed, DataError where there is no
+    tokenizer, OSError where the disk does not take it, TrialError where transformers does not load it.
     """
     if source.config.model != "gpt":
         raise CheckpointError(
@@ -204,7 +206,14 @@ def export(source: Source, folder: Path) -> Exported:
             "code that is packed for it is that of model=gpt. Our own scripts read the run folder"
         )
     check_no_encoder(source, "export.py")
-    weights, config = read_checked(source), source.config
+    config, trial_of = source.config, None
+    if load:
+        model = build(source).eval()
+        weights = model.state_dict()
+        keys = {"vocab_size": config.vocab_size, "length": min(trial.TOKENS, config.block_size)}
+        trial_of = functools.partial(trial.load, model=model, **keys)
+    else:
+        weights = read_checked(source)
     end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
     content = hugging_face.config_json(config, end)
     files, packages = {}, None
@@ -220,7 +229,7 @@ def export(source: Source, folder: Path) -> Exported:
         files |= tokenizer_files(from_json(source.tokenizer), config.block_size)
     elif (path := source.path / "tokenizer.json").is_file():
         files["tokenizer.json"] = path.read_bytes()
-    model_folder.write(folder, content, tensors, files)
+    model_folder.write(folder, content, tensors, files, trial_of)
     return Exported(content["architectures"][0], packages)
 
 

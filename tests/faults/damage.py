@@ -125,7 +125,7 @@ def build(base: Path, keys: list[str]) -> World:
     for run in (half, twin, *dense):
         exported[run] = base / f"exported_{run.name}"
         with runs.quiet():
-            export.main([str(run), str(exported[run])])
+            export.main([str(run), str(exported[run]), "--load=False"])
     folders = {
         "run": (half, twin),
         "sharded": tuple(sharded),
@@ -216,7 +216,7 @@ def read(reader: str, folder: Path, world: World, scratch: Path) -> tuple[int | 
 
     def exported():
         sys.argv[0] = "export.py"
-        export.main([str(folder), str(out)])
+        export.main([str(folder), str(out), "--load=False"])
         evidence.write_text((out / "SHA256SUMS").read_text())
 
     def trained(arguments):

@@ -52,9 +52,12 @@ class Mine(ChannelMixer):
 
         self.inner, self.keys_of_ladders = MLP(config), fractions.KEYS
         self.register_buffer("factor", torch.tensor(0.5), persistent=False)
+        # transformers makes a linspace on the CPU, all else on the meta device
+        self.scale = nn.Parameter(torch.linspace(1, 2, config.n_embd) * torch.ones(config.n_embd))
+        self.register_buffer("shift", torch.linspace(0, 1, config.n_embd), persistent=False)
 
     def forward(self, x):
-        return self.factor * self.inner(x)
+        return self.factor * self.inner(x) * (self.scale + self.shift)
 '''
 
 
