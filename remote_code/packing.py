@@ -17,6 +17,7 @@ HEAD = """\
 # Imports were rewritten for transformers, and nothing else: change the original, not this copy.
 """
 OPTIONAL = "triton"  # kernels for GPUs, imported only where it is installed
+DTYPE = {"dtype": "float32", "torch_dtype": "float32"}  # of transformers 5, and of 4
 # of config.json: what a folder's files are to transformers
 ENTRIES = {
     "model_type": "cofrgenet",
@@ -25,7 +26,7 @@ ENTRIES = {
         "AutoConfig": "configuration_cofrgenet.CoFrGeNetConfig",
         "AutoModelForCausalLM": "modeling_cofrgenet.CoFrGeNetForCausalLM",
     },
-    "dtype": "float32",
+    **DTYPE,
 }
 LIST = """
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from architecture import ModelConfig
 from layers import FFN
 from plural import counted
+from remote_code.packing import DTYPE
 from training import hugging_face_t5 as t5
 from training.checkpoint import CheckpointError
 
@@ -112,7 +113,7 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
     shared = {
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_embeddings,
-        "dtype": "float32",
+        **DTYPE,
         "bos_token_id": None,
         "eos_token_id": end_of_text,
     }
@@ -137,9 +138,9 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
             **shared,
         }
     if parts == ("softmax", "swiglu", "rope", "rmsnorm") and not config.bias:
-        rope = {"rope_type": "default", "rope_theta": config.rope_base}
+        base, scaling = {"rope_theta": config.rope_base}, None
         if config.rope_scaling == "llama3":
-            rope |= {
+            scaling = {
                 "rope_type": "llama3",
                 "factor": config.rope_factor,
                 "low_freq_factor": config.rope_low_freq_factor,
@@ -157,7 +158,10 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
             "max_position_embeddings": config.block_size,
             "hidden_act": "silu",
             "rms_norm_eps": config.norm_eps,
-            "rope_parameters": rope,
+            # transformers 5 reads the first, 4 the two others
+            "rope_parameters": base | (scaling or {"rope_type": "default"}),
+            "rope_scaling": scaling,
+            **base,
             "attention_bias": False,
             "mlp_bias": False,
             **shared,

@@ -42,10 +42,10 @@ def test_another_loss_is_an_error(exported):
     load(folder, model, 100, 17)
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**content, "activation_function": "relu"}))
-    with pytest.raises(TrialError, match=r"^transformers 5\.\S+ finds the loss \d\.\d+ where ours is \d"):
+    with pytest.raises(TrialError, match=r"^transformers \d\.\S+ finds the loss \d\.\d+ where ours is \d"):
         load(folder, model, 100, 17)
     (folder / "config.json").write_text(json.dumps({**content, "n_embd": 25}))
-    with pytest.raises(TrialError, match=r"^transformers 5\.\S+ cannot load it \(ValueError: `embed_dim`"):
+    with pytest.raises(TrialError, match=r"^transformers \d\.\S+ cannot load it \(ValueError: `embed_dim`"):
         load(folder, model, 100, 17)
 
 

@@ -13,8 +13,9 @@ import export
 import sample
 from data.tokenizer import BpeTokenizer, BytesTokenizer
 from models import parameter_counts
+from remote_code import packing
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
-from training import pretrained
+from training import hugging_face, pretrained
 from training.checkpoint import CheckpointError
 
 MODELS = {
@@ -80,6 +81,28 @@ def test_our_gpt2_in_transformers(build, tmp_path, keys, tie):
 )
 def test_our_llama_in_transformers(build, tmp_path, keys):
     check_export(build(norm="rmsnorm", ffn="swiglu", position="rope", **keys), tmp_path)
+
+
+@pytest.mark.parametrize("scaling", ["none", "llama3"])
+def test_each_major_version_of_transformers_finds_the_keys_it_reads(tiny, scaling):
+    """Version 4 knows no rope_parameters, version 5 writes nothing else."""
+    keys = {"norm": "rmsnorm", "ffn": "swiglu", "position": "rope", "rope_base": 500.0, "vocab_size": 128}
+    config = tiny(**keys, rope_scaling=scaling)
+    content = hugging_face.config_json(config)
+    rest = content.keys() - {"rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype"}
+    known = {
+        4: {"rope_scaling", "rope_theta", "torch_dtype"},
+        5: {"rope_parameters", "dtype"},
+    }
+    for names in known.values():
+        alone = {key: content[key] for key in rest | names}
+        assert hugging_face.model_config(alone) == hugging_face.model_config(content)
+        found = transformers.LlamaConfig.from_dict(alone)
+        assert found.rope_parameters == content["rope_parameters"]
+        assert found.dtype == torch.float32
+    assert (content["rope_scaling"] is None) == (scaling == "none")
+    for other in (hugging_face.config_json(tiny()), packing.ENTRIES):
+        assert other["dtype"] == other["torch_dtype"] == "float32"
 
 
 def check_export(model, tmp_path):
