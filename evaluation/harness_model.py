@@ -231,14 +231,14 @@ class HarnessModel(TemplateLM):
         written, open_rows = [bytearray() for _ in prompts], set(range(len(prompts)))
         for place in range(begin, longest + max_gen_toks):
             with self.loaded.autocast():
-                logits = model.decode(unread, cache)
+                # the model's vocabulary may be larger than the tokenizer's
+                logits = model.decode(unread, cache)[:, : len(pieces)]
             tokens = sample_token(logits.float(), temperature, top_k, top_p, generator).tolist()
             for row, prompt in enumerate(prompts):
                 if place < len(prompt):
                     tokens[row] = prompt[place]
                 elif row in open_rows:
-                    # the model's vocabulary may be larger than the tokenizer's
-                    piece = pieces[tokens[row]] if tokens[row] < len(pieces) else b""
+                    piece = pieces[tokens[row]]
                     written[row] += piece
                     end = written[row][-(longest_stop + len(piece)) :]
                     done = tokens[row] == self.eot_token_id or any(stop in end for stop in stops)

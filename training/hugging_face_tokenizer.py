@@ -6,11 +6,12 @@ from data import gpt2
 from data.tokenizer import END_OF_TEXT, Gpt2Tokenizer, Tokenizer
 
 
-def tokenizer_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
+def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> dict[str, str]:
     """{tokenizer.json, tokenizer_config.json, generation_config.json: its text}
 
     Token ids are ours, except that "<|endoftext|>" in a text becomes that token, as usual there. It also
-    begins, ends and pads texts.
+    begins, ends and pads texts. block_size, vocab_size: the model's, whose vocabulary may be larger: its
+    other tokens are never generated.
     """
     end = tokenizer.end_of_text
     config = {
@@ -24,10 +25,12 @@ def tokenizer_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
         "clean_up_tokenization_spaces": False,
     }
     generation = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    if tokenizer.vocab_size < vocab_size:
+        generation["suppress_tokens"] = list(range(tokenizer.vocab_size, vocab_size))
     return {
         "tokenizer.json": tokenizer_json(tokenizer),
         "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
-        "generation_config.json": json.dumps(generation, indent=2) + "\n",
+        "generation_config.json": json.dumps(generation) + "\n",
     }
 
 

@@ -226,7 +226,7 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
         content |= {**packing.ENTRIES, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     if source.tokenizer is not None:
         files[model_folder.TOKENIZER] = json.dumps(source.tokenizer) + "\n"
-        files |= tokenizer_files(from_json(source.tokenizer), config.block_size)
+        files |= tokenizer_files(from_json(source.tokenizer), config.block_size, config.vocab_size)
     elif (path := source.path / "tokenizer.json").is_file():
         files["tokenizer.json"] = path.read_bytes()
     model_folder.write(folder, content, tensors, files, trial_of)

@@ -122,7 +122,7 @@ def test_unknown_saved_kind():
 def test_transformers_reads_the_same_tokens(tokenizer, tmp_path):
     from transformers import PreTrainedTokenizerFast
 
-    for name, content in tokenizer_files(tokenizer, 64).items():
+    for name, content in tokenizer_files(tokenizer, 64, tokenizer.vocab_size).items():
         (tmp_path / name).write_text(content)
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     readme = (Path(__file__).parents[2] / "README.md").read_text()

@@ -14,6 +14,7 @@ import yaml
 from data.tokenizer import END_OF_TEXT, BpeTokenizer
 from evaluation import EvaluationError, models, zero_shot
 from evaluation import harness as harness_process
+from language_model import sample_token
 from tests.conftest import documents
 from tests.training.transformers_models import drawn, gpt2, llama
 
@@ -377,6 +378,26 @@ def test_drawn_texts_repeat_themselves(harness, folders):
     assert texts[0] == texts[1]
     likeliest = requests(*((text[:20], {**settings, "do_sample": False}) for text in TEXTS[:8]))
     assert texts[0] != ours(folders["gpt2"]).generate_until(likeliest, disable_tqdm=True)
+
+
+def test_only_tokens_of_the_tokenizer_are_drawn(harness, build, tokenizer, monkeypatch):
+    """The model has 64 more, and likes them."""
+    from evaluation import harness_model
+
+    known, written = tokenizer.vocab_size, []
+    model = build(block_size=BLOCK, vocab_size=known + 64)
+    with torch.no_grad():
+        model.embedding.weight[known:] *= 50
+
+    def sampled(*arguments):
+        written.append(sample_token(*arguments))
+        return written[-1]
+
+    monkeypatch.setattr(harness_model, "sample_token", sampled)
+    settings = {"until": [], "max_gen_toks": 20, "do_sample": True, "temperature": 1.0}
+    adapter = harness_model.HarnessModel(loaded(model, tokenizer), 8)
+    adapter.generate_until(requests(*((text[:9], settings) for text in TEXTS[:8])), disable_tqdm=True)
+    assert torch.cat(written).max() < known
 
 
 # --- refusals ---

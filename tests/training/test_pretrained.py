@@ -14,6 +14,7 @@ import sample
 from data.tokenizer import BpeTokenizer, BytesTokenizer
 from models import parameter_counts
 from remote_code import packing
+from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
 from training import hugging_face, pretrained
 from training.checkpoint import CheckpointError
@@ -113,6 +114,26 @@ def check_export(model, tmp_path):
     torch.testing.assert_close(theirs(given).logits, model.eval()(given), atol=1e-4, rtol=0)
     back = pretrained.build(pretrained.open_source(str(tmp_path / "out"))).eval()
     torch.testing.assert_close(back(given), model(given), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "keys", [{}, {"norm": "rmsnorm", "ffn": "swiglu", "position": "rope"}, {"ffn": "swiglu"}]
+)
+def test_exports_generate_no_tokens_that_the_tokenizer_lacks(build, tmp_path, keys):
+    """The model has 43 more than bytes and end-of-text, and likes them."""
+    model = build(vocab_size=300, **keys)
+    model.embedding.weight[257:] *= 50
+    source = pretrained.Source(
+        tmp_path / "model", model.config, model.state_dict, BytesTokenizer().to_json()
+    )
+    native = pretrained.export(source, tmp_path / "out").packages is None
+    kind = transformers.AutoModelForCausalLM if native else CoFrGeNetForCausalLM
+    theirs, start = kind.from_pretrained(tmp_path / "out"), {"input_ids": torch.full((20, 1), 256)}
+    start["attention_mask"] = torch.ones_like(start["input_ids"])
+    assert theirs(start["input_ids"]).logits.argmax(-1).max() > 256
+    for how in ({"do_sample": True, "top_k": 0}, {"num_beams": 2}, {"do_sample": False}):
+        assert theirs.generate(**start, **how, max_new_tokens=8).max() <= 256
 
 
 @torch.no_grad()
