@@ -48,6 +48,20 @@ class GPT(LanguageModel):
         self.norm = norm_of(config)
         if not config.tie_embeddings:
             self.head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
+        self._check_counts()
+
+    def _check_counts(self):
+        """Raises ValueError, naming the class, where a part has not as many parameters as it says."""
+        said = {}
+        for name, part in self.named_modules():
+            if (cls := type(part)) in self.config.parts().values():
+                if cls not in said:
+                    said[cls] = cls.parameter_count(self.config)
+                if (held := sum(parameter.numel() for parameter in part.parameters())) != said[cls]:
+                    raise ValueError(
+                        f"{name} has {held:,} parameters, and {cls.__name__}.parameter_count says "
+                        f"{said[cls]:,}: mend that method, and let all blocks have as many"
+                    )
 
     def init_weights(self, holding: Callable = contextlib.nullcontext):
         """Draws all weights, module by module, and returns the model.

@@ -86,21 +86,19 @@ class Mixer(Part):
         Default: PyTorch counts them in a forward pass on the meta device. It knows matrix products,
         convolutions and fused attention.
         """
-        from torch.utils.flop_counter import FlopCounterMode  # imports Triton
-
-        layer = _on_meta(cls, config)
-        with FlopCounterMode(display=False) as counter:
-            _forward_on_meta(layer, context, config)
-        return counter.get_total_flops() // context
+        return _flops_on_meta(_on_meta(cls, config), context, config)
 
     @classmethod
     def try_out(cls, config):
         """Raises ValueError where the default counts fail: with the class, the line and what to do."""
-        counts_flops = cls.flops_per_token.__func__ is Mixer.flops_per_token.__func__
-        if counts_flops or cls.parameter_count.__func__ is Mixer.parameter_count.__func__:
+        if cls._counts_flops() or cls.parameter_count.__func__ is Mixer.parameter_count.__func__:
             layer = _on_meta(cls, config)
-            if counts_flops:
+            if cls._counts_flops():
                 _forward_on_meta(layer, config.block_size, config)
+
+    @classmethod
+    def _counts_flops(cls) -> bool:
+        return cls.flops_per_token.__func__ is Mixer.flops_per_token.__func__
 
 
 class TokenMixer(Mixer):
@@ -138,6 +136,34 @@ class TokenMixer(Mixer):
     def cached_values(cls, config) -> int:
         """Numbers per past token in the cache of one layer."""
         return config.n_embd
+
+    @classmethod
+    def try_out(cls, config):
+        """As `Mixer.try_out`, and where blocks differ in what counts take to be alike."""
+        super().try_out(config)
+        if cls.parameter_count.__func__ is not Mixer.parameter_count.__func__:
+            return
+        kinds = {}  # what a layer is made of -> (its block, its counts)
+        for block in range(config.n_layer):
+            layer = _on_meta(cls, config, block)
+            made_of = repr(layer), *(parameter.shape for parameter in layer.parameters())
+            if made_of not in kinds:
+                flops = _flops_on_meta(layer, config.block_size, config) if cls._counts_flops() else 0
+                cache = sum(t.numel() for t in layer.new_cache(1, 1, torch.device("meta"), torch.float32))
+                counts = {
+                    "parameters": sum(parameter.numel() for parameter in layer.parameters()),
+                    "FLOPs per token": flops,
+                    "numbers in the cache of a token": cache,
+                }
+                kinds[made_of] = block, counts
+        (_, first), *others = kinds.values()
+        for block, counts in others:
+            for what, number in counts.items():
+                if number != first[what]:
+                    raise ValueError(
+                        f"{cls.__name__} has {first[what]:,} {what} in block 0 and {number:,} in block "
+                        f"{block}: blocks must be alike, because counts multiply those of one"
+                    )
 
 
 class ChannelMixer(Mixer):
@@ -234,9 +260,17 @@ def _is_attention(cls: type[Part]) -> bool:
     return issubclass(cls, TokenMixer)
 
 
-def _on_meta(cls, config):
+def _on_meta(cls, config, block: int = 0):
     with torch.device("meta"):
-        return built(cls, config, 0) if _is_attention(cls) else built(cls, config)
+        return built(cls, config, block) if _is_attention(cls) else built(cls, config)
+
+
+def _flops_on_meta(layer: Mixer, context: int, config) -> int:
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
+
+    with FlopCounterMode(display=False) as counter:
+        _forward_on_meta(layer, context, config)
+    return counter.get_total_flops() // context
 
 
 def _forward_on_meta(layer: Mixer, context: int, config):

@@ -6,6 +6,7 @@ from torch import nn
 
 from architecture import OF_ALL, ModelConfig
 from layers import ATTENTION, FFN, POSITION
+from layers.position import NoPosition
 from layers.protocol import ADD_FIELD, ChannelMixer, TokenMixer
 from model import GPT, flops_per_token, parameter_counts
 
@@ -110,6 +111,62 @@ def test_decoding_equals_the_forward_pass(mine):
     for piece in tokens.split([5, 1, 8, 1, 2], dim=1):
         end += piece.shape[1]
         torch.testing.assert_close(model.decode(piece, cache), whole[:, end - 1], rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_that_counts_would_miss_are_refused(tiny, monkeypatch):
+    """With the class and both numbers, before anything is built: counts multiply those of one block."""
+
+    class Hybrid(TokenMixer):
+        def __init__(self, config, layer=0):
+            super().__init__(config, layer)
+            self.layer, width = layer, config.n_embd
+            hidden = 2 * width if layer % 3 == 2 else width
+            self.maps = nn.Sequential(nn.Linear(width, hidden), nn.Linear(hidden, width))
+
+        def forward(self, x):
+            return self.maps(x)
+
+    monkeypatch.setitem(ATTENTION, "hybrid", Hybrid)
+    config = tiny(attention="hybrid", position="none", n_layer=3)
+    (wrong,) = config.check()
+    assert wrong.startswith(
+        "attention=hybrid: Hybrid has 1,200 parameters in block 0 and 2,376 in block 2: blocks must be"
+    )
+    assert tiny(attention="hybrid", position="none").check() == []
+
+    def alternating(self, config, layer=0):
+        TokenMixer.__init__(self, config, layer)
+        self.layer, self.map = layer, nn.Linear(config.n_embd, config.n_embd)
+        self.act = nn.ReLU() if layer else nn.GELU()
+
+    monkeypatch.setattr(Hybrid, "__init__", alternating)
+    monkeypatch.setattr(Hybrid, "forward", lambda self, x: self.map(self.map(x) if self.layer else x))
+    (wrong,) = config.check()
+    assert "Hybrid has 1,152 FLOPs per token in block 0 and 2,304 in block 1" in wrong
+    monkeypatch.setattr(Hybrid, "forward", lambda self, x: self.map(x))
+
+    def cache(self, batch, length, device, dtype):
+        return (torch.empty(batch, length, 24 + self.layer, device=device, dtype=dtype),)
+
+    monkeypatch.setattr(Hybrid, "new_cache", cache)
+    assert "has 24 numbers in the cache of a token in block 0 and 25 in block 1" in config.check()[0]
+
+
+def test_a_part_that_miscounts_its_parameters(tiny, monkeypatch):
+    monkeypatch.setattr(Decaying, "parameter_count", classmethod(lambda cls, config: 7))
+    with pytest.raises(
+        ValueError, match=r"blocks\.0\.attention has 648 parameters, and Decaying\.par.* 7: m"
+    ):
+        GPT(tiny(attention="decaying", position="none"))
+
+    class Table(NoPosition):
+        def __init__(self, config):
+            super().__init__(config)
+            self.table = nn.Embedding(config.block_size, config.n_embd)
+
+    monkeypatch.setitem(POSITION, "table", Table)
+    with pytest.raises(ValueError, match=r"position has 408 parameters, and Table\.parameter_count says 0"):
+        GPT(tiny(position="table"))
 
 
 def test_accounts_are_counted(mine):
