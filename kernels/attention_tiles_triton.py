@@ -42,10 +42,14 @@ def _dot(a, b, WIDE: tl.constexpr, total=None):
 
 
 @triton.jit
-def _sequence(heads):
-    """The program's sequence and head as one number, the sequence and the head, as 64 bits for offsets."""
-    number = tl.program_id(1)
-    return number.to(tl.int64), (number // heads).to(tl.int64), (number % heads).to(tl.int64)
+def _place(programs, heads):
+    """A program's number among the `programs` of its sequence and head; as 64 bits for offsets, both as one
+    number, the sequence and the head. The grid has one dimension, because others end at 65,535 programs.
+    """
+    program, number = tl.program_id(0), tl.program_id(0) // programs
+    batch = number // heads
+    head = number - batch * heads
+    return program - number * programs, number.to(tl.int64), batch.to(tl.int64), head.to(tl.int64)
 
 
 @triton.jit
@@ -171,11 +175,11 @@ def forward_kernel(
     BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """out: [B, H, SHIFT + length, width]; lse: [B H, length] float32, written by the first chunk."""
-    chunks = tl.cdiv(width, CHUNK)
+    chunks, count = tl.cdiv(width, CHUNK), tl.cdiv(length, ROWS)
+    program, sequence, batch, head = _place(count * chunks, heads)
     # the tiles with the most columns first
-    row = (tl.cdiv(length, ROWS) - 1 - tl.program_id(0) // chunks) * ROWS
-    chunk = tl.program_id(0) % chunks
-    sequence, batch, head = _sequence(heads)
+    row = (count - 1 - program // chunks) * ROWS
+    chunk = program % chunks
     values = chunk * CHUNK + tl.arange(0, CHUNK)
     q = _load_parts(q_ptr + sequence * padded * S, row, S, ROWS)
     k_ptr += batch * k_b + head * k_h
@@ -210,8 +214,8 @@ def delta_kernel(
     ROWS: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """delta: [B H, length] float32, the sum over j of A_tj dA_tj, which equals out_t . grad_t"""
-    sequence, batch, head = _sequence(heads)
-    first = tl.program_id(0) * ROWS
+    program, sequence, batch, head = _place(tl.cdiv(length, ROWS), heads)
+    first = program * ROWS
     out_ptr += batch * out_b + head * out_h + SHIFT * out_t
     grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
     delta = tl.zeros((ROWS,), tl.float32)
@@ -270,9 +274,9 @@ def columns_kernel(
     float32. Both at a time only if one chunk is all (WHOLE).
     """
     chunks = tl.cdiv(width, CHUNK) if OF_V else 1
-    column = tl.program_id(0) // chunks * TILE
-    values = tl.program_id(0) % chunks * CHUNK + tl.arange(0, CHUNK)
-    sequence, batch, head = _sequence(heads)
+    program, sequence, batch, head = _place(tl.cdiv(length, TILE) * chunks, heads)
+    column = program // chunks * TILE
+    values = program % chunks * CHUNK + tl.arange(0, CHUNK)
     q_ptr += sequence * padded * S
     f_ptr += head * f_h
     v_ptr += batch * v_b + head * v_h
@@ -321,8 +325,9 @@ def rows_kernel(
     BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """grad_y = dS times columns, for a tile of rows: [B H, length, R] float32"""
-    row = (tl.cdiv(length, TILE) - 1 - tl.program_id(0)) * TILE
-    sequence, batch, head = _sequence(heads)
+    count = tl.cdiv(length, TILE)
+    program, sequence, batch, head = _place(count, heads)
+    row = (count - 1 - program) * TILE
     k_ptr += batch * k_b + head * k_h
     f_ptr += head * f_h
     v_ptr += batch * v_b + head * v_h
@@ -371,8 +376,8 @@ def diagonals_kernel(
     The tiles whose first row is n tokens behind their first column give further[n : n + TILE] and
     nearer[n - TILE : n]. So nearer has nothing for the last, perhaps incomplete tile of distances.
     """
-    distance = tl.program_id(0) * TILE
-    sequence, batch, head = _sequence(heads)
+    program, sequence, batch, head = _place(tl.cdiv(length, TILE), heads)
+    distance = program * TILE
     q_ptr += sequence * padded * S
     k_ptr += batch * k_b + head * k_h
     v_ptr += batch * v_b + head * v_h

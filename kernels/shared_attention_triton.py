@@ -140,7 +140,7 @@ def _forward(
     pointers, sizes, strides, flags = _common(q, k, f, v, int(strict))
     if lse.numel():
         programs = triton.cdiv(length - strict, launch.rows) * triton.cdiv(width, launch.chunk)
-        tiles.forward_kernel[(programs, batch * heads)](
+        tiles.forward_kernel[(programs * batch * heads,)](
             *pointers, out, lse, *sizes, *strides, *out.stride()[:3],
             **flags, ROWS=launch.rows, COLUMNS=launch.columns, CHUNK=launch.chunk, **launch.options,
         )  # fmt: skip
@@ -170,7 +170,7 @@ def _backward(
     length = lse.shape[1]
     if lse.numel():
         delta = torch.empty_like(lse)
-        tiles.delta_kernel[(triton.cdiv(length, 16), batch * heads)](
+        tiles.delta_kernel[(triton.cdiv(length, 16) * batch * heads,)](
             out, grad, delta, *sizes[:3], *out.stride()[:3], *grad.stride()[:3],
             ROWS=16, CHUNK=launch.chunk, SHIFT=shift,
         )  # fmt: skip
@@ -182,17 +182,17 @@ def _backward(
         for one, of_v, of_k in both if flags["WHOLE"] else apart:
             if of_v or of_k:
                 chunks = triton.cdiv(width, one.chunk) if of_v else 1
-                tiles.columns_kernel[(triton.cdiv(length, one.rows) * chunks, batch * heads)](
+                tiles.columns_kernel[(triton.cdiv(length, one.rows) * chunks * batch * heads,)](
                     *pointers, grad, lse, delta, grad_v, grad_k, *common, *grad_v.stride()[:3],
                     **flags, TILE=one.rows, CHUNK=one.chunk, OF_V=of_v, OF_K=of_k, **one.options,
                 )  # fmt: skip
         flags |= {"TILE": launch.rows, "CHUNK": launch.chunk}
         count = triton.cdiv(length, launch.rows)
-        tiles.rows_kernel[(count, batch * heads)](
+        tiles.rows_kernel[(count * batch * heads,)](
             *pointers, grad, lse, delta, grad_y, *common, **flags, **launch.options
         )
         if flags.pop("BY_DISTANCE"):
-            tiles.diagonals_kernel[(count, batch * heads)](
+            tiles.diagonals_kernel[(count * batch * heads,)](
                 *pointers, grad, lse, delta, further, nearer, *common, **flags, **launch.options
             )
             end = (count - 1) * launch.rows  # nearer has no more

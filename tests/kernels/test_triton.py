@@ -181,6 +181,48 @@ def test_shared_attention_compiles(form, capability):
             assert ("wgmma." if launch.rows >= 64 else "\tmma.") in compiled.asm["ptx"]
 
 
+class _Grids:
+    """In place of a kernel: keeps the grids that it is launched with."""
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *_, **__: None
+
+
+@needs_triton
+@pytest.mark.parametrize("by", ["position", "distance", "both"])
+def test_only_the_first_dimension_of_a_grid_grows_with_the_batch(monkeypatch, by):
+    """CUDA launches at most 65,535 programs in the second and in the third."""
+    import kernels.attention_tiles_triton as tiles
+    import kernels.continued_fraction_triton as fractions
+    import kernels.embedding_triton as embedding
+    import kernels.shared_attention_triton as attention
+
+    launched = _Grids()
+    for name in ("forward", "delta", "columns", "rows", "diagonals"):
+        monkeypatch.setattr(tiles, f"{name}_kernel", launched)
+    monkeypatch.setattr(embedding, "_sum_kernel", launched)
+    monkeypatch.setattr(fractions, "_launched", lambda kernel: launched)
+    batch, heads, length, rank = 40_000, 3, 70, 7
+    with torch.device("meta"):
+        v, y = torch.empty(batch, heads, length, 200), torch.empty(batch, heads, length, rank)
+        F = torch.empty(heads, rank, length)
+        operands = attention._operands(y, F, v, None if by != "both" else y, False, by != "position")
+        out, lse = attention._forward._init_fn(*operands, v, rank, False)
+        attention._backward._init_fn(*operands, v, rank, False, out, out, lse)
+        assert len(launched.grids) >= 5
+        embedding.embedding_backward(torch.empty(batch * heads, 300), torch.empty(batch * heads).long(), 9)
+        a = torch.empty(3, 21, batch * length * 40)
+        z, *_ = fractions._forward._init_fn(a, True, 0.1, True)
+        fractions._backward._init_fn(a, z, True, 0.1)
+    for first, *others in launched.grids:
+        assert 0 < first < 2**31
+        assert all(0 < other <= 65_535 for other in others)
+
+
 # --- seen by torch.compile ---
 
 
