@@ -35,6 +35,7 @@ from collections.abc import Callable
 from os.path import isfile
 from pathlib import Path
 
+import safe_path  # noqa: F401 (before a process is started)
 from disk import read_json
 
 ROOT = Path(__file__).resolve().parent
