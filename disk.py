@@ -1,13 +1,15 @@
-"""JSON read as data, small files and texts written whole, and why the disk did not take one. Every script
-and package may import this.
+"""JSON read as data, small files and texts written whole, locks, and why the disk did not take a file. All
+scripts and packages may import this. What writes here follows no symbolic link in the place of the file.
 """
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
 from pathlib import Path
+from typing import IO
 
 
 def parse_json(text: str | bytes):
@@ -38,6 +40,8 @@ def why_not_written(error: Exception) -> str:
         return "the disk is full: free some space on it"
     if errno.EDQUOT in numbers:
         return "the quota of disk space is used up: delete files of yours, or have it raised"
+    if errno.ELOOP in numbers:
+        return "it is a symbolic link, which is not followed: move it away"
     of_the_system = [one.strerror for one in _behind(error) if isinstance(one, OSError) and one.strerror]
     return of_the_system[0] if of_the_system else str(error)
 
@@ -74,17 +78,47 @@ def make_folder(path: Path):
         raise OSError(f"{path} cannot be made ({why_not_written(error)}): choose another folder") from error
 
 
+def no_link(path: str, flags: int) -> int:
+    """The opener of `open` for a file that may be there: a symbolic link in its place is an OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def new_file(path: Path) -> IO[bytes]:
+    """An empty file, open for writing bytes. What a killed process left in its place is removed, a symbolic
+    link too.
+    """
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
+def lock(path: Path) -> IO[str]:
+    """An open file, locked until it is closed. Raises BlockingIOError where another process has locked it,
+    OSError where it cannot be opened.
+    """
+    try:
+        file = open(path, "a", opener=no_link)  # noqa: SIM115 (closed by the caller)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({why_not_written(error)})") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def write_whole(path: Path, data: str | bytes):
     """Replace a small file so that a reader or a crash never meets half of it."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        with new_file(temporary) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise OSError(f"{path} could not be written ({why_not_written(error)})") from error
 
 
@@ -92,7 +126,7 @@ def append_whole(path: Path, text: str):
     """Append to a file, all of the text or nothing. Raises OSError where the disk does not take it."""
     new, size = not os.path.lexists(path), None
     try:
-        with open(path, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=no_link) as file:
             size = os.fstat(file.fileno()).st_size
             file.write(text)
     except OSError as error:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
+from disk import no_link
 from training.config import DEFAULTS
 from training.stopping import Stop
 
@@ -201,7 +202,7 @@ def train(run: Planned, slot: int, folder: Path, defaults: dict, gpus: list[str]
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // parallel)))
     arguments = command(run, folder, defaults)
     (folder / run.name).mkdir(exist_ok=True)
-    with open(folder / run.name / OUTPUT, "a") as output:
+    with open(folder / run.name / OUTPUT, "a", opener=no_link) as output:
         output.write(f"$ {shlex.join(arguments)}\n")
         output.flush()
         return subprocess.Popen(
@@ -244,7 +245,7 @@ def steps_so_far(run: Path) -> int:
 def locked(run: Path) -> bool:
     """Whether a process trains in this run folder, such as one that outlived its ablate.py for a moment."""
     try:
-        with open(run / ".lock") as lock:
+        with open(run / ".lock", opener=no_link) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

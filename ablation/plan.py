@@ -1,6 +1,5 @@
 """The list of an ablation's runs, kept in its folder as ablation.json, and what became of each."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
-from disk import make_folder, read_json
+from disk import lock, make_folder, read_json
 from training import checkpoint
 from training.config import with_defaults
 from training.log import RunFolderError, read_log, write_whole
@@ -148,12 +147,12 @@ def claimed(folder: Path, dry_run: bool = False) -> Iterator[None]:
         return
     new = not folder.exists()
     make_folder(folder)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            told = f"another process is running the study in {folder}"
-            raise PlanError(f"{told}: wait for it, or choose another folder") from None
+    try:
+        claim = lock(folder / ".lock")
+    except BlockingIOError:
+        told = f"another process is running the study in {folder}"
+        raise PlanError(f"{told}: wait for it, or choose another folder") from None
+    with claim:
         try:
             yield
         finally:

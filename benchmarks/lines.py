@@ -9,7 +9,7 @@ import os
 import threading
 from pathlib import Path
 
-from disk import parse_json, why_not_written
+from disk import no_link, parse_json, why_not_written
 
 SAME = ("device", "python", "torch", "triton", "sizes")  # what all lines of a file must agree on
 Key = tuple[str, str, str]
@@ -59,7 +59,7 @@ class Lines:
         self.path, self.facts, self.lock = path, facts, threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = open(path, "a+")  # noqa: SIM115 (closed by __exit__)
+            self.file = open(path, "a+", opener=no_link)  # noqa: SIM115 (closed by __exit__)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LinesError(f"another process is writing to --lines={path}") from None

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from benchmarks.session import Session
 from benchmarks.worker import BenchError, Unanswered, Worker
 from data.binary import prepare
+from disk import no_link
 from training.checkpoint import numbered, step_of
 from training.log import read_log
 
@@ -100,7 +101,7 @@ def train(arguments: list[str], words: str | None, output: Path) -> dict[str, Ca
     """{"train": train.py with these arguments}; words: a folder for data to make, unless it is there."""
 
     def run():
-        with open(output, "a") as file:
+        with open(output, "a", opener=no_link) as file:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
                 os.dup2(file.fileno(), stream.fileno())

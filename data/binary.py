@@ -33,7 +33,7 @@ from data import DataError, checksums, commands
 from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from data.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
-from disk import read_json, why_not_written
+from disk import no_link, read_json, why_not_written
 from plural import counted
 
 FORMAT = 1
@@ -409,7 +409,7 @@ def _partial_folder(out: Path) -> Iterator[Path]:
     with _blaming(partial):
         partial.mkdir(parents=True, exist_ok=True)
         # Locked while this process lives, so that a second run does not delete what this one is writing.
-        lock = os.open(partial, os.O_RDONLY)
+        lock = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -447,7 +447,7 @@ def _sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _writing(path: Path, mode: str = "wb"):
     """Opens a file for writing; at the end its content is on disk (fsync)."""
-    with _blaming(path), path.open(mode) as file:
+    with _blaming(path), open(path, mode, opener=no_link) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

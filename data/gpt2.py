@@ -2,11 +2,11 @@
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from data import DataError, packages
+from disk import write_whole
 
 CACHE = Path(__file__).parent / ".cache" / "gpt2.tiktoken"
 HASH = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # SHA-256 of the table
@@ -50,9 +50,7 @@ def _keep(content: bytes) -> None:
         return
     try:
         CACHE.parent.mkdir(parents=True, exist_ok=True)
-        beside = CACHE.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(content)
-        beside.rename(CACHE)
+        write_whole(CACHE, content)
     except OSError:
         pass  # if the folder cannot be written, the next call downloads the table again
 

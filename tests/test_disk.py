@@ -1,21 +1,29 @@
-"""JSON files of every kind of damage, the words for a full disk, and texts that are appended whole."""
+"""JSON files of every kind of damage, the words for a full disk, links that nothing follows, and texts
+that are appended whole.
+"""
 
 import errno
+import re
 import resource
 
 import pytest
 
-from ablation.plan import Plan, PlanError
+import picture
+from ablation import execution
+from ablation.plan import Plan, PlanError, claimed
+from ablation.product import Planned
 from architecture import ModelConfig
+from benchmarks.lines import Lines, LinesError
 from comparison.runs import read_run
 from configurator import ConfigError, resolve
 from data import DataError
+from data.binary import prepare
 from data.loader import Dataset
-from disk import append_whole, lacks_space, parse_json, read_json, why_not_written
+from disk import append_whole, lacks_space, lock, parse_json, read_json, why_not_written, write_whole
 from finetuning import records
-from training import pretrained
+from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError
-from training.log import RunFolderError, read_log
+from training.log import Log, RunFolderError, draw_losses, open_run, read_log
 
 DEEP = "[" * 100_000
 
@@ -105,7 +113,70 @@ def test_a_text_is_appended_whole_or_not_at_all(tmp_path, before):
     assert (path.read_text() if path.exists() else None) == before
     append_whole(path, "é")
     assert path.read_text(encoding="utf-8") == (before or "") + "é"
-    (tmp_path / "full.txt").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"full\.txt could not be written \(the disk is full"):
-        append_whole(tmp_path / "full.txt", "x")
-    assert (tmp_path / "full.txt").is_symlink()
+
+
+def claim_run(folder):
+    with open_run(str(folder), resume=False):
+        pass
+
+
+def claim_study(folder):
+    with claimed(folder):
+        pass
+
+
+def start_run(folder):
+    run = Planned("", "arm", {"dataset": "nowhere"})
+    execution.train(run, 0, folder, {}, [], 1).wait()
+
+
+def prepare_data(folder):
+    prepare(lambda: iter(["text"]), {}, "bytes", folder / "a", 0.5, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.json.tmp", lambda folder: write_whole(folder / "a.json", "{}")),
+        ("loss.png.tmp", lambda folder: picture.write(draw_losses("a", []), folder / "loss.png")),
+        ("a.pt", lambda folder: checkpoint.write_archive(folder / "a.pt", {})),
+        ("step_00000001.pt.tmp", lambda folder: checkpoint.save(folder, 1, {}, 1, best=False)),
+        ("log.jsonl.tmp", lambda folder: Log(folder, 0).close()),
+    ],
+)
+def test_a_link_in_the_place_of_a_new_file_is_removed(tmp_path, name, write):
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / name).symlink_to(victim)
+    write(tmp_path)
+    assert victim.read_text() == "kept"
+    assert not [path for path in tmp_path.iterdir() if path.is_symlink()]
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "error"),
+    [
+        (".lock", claim_run, RunFolderError),
+        (".lock", claim_study, OSError),
+        ("output.log", start_run, OSError),
+        ("texts.txt", lambda folder: append_whole(folder / "texts.txt", "x"), OSError),
+        ("lines.jsonl", lambda folder: Lines(folder / "lines.jsonl", {}), LinesError),
+        ("a.partial", prepare_data, DataError),
+    ],
+)
+def test_a_link_in_the_place_of_a_file_to_go_on_with_is_refused(tmp_path, name, write, error):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    folder.mkdir()
+    victim.mkdir() if name == "a.partial" else victim.write_text("kept")
+    kept = victim / "kept" if name == "a.partial" else victim
+    kept.write_text("kept")
+    (folder / name).symlink_to(victim)
+    with pytest.raises(error, match=rf"{re.escape(name)}|symbolic link"):
+        write(folder)
+    assert kept.read_text() == "kept"
+
+
+def test_a_lock_is_one_process_s(tmp_path):
+    with lock(tmp_path / ".lock"), pytest.raises(BlockingIOError):
+        lock(tmp_path / ".lock")
+    lock(tmp_path / ".lock").close()

@@ -1,6 +1,7 @@
 """translate.py: what it prints, what it keeps, what it refuses."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -48,8 +49,8 @@ def test_a_text(trained, capsys):
     )
 
 
-def test_a_full_disk_is_told_and_the_translation_is_printed(trained, capsys):
-    (trained / "translations.txt").symlink_to("/dev/full")
+def test_a_full_disk_is_told_and_the_translation_is_printed(trained, capsys, monkeypatch):
+    monkeypatch.setattr("disk.no_link", lambda path, flags: os.open("/dev/full", flags))
     with pytest.raises(SystemExit) as stop:
         main([str(trained), "--text=abc", "--max_new_tokens=9"])
     assert stop.value.code == 1

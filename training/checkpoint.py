@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from disk import why_not_written
+from disk import new_file, why_not_written
 from history import weights_of_today
 from training import archive, sharding
 from training.log import RunFolderError, read_log
@@ -61,8 +61,6 @@ def save(folder: Path, step: int, content: dict, keep: int, best: bool) -> Path:
     path = folder / f"step_{step:08d}.pt"
     temporary = path.with_suffix(".pt.tmp")
     try:
-        # a killed run may have left it as another name of best.pt, which writing into it would damage
-        temporary.unlink(missing_ok=True)
         write_archive(temporary, {"format": FORMAT, "versions": versions(), **content})
         if best:
             # first, so that no numbered checkpoint knows of a best loss whose weights are not kept
@@ -121,7 +119,8 @@ def _remove(path: Path):
 
 
 def write_archive(path: Path, content: dict):
-    with open(path, "wb") as file:
+    """A new file: a killed run may have left this name for best.pt, which writing into it would damage."""
+    with new_file(path) as file:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
@@ -140,7 +139,7 @@ def link(source: Path, target: Path):
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links
-        with open(source, "rb") as read, open(target, "wb") as write:
+        with open(source, "rb") as read, new_file(target) as write:
             shutil.copyfileobj(read, write)
             write.flush()
             os.fsync(write.fileno())

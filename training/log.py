@@ -6,7 +6,6 @@ out/<run>/config.json   the resolved config
           ckpt/         see training/checkpoint.py
 """
 
-import fcntl
 import itertools
 import json
 import os
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import picture
-from disk import parse_json, why_not_written, write_whole
+from disk import lock, no_link, parse_json, why_not_written, write_whole
 
 FILES = ("config.json", "log.jsonl", "loss.png")
 # left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
@@ -53,15 +52,16 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
         raise RunFolderError(f"{folder} holds files but no run (no config.json); choose another --out_dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")  # noqa: SIM115 (a with statement would blame the training's errors)
     except OSError as error:
         reason = why_not_written(error)
         raise RunFolderError(f"{folder} cannot be written ({reason}); choose another --out_dir") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFolderError(f"another process is training in {folder}") from None
+    try:
+        claim = lock(folder / ".lock")
+    except BlockingIOError:
+        raise RunFolderError(f"another process is training in {folder}") from None
+    except OSError as error:
+        raise RunFolderError(f"{error}, or choose another --out_dir") from None
+    with claim:
         yield folder
 
 
@@ -129,7 +129,7 @@ class Log:
             names = (folder / f"log.{number}.jsonl" for number in itertools.count(1))
             os.replace(folder / "log.jsonl", next(name for name in names if not name.exists()))
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
-        self.file = open(folder / "log.jsonl", "a")  # noqa: SIM115 (closed by close)
+        self.file = open(folder / "log.jsonl", "a", opener=no_link)  # noqa: SIM115 (closed by close)
         self.drawn_at, self.drawn = time.perf_counter(), 0  # when, and with how many records
 
     def add(self, record: dict):
