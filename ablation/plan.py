@@ -88,13 +88,26 @@ class Plan:
         self.study += [key for key in study if key not in self.study]
 
     def look(self):
-        """Note which runs have come to their end, whoever trained them."""
+        """Note which runs have come to their end, whoever trained them. Raises PlanError, and notes nothing,
+        where a log is damaged: a run that ended would count as one that failed.
+        """
+        over, damaged = set(), []
         for name, run in self.runs.items():
-            if finished(self.folder / name, run.config, checkpoint_too=name not in self.done):
-                self.done.add(name)
-                self.failed.pop(name, None)
-            else:
-                self.done.discard(name)
+            log, last = self.folder / name / "log.jsonl", run.config["max_iters"]
+            try:
+                if finished(log.parent, last, checkpoint_too=name not in self.done):
+                    over.add(name)
+                elif name in self.done and log.is_file():
+                    damaged.append(
+                        f"{log} has lost the evaluation at step {last:,}, with which the run ended: mend its "
+                        "last line, or move the file away"
+                    )
+            except RunFolderError as error:
+                damaged.append(str(error))
+        if damaged:
+            raise PlanError("\n  ".join(["no run was started, and nothing was written:", *damaged]))
+        self.done = over
+        self.failed = {name: reason for name, reason in self.failed.items() if name not in over}
 
     def arms(self) -> list[Arm]:
         """What is done and what failed, for the table; arms of which nothing is known are left out."""
@@ -118,17 +131,13 @@ class Plan:
         return list(found.values())
 
 
-def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
+def finished(folder: Path, last: int, checkpoint_too: bool) -> bool:
     """Whether the run in `folder` was evaluated at its last step and, if that is asked, saved there.
 
     The evaluation comes first: a run that was killed in between has something left to do. Of a run known
-    to be done the checkpoints may have been deleted.
+    to be done the checkpoints may have been deleted. Raises RunFolderError where the log is damaged.
     """
-    last = config["max_iters"]
-    try:
-        if not any(r["step"] == last and "val_loss" in r for r in read_log(folder)):
-            return False
-    except RunFolderError:
+    if not any(r["step"] == last and "val_loss" in r for r in read_log(folder)):
         return False
     saved = checkpoint.numbered(folder / "ckpt")
     return not checkpoint_too or (bool(saved) and checkpoint.step_of(saved[-1]) == last)

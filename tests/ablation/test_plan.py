@@ -19,3 +19,33 @@ def test_a_run_that_changed_name_for_name(tmp_path):
     other[0].config = {**again.runs["run0"].config, "seed": 2}
     with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
         again.extend(other, [])
+
+
+def log_of(folder, lines):
+    folder.mkdir()
+    (folder / "log.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(0, r"run0/log\.jsonl, line 1: damaged"), (1, r"run0/log\.jsonl has lost the evaluation at step 1")],
+)
+def test_a_damaged_log_of_a_finished_run_stops_the_study(tmp_path, line, said):
+    """What was read once stays: neither failed nor trained again."""
+    plan = Plan(tmp_path / "study")
+    plan.extend(planned(2), [])
+    plan.done = {"run0", "run1"}
+    plan.save()
+    lines = ['{"step": 0, "tokens": 0, "val_loss": 2.0}', '{"step": 1, "tokens": 2, "val_loss": 1.0}']
+    for name in plan.done:
+        log_of(plan.folder / name, lines)
+    plan.look()
+    assert plan.done == {"run0", "run1"}
+    lines[line] = lines[line][:15]
+    (plan.folder / "run0" / "log.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(PlanError, match=said):
+        plan.look()
+    assert (plan.done, plan.failed) == ({"run0", "run1"}, {})
+    (plan.folder / "run0" / "log.jsonl").rename(tmp_path / "moved")
+    plan.look()
+    assert plan.done == {"run1"}
