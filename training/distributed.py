@@ -214,12 +214,13 @@ class Ranks:
     def agree(self, check: Callable, errors: tuple[type[Exception], ...]):
         """Run `check()` on every rank -> its value. If it fails on any rank, no rank goes on.
 
-        The lowest failing rank raises its own error, the others OtherRankError.
+        The lowest failing rank raises its own error, one of `errors` or an OSError, the others
+        OtherRankError.
         """
         value = failure = None
         try:
             value = check()
-        except errors as error:
+        except (*errors, OSError) as error:
             failure = error
         failed = [rank for rank, bad in enumerate(self.gather(failure is not None)) if bad]
         if failure is not None and self.rank == failed[0]:
@@ -235,6 +236,12 @@ class Ranks:
     def fail(self, error: Exception):
         """Every rank has found the same error: rank 0 raises it, the others OtherRankError."""
         raise error if self.first else OtherRankError("rank 0 says why")
+
+    def speaks(self):
+        """Let the ranks that miss this one know that it says why it ends."""
+        if self.store is not None:
+            with contextlib.suppress(RuntimeError):  # its machine is gone
+                self.store.set(f"rank {self.rank} says why", "")
 
     def let_another_speak(self, first: bool = False):
         """Sleep before exiting without a message, so that the rank that has one exits first.
@@ -266,14 +273,21 @@ class Ranks:
             raise LostRankError(message, speak) from None
 
     def _missing(self) -> tuple[str, bool]:
-        """(which ranks do not answer in the store; whether this is the lowest rank that does)"""
+        """(which ranks do not answer in the store; whether this is the lowest rank that does)
+
+        Raises OtherRankError where one of them says by itself why it ended.
+        """
         try:
             self.store.set(f"rank {self.rank} answers", socket.gethostname())
             end = time.monotonic() + self.answer_seconds
             while silent := [r for r in range(self.world) if not self.store.check([f"rank {r} answers"])]:
+                if self.store.check([f"rank {silent[0]} says why"]):
+                    raise OtherRankError(f"rank {silent[0]} says why")
                 if time.monotonic() > end:
                     break
                 time.sleep(0.2)
+        except OtherRankError:
+            raise
         except RuntimeError:
             return "nothing is known of the other ranks: the machine of rank 0 does not answer", True
         first = min(set(range(self.world)) - set(silent))

@@ -30,13 +30,19 @@ ERRORS = (DataError, CheckpointError, RunFolderError, DeviceError, TrainingError
 def endings(ranks: Ranks, out_dir: str) -> Iterator[None]:
     """Turn what ends a run early into a message that says how to go on, and exit with status 1."""
     try:
-        yield
+        try:
+            yield
+        except (OtherRankError, LostRankError):
+            raise
+        except BaseException:
+            ranks.speaks()
+            raise
     except OtherRankError:
         ranks.let_another_speak()
         sys.exit(1)
     except LostRankError as error:
         if error.speak:
-            print(f"\ntrain.py: {error}. {how_to_go_on(out_dir)}", file=sys.stderr, flush=True)
+            print(f"train.py: {error}. {how_to_go_on(out_dir)}", file=sys.stderr, flush=True)
         os._exit(1)  # threads of the process group may wait for ever
     except torch.OutOfMemoryError as error:
         sys.exit(

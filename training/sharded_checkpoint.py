@@ -222,6 +222,8 @@ class _Reader(dcp.FileSystemReader):
                 found = archive.check(archive.Part(file, place.offset, place.length))
         except FileNotFoundError:
             raise CheckpointError(f"{path} does not exist: {self.path} was not copied as a whole") from None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror})") from None
         except archive.DamagedError as error:
             raise checkpoint.damaged(path, f"{piece.fqn}: {error}") from None
         if found != place.identity:

@@ -92,35 +92,35 @@ class Trainer:
             total=config.max_iters, initial=progress.step, dynamic_ncols=True, bar_format=BAR,
             mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
         )  # fmt: skip
-        while progress.step < config.max_iters:
-            rate, ladders, stopping = self.step(stop)
-            bar.update()
-            if self.compiles and progress.step == first + 1:
-                speed.restart(progress.step, progress.tokens, self.clock.seconds())
-            logging, evaluating, saving = map(
-                self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
-            )
-            if logging or evaluating or saving or stopping:
-                values = self.look(rate)
-            if logging:
-                now = self.clock.seconds()
-                self.report.training(values, now, speed.read(progress.step, progress.tokens, now))
-                told = speed.told(config.max_iters - progress.step)
-                bar.set_postfix_str(f"loss {values['loss']:.3f}{told}", refresh=False)
-            if stopping:
-                # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
-                with self.clock.paused() as progress.seconds:
-                    self.save(improved=False)
-                    self.finish_saving()
-                bar.close()
-                self.report.stopped()
-                return False
-            if evaluating or saving:
-                with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
-                    improved = evaluating and self.evaluate(ladders)
-                    if saving or improved:
-                        self.save(improved)
-        bar.close()
+        with bar:  # closed before an error is printed
+            while progress.step < config.max_iters:
+                rate, ladders, stopping = self.step(stop)
+                bar.update()
+                if self.compiles and progress.step == first + 1:
+                    speed.restart(progress.step, progress.tokens, self.clock.seconds())
+                logging, evaluating, saving = map(
+                    self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
+                )
+                if logging or evaluating or saving or stopping:
+                    values = self.look(rate)
+                if logging:
+                    now = self.clock.seconds()
+                    self.report.training(values, now, speed.read(progress.step, progress.tokens, now))
+                    told = speed.told(config.max_iters - progress.step)
+                    bar.set_postfix_str(f"loss {values['loss']:.3f}{told}", refresh=False)
+                if stopping:
+                    # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
+                    with self.clock.paused() as progress.seconds:
+                        self.save(improved=False)
+                        self.finish_saving()
+                    bar.close()
+                    self.report.stopped()
+                    return False
+                if evaluating or saving:
+                    with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
+                        improved = evaluating and self.evaluate(ladders)
+                        if saving or improved:
+                            self.save(improved)
         self.finish_saving()
         self.report.done()
         return True

@@ -80,6 +80,7 @@ def runs(dataset, tmp_path_factory):
         "everything": ([*arguments, *everything], {}),
         "poisoned": (arguments, {"poison": 6}),
         "poisoned_unseen": ([*seldom, "--checkpoint_interval=5"], {"poison": 6}),
+        "unreadable": (arguments, {"unreadable": 6}),
         "undivided": ([*arguments, "--gradient_accumulation_steps=3"], {}),
         "in_use": (arguments, {}),
         "full": (arguments, {"file_limit": 50_000}),  # the last one: the limit stays
@@ -202,6 +203,12 @@ def test_a_full_disk_ends_all_ranks_and_keeps_the_checkpoint(runs):
     assert "earlier checkpoints are untouched" in printed
     assert checkpoint.load(checkpoint.find(folder / "full"))["step"] == 4
     assert not list((folder / "full" / "ckpt").glob("*.tmp"))
+
+
+def test_the_rank_that_cannot_read_a_file_says_so_alone(runs):
+    _, printed = runs
+    assert printed.count("[Errno 5] Input/output error: 'train.bin'") == 1
+    assert "dead or hanging" not in printed
 
 
 def test_loaders_of_many_ranks_share_out_the_samples(dataset):

@@ -195,7 +195,9 @@ def test_one_checkpoint_at_a_time(run, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["pieces", "rest", "last"])
-def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(run, tmp_path, monkeypatch, where):
+def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
+    run, tmp_path, monkeypatch, capsys, where
+):
     """last: at the checkpoint that no step follows."""
     full = OSError(errno.ENOSPC, "No space left on device")
     real, saves = sharded_checkpoint._Writer.write_data, []
@@ -225,6 +227,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(run, tmp_path,
     )
     with pytest.raises(SystemExit, match=message):
         run("a", SHARDED, *steps, "--keep_checkpoints=1")
+    assert capsys.readouterr().err.endswith("\n")  # the message has a line of its own
     names = sorted(os.listdir(tmp_path / "a" / "ckpt"))
     assert [name for name in names if "step" in name] == [f"step_{step - 2:08d}"]
     monkeypatch.undo()

@@ -7,6 +7,7 @@ X.rank<r>.jsonl: digests of every batch, and of weights and ranges at each evalu
 Options:
 
     poison: in that step the last rank's first ffn gives NaN
+    unreadable: in that step the first rank cannot read its data
     file_limit: no file may grow beyond this size from the first checkpoint on
     stop: a signal ends the run after so many steps, with a checkpoint
     die: in that step the last rank is killed, unless torchrun has started it again
@@ -15,6 +16,7 @@ Options:
         most bytes that a rank holds while it loads a checkpoint, and while it saves one
 """
 
+import errno
 import hashlib
 import itertools
 import json
@@ -99,6 +101,8 @@ class Watched(trainer.Trainer):
             self.model.blocks[0].ffn.register_forward_hook(
                 lambda module, inputs, output: output * torch.nan
             )
+        if step == self.options.get("unreadable") and self.ranks.first:
+            raise OSError(errno.EIO, "Input/output error", "train.bin")
         local = []
         if wrapped := self.ranks.world > 1 and not self.sharded:
             no_sync = self.training_model.no_sync
