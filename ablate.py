@@ -51,7 +51,12 @@ def main(argv: list[str]):
             look = picture.look(config)
             if mistakes := report.wrong_picture(plan.expected(runs), config.against, look):
                 raise PlanError("; ".join(mistakes))
-            if not config.dry_run:
+            if config.dry_run:
+                from scaling import quick_times  # brings PyTorch's compiler
+
+                if told := quick_times.of_runs(plan, runs, config.parallel):
+                    print(told)
+            else:
                 carry_out(plan, runs, config.parallel, f"python ablate.py --out_dir={folder} goes on")
                 show(plan, config.against, config.plot and Path(config.plot), look)
                 sys.exit(1 if any(run.name in plan.failed for run in runs) else 0)

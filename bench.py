@@ -38,6 +38,7 @@ from benchmarks.worker import BenchError, Worker
 from disk import unwritable
 from markdown_table import table
 from plural import counted
+from training import cuda_graph
 from training.compilation import missing_for_compile
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype
@@ -64,7 +65,7 @@ class BenchConfig:
     compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"  # train: torch.compile mode
     sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
     cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
-    cuda_graph: bool = False  # train: forward and backward as one launch by the host; needs a GPU
+    cuda_graph: bool | None = None  # train: forward and backward as one launch; None: where train.py does
     parts: bool = True  # train: also time the parts of a step
     profile: str | None = None  # train, infer: new folder for a profiler trace of each model
     json: str | None = None  # new JSON file for all numbers
@@ -99,6 +100,7 @@ def main(argv: list[str]):
     except DeviceError as error:
         sys.exit(f"bench.py: {error}")
     config.dtype = choose_dtype(config.dtype, device)
+    config.cuda_graph = captures(config, models, device)
     if config.mode == "train" and (wrong := step_options(config).missing(device)):
         sys.exit("\n".join(f"bench.py: {line}" for line in wrong))
     if config.compile and device.type == "cpu" and (lacks := missing_for_compile()):
@@ -115,6 +117,13 @@ def main(argv: list[str]):
         raise
     except OSError as error:
         sys.exit(f"bench.py: the table above is complete, but a file could not be written: {error}")
+
+
+def captures(config: BenchConfig, models: dict[str, ModelConfig], device: torch.device) -> bool:
+    """Whether forward and backward pass are one CUDA graph: as it was asked for, or as train.py does."""
+    if config.cuda_graph is not None or config.mode != "train":
+        return bool(config.cuda_graph)
+    return all(model.model == "gpt" for model in models.values()) and cuda_graph.possible(config, device)
 
 
 def remarks(models: dict[str, ModelConfig], argv: list[str]) -> list[str]:
@@ -218,6 +227,7 @@ def train(config: BenchConfig, models: dict[str, ModelConfig], device: torch.dev
     print(
         f"training step: {f'{accumulated} x ' if accumulated > 1 else ''}{config.batch_size} x {length} "
         f"tokens, {config.dtype}, {'compiled' if config.compile else 'eager'}"
+        + (", as a CUDA graph" if config.cuda_graph else "")
         + (", blocks recomputed in the backward pass" if config.activation_checkpointing else ""),
         flush=True,
     )

@@ -36,7 +36,7 @@ class CompareConfig:
     baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
     against: str = "tokens"  # horizontal axis of the picture: steps, tokens, flops, hours, or a varied key
     picture: Literal["losses", "ladders"] = "losses"  # ladders: denominators and |z|, by layer
-    plot: str = "out/compare.png"  # picture file (.png, .pdf, .svg), replaced if drawn before
+    plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before; None: no picture
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
     plot_labels: str | None = None  # what the legend calls the lines, in the order of the table: dense,ours
@@ -44,7 +44,9 @@ class CompareConfig:
     csv: str | None = None  # CSV file for the unrounded numbers; an earlier table is replaced
 
     def check(self) -> list[str]:
+        alone = self.picture != "losses" and self.plot is None
         return [
+            *([f"picture={self.picture} is drawn with --plot=FILE only"] if alone else []),
             *picture.mistakes(self),
             *report.wrong_axis(self.against),
             *report.refuse(self.markdown, "markdown", ".md"),
@@ -74,7 +76,9 @@ def main(argv: list[str]):
         lines = report.remarks(compared, study, config.baseline)
         swept = [] if config.against in AXES else [config.against]
         tables = report.sweep_tables(compared, list(dict.fromkeys([*study, *swept])) or None)
-        if config.picture == "ladders":
+        if config.plot is None:
+            drawn = None
+        elif config.picture == "ladders":
             drawn = ladder_figure.draw(runs, config.against, look)
         else:
             drawn = report.draw(compared, config.against, look, study)

@@ -1,8 +1,8 @@
 """Measure trained models: perplexity, length extrapolation, recall, zero-shot tasks.
 
-    python evaluate.py out/demo_dense out/demo_cofrgenet --texts=data/sotu/bpe4096/val.bin
-    python evaluate.py out/demo_dense --texts=data/sotu/bpe4096/val.bin --ngrams=True
-    python evaluate.py out/gpt2 gpt2 --compare=True --json=out/table_3.json
+    python evaluate.py out/demo_dense out/demo_cofrgenet      # on the validation split of their data set
+    python evaluate.py out/demo_dense --ngrams=True
+    python evaluate.py out/gpt2 gpt2 --texts=table_3 --compare=True --json=out/table_3.json
     python evaluate.py gpt2-xl --protocol=gpt2 --texts=wikitext103,lambada,lm1b
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
     python evaluate.py out/gpt2 out/cofrgenet_a --task=recall --texts=data/openwebtext/gpt2/val.bin
@@ -15,6 +15,7 @@ import interruption  # noqa: F401 (first)
 import openmp  # noqa: F401 (before torch)
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ import torch
 
 import configurator
 import picture
-from data import DataError
+from data import DataError, mixture
 from data.tokenizer import Tokenizer
 from disk import unwritable, write_whole
 from evaluation import (
@@ -70,7 +71,7 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
     # perplexity, extrapolation and recall
-    texts: list[str] | None = None  # named sets, local files or prepared .bin; None: the six of table 3
+    texts: list[str] | None = None  # named sets, table_3, local files, prepared .bin; None: the runs' own
     split: str | None = None  # None: test for a named set, val for a prepared folder
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
@@ -191,7 +192,7 @@ def limits(config: EvaluateConfig) -> dict[str, int | None]:
 
 def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {text: result}})"""
-    names = config.texts or [name for name in texts.NAMED if of_protocol(config, name)]
+    names = text_names(config, opened)
     if config.protocol == "gpt2":
         gpt2_protocol.check_texts(names)
     chosen = open_texts(config, names)
@@ -229,6 +230,28 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     return found, results
 
 
+def text_names(config: EvaluateConfig, opened: list[Opened]) -> list[str]:
+    """The texts of --texts, or the data sets that the runs were trained on, whose validation splits count.
+
+    Raises EvaluationError where there are none.
+    """
+    six = [name for name in texts.NAMED if of_protocol(config, name)]
+    if config.texts is not None:
+        named = [six if name == texts.TABLE_3 else [name] for name in config.texts]
+        return list(dict.fromkeys(itertools.chain.from_iterable(named)))
+    if config.protocol == "gpt2":
+        return six
+    give = f"give a text, as in --texts=PATH, or --texts={texts.TABLE_3} for the papers' six"
+    trained = {model.name: model.source.dataset for model in opened if model.source.dataset}
+    if not trained:
+        raise EvaluationError(f"{opened[0].name} is no run, which would have a validation split: {give}")
+    found = {folder: name for name, dataset in trained.items() for folder in mixture.parse(dataset)[0]}
+    for folder, name in found.items():
+        if not (Path(folder) / "meta.json").is_file():
+            raise EvaluationError(f"{name} was trained on {folder}, which is not here: {give}")
+    return list(found)
+
+
 def of_protocol(config: EvaluateConfig, name: str) -> bool:
     known = {*gpt2_protocol.RULES, *gpt2_protocol.FINAL_WORD}
     return config.protocol == "raw" or name in known
@@ -236,7 +259,7 @@ def of_protocol(config: EvaluateConfig, name: str) -> bool:
 
 def of_lengths(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: result}), a row for each scale of a model"""
-    chosen = open_texts(config, config.texts)
+    chosen = open_texts(config, text_names(config, opened))
     factors = [int(k) for k in config.lengths or (1, 2, 4, 8, 16)]
     for model in opened:
         extrapolation.check_model(model.name, model.config)
@@ -270,7 +293,7 @@ def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     """(for JSON, {model: result}), of all texts together"""
     recall.check_comparable(opened)
     check_labels(config, [model.name for model in opened])
-    chosen = open_texts(config, config.texts)
+    chosen = open_texts(config, text_names(config, opened))
     window = config.window or min(model.config.block_size for model in opened)
     step = config.stride or max(1, window // 2)
     for model in opened:

@@ -42,6 +42,7 @@ from architecture import model_config
 from comparison.labels import shortened
 from configurator import ConfigError
 from data import DataError
+from plural import counted
 from scaling import figure, listing, output, points, step_times
 from scaling.command import ScaleConfig, read
 from scaling.study import Study
@@ -134,6 +135,9 @@ def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[st
     for name, mark in study.state["runs"].items():
         of = mark["family"], mark["size"]
         models.setdefault(of, (recipe, model_config(study.plan.runs[name].config)))
+    if recipe.compile:
+        of_all = counted(len(models), "model")
+        print(f"compiling {of_all}, a minute or so each; --compile=False goes without", flush=True)
     times = step_times.measure(models, config.parallel)
     for (family, size), found in times.items():
         known.setdefault(family, {})[size] = statistics.median(found)

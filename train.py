@@ -51,9 +51,10 @@ def main(argv: list[str]):
         if config.dry_run:
             if not ranks.first:  # a plan is one for all ranks
                 return
+            from scaling import quick_times
             from training import dry_run  # brings a part of PyTorch that no training needs
 
-            return dry_run.show(config)
+            return dry_run.show(config, quick_times.of_run)
         device = choose_device(config.device, ranks.local_rank)
         config.dtype = choose_dtype(config.dtype, device)
         if config.deterministic:

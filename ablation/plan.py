@@ -88,8 +88,9 @@ class Plan:
         self.study += [key for key in study if key not in self.study]
 
     def look(self):
-        """Note which runs have come to their end, whoever trained them. Raises PlanError, and notes nothing,
-        where a log is damaged: a run that ended would count as one that failed.
+        """Note which runs have come to their end, whoever trained them.
+
+        Raises PlanError, and notes nothing, where a log is damaged: a run that ended would count as failed.
         """
         over, damaged = set(), []
         for name, run in self.runs.items():
@@ -99,8 +100,8 @@ class Plan:
                     over.add(name)
                 elif name in self.done and log.is_file():
                     damaged.append(
-                        f"{log} has lost the evaluation at step {last:,}, with which the run ended: mend its "
-                        "last line, or move the file away"
+                        f"{log} has lost the evaluation at step {last:,}, with which the run ended: mend "
+                        "its last line, or move the file away"
                     )
             except RunFolderError as error:
                 damaged.append(str(error))

@@ -55,6 +55,9 @@ NAMED = {
 }
 
 
+TABLE_3 = "table_3"  # a name for all of them
+
+
 @dataclass
 class Text(ABC):
     """A text to measure models on.
@@ -239,7 +242,7 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
         return Prepared(name, "end_of_text", None, source, dataset)
     if not path.exists() and not files.looks_local(name):
         raise EvaluationError(
-            f"{name} is no text: give one of {', '.join(NAMED)}, a local file or folder "
+            f"{name} is no text: give one of {', '.join([*NAMED, TABLE_3])}, a local file or folder "
             f"({', '.join(files.SUFFIXES)}), or a prepared .bin file"
         )
     documents = [text for text in files.documents(files.find([name]), field, None) if text.strip()]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 import bench
 from benchmarks import training_step
 from benchmarks.timing import quartiles
+from training import cuda_graph
+from training.config import TrainConfig
 
 CPU = torch.device("cpu")
 MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]
@@ -134,6 +137,28 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
 def test_levers_that_cannot_work(arguments, message):
     with pytest.raises(SystemExit, match=message):
         bench.main([*MODELS, *SMALL, *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "device", "captured"),
+    [
+        ([], "cuda", True),
+        ([], "cpu", False),
+        (["--compile=False"], "cuda", False),
+        (["--activation_checkpointing=True"], "cuda", False),
+        (["--mode=infer"], "cuda", False),
+        (["--cuda_graph=False"], "cuda", False),
+        (["--cuda_graph=True", "--compile=False"], "cuda", True),
+    ],
+)
+def test_steps_are_captured_where_train_captures_them(arguments, device, captured):
+    config, models = bench.read([MODELS[0], *arguments])
+    assert bench.captures(config, models, torch.device(device)) == captured
+    if "--cuda_graph=True" not in arguments and config.mode == "train":
+        keys = {"compile": config.compile, "activation_checkpointing": config.activation_checkpointing}
+        data = SimpleNamespace(of_pairs=False)
+        run = TrainConfig(**keys, cuda_graph="--cuda_graph=False" not in arguments)
+        assert cuda_graph.fits(run, torch.device(device), 1, data) == captured
 
 
 def test_levers(capsys):

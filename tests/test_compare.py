@@ -33,6 +33,20 @@ def test_runs_of_the_same_name_keep_their_paths(run, capsys, tmp_path):
     assert f"| {second} " in said
 
 
+def test_without_plot_no_picture_is_written(run, capsys, tmp_path, monkeypatch):
+    folder, _ = run("a", "--max_iters=2")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "compare.png").write_text("of other runs")
+    capsys.readouterr()
+    main([str(folder)])
+    assert "picture" not in capsys.readouterr().out
+    assert (tmp_path / "out" / "compare.png").read_text() == "of other runs"
+    with pytest.raises(SystemExit):
+        main([str(folder), "--picture=ladders"])
+    assert "picture=ladders is drawn with --plot=FILE only" in capsys.readouterr().err
+
+
 def test_says_when_the_losses_are_of_different_tokens(run, capsys, tmp_path):
     first, _ = run("first", "--max_iters=2")
     second, _ = run("second", "--max_iters=2", "--block_size=16", "--seed=2")

@@ -55,6 +55,31 @@ def refused(capsys, *arguments):
     return str(stop.value.code) + capsys.readouterr().err
 
 
+def test_the_text_of_a_run_is_its_own_validation_split(runs, dataset, capsys, tmp_path):
+    file, same = tmp_path / "numbers.json", tmp_path / "same.json"
+    printed(capsys, *runs.values(), f"--json={file}")
+    printed(capsys, *runs.values(), f"--texts={dataset}/val.bin", f"--json={same}")
+    found, expected = (json.loads(path.read_text()) for path in (file, same))
+    assert found["texts"][str(dataset)]["split"] == "val"
+    for one, other in zip(found["models"], expected["models"], strict=True):
+        assert one["results"] == {str(dataset): other["results"][f"{dataset}/val.bin"]}
+
+
+def test_texts_of_a_model_that_is_no_run(runs, capsys, tmp_path):
+    export.main([str(runs["rope"]), str(tmp_path / "exported")])
+    said = refused(capsys, tmp_path / "exported")
+    assert "exported is no run" in said
+    assert "--texts=table_3 for the papers' six" in said
+    config = evaluate.EvaluateConfig([str(runs["rope"])], texts=["table_3", "ptb", "a.txt"])
+    names = ["ptb", "wikitext2", "wikitext103", "lambada", "ag_news", "lm1b", "a.txt"]
+    assert evaluate.text_names(config, []) == names
+
+
+def test_a_run_whose_data_set_is_gone(runs, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate.mixture, "parse", lambda dataset: (["gone"], [1]))
+    assert "rope was trained on gone, which is not here: give a text" in refused(capsys, runs["rope"])
+
+
 def test_perplexity_of_runs(runs, dataset, capsys, tmp_path):
     (tmp_path / "a.txt").write_text("abc de fgh " * 20)
     file = tmp_path / "numbers.json"

@@ -7,6 +7,7 @@ that died or hangs ends the run with a message that names it.
 import contextlib
 import datetime
 import inspect
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -54,6 +56,14 @@ def ranks_per_machine() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
+def tell_torchrun(message: str):
+    """torchrun repeats it as the cause, in the last lines that it prints below its own traceback."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        content = {"message": message.strip(), "extraInfo": {"timestamp": str(int(time.time()))}}
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": content}))
+
+
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
     """Around a whole program: if torchrun started it, end the process without Python's shutdown.
@@ -75,6 +85,7 @@ def ends_process() -> Iterator[None]:
         final = status != 0 and max_restarts() > 0
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
+            tell_torchrun(end.code)
     except Exception:
         if not one_of_several:
             raise

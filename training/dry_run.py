@@ -1,6 +1,7 @@
-"""What a run would need: parameters, FLOPs, memory and hours, without allocating anything."""
+"""What a run would need: parameters, FLOPs, memory and hours. What it plans for GPUs allocates nothing."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -19,8 +20,10 @@ from training.schedule import Dyadic
 GPUS_OF_A_MACHINE = 8
 
 
-def show(config):
+def show(config, here: Callable):
     """Print the plan of a run; its data set need not be prepared. config: a TrainConfig.
+
+    here(config, model, tokens) says how long so many tokens take on this machine, or None.
 
     Sets config.vocab_size and config.dtype where they are open.
     """
@@ -36,20 +39,29 @@ def show(config):
     else:
         config.vocab_size = 50257
         vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
+    asked = dataclasses.replace(config)
     if config.dtype == "auto":
         known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
         config.dtype = "float32" if known and not native else "bfloat16"
     model = model_config(config)
     if wrong := model.check():  # of the vocabulary, which was not known before
         raise TrainingError("; ".join(wrong))
-    for line in lines(config, model, vocabulary, of_pairs):
+    tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
+    for line in lines(config, model, vocabulary, of_pairs, lambda: here(asked, model, tokens)):
         print(line, flush=True)
 
 
-def lines(config, model: ModelConfig, vocabulary: str, of_pairs: bool = False) -> Iterator[str]:
+def lines(
+    config,
+    model: ModelConfig,
+    vocabulary: str,
+    of_pairs: bool = False,
+    here: Callable[[], str | None] = lambda: None,
+) -> Iterator[str]:
     """The lines that --dry_run=True prints; the memory comes last, because counting it takes a while.
 
-    config: a TrainConfig whose dtype is resolved. of_pairs: whether its data are pairs.
+    config: a TrainConfig whose dtype is resolved. of_pairs: whether its data are pairs, whose time on this
+    machine is not asked for. here: says what it is.
     """
     counts = parameter_counts(model)
     total = sum(counts.values())
@@ -63,6 +75,8 @@ def lines(config, model: ModelConfig, vocabulary: str, of_pairs: bool = False) -
     if of_pairs:
         yield f"{'':17}(as if each pair had {config.block_size} tokens, which is the most that it may have)"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"
+    if not of_pairs and (of_this_machine := here()):
+        yield f"{'':17}{of_this_machine}"
     if model.model == "saffu" and (passes := saffu_passes.plan(config)):
         counting = f"{config.saffu_tokens:,} tokens" if config.saffu_tokens else "an epoch"
         yield f"{'':17}(without the start, which reads {counting} {len(passes)} times)"
@@ -134,6 +148,10 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
     )
 
 
+def duration(hours: float) -> str:
+    return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.2g} minutes"
+
+
 def _time(config, flops_per_token: int, tokens: int) -> str:
     peak = peak_flops(config.dry_run_gpu, config.dtype)
     if peak is None:
@@ -142,9 +160,8 @@ def _time(config, flops_per_token: int, tokens: int) -> str:
     gpus = sharding.gpus(config)[0]
     rate = peak * config.dry_run_mfu * gpus / flops_per_token
     hours = tokens / rate / 3600
-    duration = f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.2g} minutes"
     return (
-        f"{duration} on {gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU "
+        f"{duration(hours)} on {gpus} x {config.dry_run_gpu} at {100 * config.dry_run_mfu:g} % MFU "
         f"of {peak / 1e12:,.0f} TFLOP/s each: {rate:,.0f} tokens/s, "
         f"{hours * gpus:,.1f} GPU hours"
     )

@@ -13,7 +13,7 @@ from data import DataError
 from disk import lacks_space
 from training import checkpoint
 from training.checkpoint import CheckpointError
-from training.distributed import LostRankError, OtherRankError, Ranks
+from training.distributed import LostRankError, OtherRankError, Ranks, tell_torchrun
 from training.hardware import DeviceError
 from training.log import RunFolderError
 
@@ -60,11 +60,16 @@ def endings(ranks: Ranks, out_dir: str) -> Iterator[None]:
 @contextlib.contextmanager
 def one_speaks(ranks: Ranks) -> Iterator[None]:
     """While the command line is read, only one rank on each machine says what is wrong with it."""
-    speaks = ranks.local_rank == 0
+    speaks, said = ranks.local_rank == 0, io.StringIO()
     try:
-        with contextlib.redirect_stderr(sys.stderr if speaks else io.StringIO()):
-            yield
-    except SystemExit:
+        try:
+            with contextlib.redirect_stderr(said):
+                yield
+        finally:
+            print(said.getvalue() if speaks else "", end="", file=sys.stderr, flush=True)
+    except SystemExit as end:
+        if speaks and end.code:
+            tell_torchrun(said.getvalue())
         ranks.let_another_speak(first=speaks)
         raise
 

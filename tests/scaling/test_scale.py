@@ -118,6 +118,21 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     assert "another configuration" in refused(command(*TINY, "--dry_run=True"), capsys)
 
 
+def test_that_it_compiles_is_said_before(command, capsys, monkeypatch):
+    said = []
+
+    def measured(models, parallel):
+        said.append(capsys.readouterr().out)
+        return dict.fromkeys(models, [1.0] * 7)
+
+    monkeypatch.setattr(step_times, "measure", measured)
+    keys = ("--sizes=4K,8K", "--tokens_per_parameter=0.3", "--seeds=1", "--dry_run=True")
+    assert scaled(command(*keys, "--compile=True"), capsys)[0] == 0
+    assert scaled(command(*keys), capsys)[0] == 0
+    assert said[0].endswith("compiling 4 models, a minute or so each; --compile=False goes without\n")
+    assert "compiling" not in said[1]
+
+
 def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp_path):
     original = execution.train
     keys = ("--sizes=4K", "--tokens_per_parameter=0.3", "--seeds=1,2", "--rates=4e-3", "--parallel=1")

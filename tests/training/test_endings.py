@@ -4,14 +4,18 @@ import copy
 import os
 import resource
 import signal
+import sys
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from model import GPT
 from tests.training.records import losses
 from train import main
 from training import checkpoint, stopping, trainer
+from training.distributed import Ranks
+from training.endings import one_speaks
 from training.log import read_log
 
 
@@ -210,3 +214,20 @@ def test_out_of_memory_says_what_to_change(run, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "backward", allocate)
     with pytest.raises(SystemExit, match=r"rank 0 is out of memory .*Take a smaller batch_size"):
         run("a")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_repeats_a_mistake_of_the_command_line_at_its_end(tmp_path, monkeypatch, capsys, rank):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setattr(Ranks, "let_another_speak", lambda *given, **keys: None)
+    with pytest.raises(SystemExit), one_speaks(Ranks()):
+        print("train.py: a mistake:\n  --a=1", file=sys.stderr)
+        sys.exit(2)
+    said = capsys.readouterr().err
+    assert said == ("train.py: a mistake:\n  --a=1\n" if rank == 0 else "")
+    assert path.exists() == (rank == 0)
+    if rank == 0:
+        told = ChildFailedError("train.py", {0: ProcessFailure(0, 1, 2, str(path))}).format_msg()
+        assert "train.py: a mistake:\n    --a=1\n====" in told
