@@ -131,6 +131,8 @@ class Log:
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
         self.file = open(folder / "log.jsonl", "a", opener=no_link)  # noqa: SIM115 (closed by close)
         self.drawn_at, self.drawn = time.perf_counter(), 0  # when, and with how many records
+        for record in self.records:
+            self._to_wandb(record)
 
     def add(self, record: dict):
         self.records.append(record)
@@ -139,6 +141,9 @@ class Log:
             self.file.flush()
         except OSError as error:
             raise OSError(f"{self.file.name} could not be written ({why_not_written(error)})") from error
+        self._to_wandb(record)
+
+    def _to_wandb(self, record: dict):
         if self.wandb_run is not None:
             self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
@@ -192,8 +197,13 @@ def draw_losses(name: str, records: list[dict], whole: bool = False):
     return figure
 
 
-def start_wandb(project: str, name: str, folder: Path, config: dict, run_id: str | None):
-    """A wandb run that a resumed training continues; raises RunFolderError where wandb does not start."""
+def start_wandb(project: str, name: str, folder: Path, config: dict, before: str | None, step: int):
+    """A new wandb run; raises RunFolderError where wandb does not start.
+
+    A training that goes on at a step has a new one too, in the same group, which gets the log up to there:
+    wandb keeps what a run first said of a step, so that steps that are made again would be missing. before:
+    the id of the run before, None if there was none.
+    """
     try:
         import wandb
     except ImportError:
@@ -203,9 +213,8 @@ def start_wandb(project: str, name: str, folder: Path, config: dict, run_id: str
             project=project,
             name=name,
             dir=folder,
-            config=config,
-            id=run_id,
-            resume="allow" if run_id else None,
+            group=name,
+            config=config | ({"resumed_from": before, "resumed_at_step": step} if before else {}),
         )
     except Exception as error:
         hint = "log in with `wandb login`, or set WANDB_MODE=offline"

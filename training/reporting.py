@@ -180,7 +180,8 @@ class Report:
         settings = dataclasses.asdict(config)
         if config.wandb_log:
             name = config.wandb_run_name or self.folder.name
-            wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, progress.wandb_id)
+            resumed = progress.wandb_id, progress.step
+            wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, *resumed)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
         log = Log(self.folder, progress.step, wandb_run, config.init_from is not None, records)

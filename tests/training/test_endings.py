@@ -222,9 +222,13 @@ def test_torchrun_repeats_a_mistake_of_the_command_line_at_its_end(tmp_path, mon
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     monkeypatch.setattr(Ranks, "let_another_speak", lambda *given, **keys: None)
-    with pytest.raises(SystemExit), one_speaks(Ranks()):
+
+    def mistake():
         print("train.py: a mistake:\n  --a=1", file=sys.stderr)
         sys.exit(2)
+
+    with pytest.raises(SystemExit), one_speaks(Ranks()):
+        mistake()
     said = capsys.readouterr().err
     assert said == ("train.py: a mistake:\n  --a=1\n" if rank == 0 else "")
     assert path.exists() == (rank == 0)
