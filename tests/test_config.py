@@ -446,6 +446,7 @@ def test_a_plan_of_the_reports_systems(name, capsys, monkeypatch):
 
     monkeypatch.setattr("socket.socket.connect", no_network)
     monkeypatch.setattr("training.dry_run._memory", lambda *arguments: [])  # of other models, and slow
+    monkeypatch.setattr("scaling.quick_times.of_token", lambda *arguments: None)
     main([name, "--dry_run=True"])
     said = capsys.readouterr().out
     (claimed,) = re.findall(r"expect: ([\d,]+) parameters", (ROOT / name).read_text()) or ["123,886,080"]

@@ -13,6 +13,11 @@ from training import dry_run
 GIB = 2**30
 
 
+@pytest.fixture(autouse=True)
+def _unmeasured(monkeypatch):
+    monkeypatch.setattr("scaling.quick_times.of_token", lambda *arguments: None)
+
+
 @pytest.fixture
 def uncounted(monkeypatch):
     """Activations are not counted: 8 GiB, with checkpointing 2, and 1 if rounded weights are not kept."""
