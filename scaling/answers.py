@@ -26,7 +26,7 @@ SHARES = (0.02, 1 / 3, 2 / 3, 0.98)  # of the losses that two families reach: th
 class Multiplier:
     """How many times a family's amount the baseline needs for the same loss: above 1, the family is better.
 
-    value: None where the loss was not measured in both. interval: None without resamples.
+    value: None where the loss was not measured in both. interval: None without samples.
     """
 
     amount: str
@@ -39,7 +39,8 @@ class Multiplier:
 @dataclass
 class Crossing:
     """An amount at which a family's curve crosses the baseline's. beyond: the one that is better from there
-    on. share: of the resamples, how many have a crossing within the measured range.
+    on. share: of the samples, how many have a crossing within the measured range. An end of the interval is
+    0 or infinity where the crossing may lie below or above that range.
     """
 
     amount: str
@@ -52,8 +53,8 @@ class Crossing:
 
 @dataclass
 class Lead:
-    """Who is better in the whole measured range, where curves do not cross. share: of the resamples, how
-    many say the same; None without resamples.
+    """Who is better in the whole measured range, where curves do not cross. share: of the samples, how
+    many say the same; None without samples.
     """
 
     amount: str
@@ -100,7 +101,7 @@ class Answers:
 def answers(
     points: list[Point],
     shared: bool = True,
-    resamples: int = 300,
+    samples: int = 300,
     losses: list[float] | None = None,
     baseline: str | None = None,
 ) -> Answers:
@@ -114,9 +115,9 @@ def answers(
     for amount in AMOUNTS:
         known = [p for p in line if getattr(p, amount) is not None]
         if known:
-            of[amount] = curves(known, (amount,), shared, resamples)
-    surface = curves(main, SURFACE, shared, resamples)
-    held = [one for found in (*of.values(), surface) for one in held_out(found, shared, resamples)]
+            of[amount] = curves(known, (amount,), shared, samples)
+    surface = curves(main, SURFACE, shared, samples)
+    held = [one for found in (*of.values(), surface) for one in held_out(found, shared, samples)]
     levels = {family: losses or default_losses(of["parameters"], baseline, family) for family in rest}
     pairs = [(family, loss) for family in rest for loss in levels[family]]
     multipliers = [
@@ -169,7 +170,7 @@ def ratio_at(lines: dict[str, Line], baseline: str, family: str, loss: float) ->
 
 
 def ratios_at(curves: Curves, baseline: str, family: str, loss: float) -> list[float]:
-    """The same of each resample."""
+    """The same of each sample."""
     return [ratio_at(lines, baseline, family, loss) for lines in curves.samples]
 
 
@@ -203,23 +204,26 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
         return [], []
     grid = np.geomspace(*both, GRID)
     signs, places = crossings_of(curves.lines, baseline, family, grid)
-    resampled = [crossings_of(lines, baseline, family, grid) for lines in curves.samples]
+    drawn = [crossings_of(lines, baseline, family, grid) for lines in curves.samples]
     if not places and signs[0] == 0:
         return [], []  # the same curve
     if not places:
-        same = [not some and own[0] == signs[0] for own, some in resampled]
+        same = [not some and own[0] == signs[0] for own, some in drawn]
         share = statistics.fmean(same) if same else None
         return [], [Lead(curves.amounts[0], family, family if signs[0] < 0 else baseline, share)]
-    samples = [some for _, some in resampled]
     found = []
     for place in places:
-        near = [min(some, key=lambda at: abs(math.log(at / place))) for some in samples if some]
-        after = signs[np.searchsorted(grid, place) :]
+        after = signs[min(np.searchsorted(grid, place), GRID - 1)]
+        near = [
+            min(some, key=lambda at: abs(math.log(at / place))) if some
+            else 0.0 if own[0] == after else math.inf
+            for own, some in drawn
+        ]  # fmt: skip
         found.append(
             Crossing(
                 curves.amounts[0], family, place, intervals.interval(near),
-                family if len(after) and after[0] < 0 else baseline,
-                len(near) / len(samples) if samples else None,
+                family if after < 0 else baseline,
+                statistics.fmean(bool(some) for _, some in drawn) if drawn else None,
             )
         )  # fmt: skip
     return found, []

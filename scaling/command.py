@@ -30,7 +30,7 @@ INSTEAD = {
 
 
 # the keys of the study that act with --points
-OF_PAGE = {"points", "out_dir", "baseline", "losses", "shared_e", "resamples"}
+OF_PAGE = {"points", "out_dir", "baseline", "losses", "shared_e", "samples"}
 OF_PAGE |= {"plot", "plot_size", "plot_title", "plot_labels"}
 
 
@@ -51,7 +51,7 @@ class ScaleConfig:
     baseline: str | None = None  # family with which the others are compared; None: the first
     losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
     shared_e: bool = True  # the families share the irreducible loss E in every fit
-    resamples: int = 300  # resamples of the seeds for the 95 % intervals
+    samples: int = 300  # studies drawn anew with other seeds, for the 95 % intervals
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
     plot_size: str | None = None  # width and height of that picture in inches, such as 7x5
     plot_title: str | None = None  # title of that picture
@@ -77,7 +77,7 @@ class ScaleConfig:
             if wrong_ones := [value for value in getattr(self, key) or [] if value <= 0]:
                 wrong.append(f"{key} must be above 0, not {wrong_ones[0]}")
         wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
-        for key in ("parallel", "resamples"):
+        for key in ("parallel", "samples"):
             if getattr(self, key) is not None and getattr(self, key) < 1:
                 wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         if self.rate_exponent is not None and self.rate_exponent < 0:

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from scaling import intervals
+from scaling.deviations import places
 from scaling.fits import Law, Row, determined, fit
 from scaling.interpolation import Line, lines
 from scaling.points import Point
@@ -21,8 +22,8 @@ Sample = list[tuple[Point, float]]
 class Curves:
     """The curves over one amount, or over parameters and tokens, which have laws alone.
 
-    points: the runs that they are of. lines: by family. samples: lines of resampled seeds. laws: by family.
-    why_not: why there is no fit. law_samples: fits of the resampled seeds.
+    points: the runs that they are of. lines: by family. samples: lines of studies drawn anew. laws: by family.
+    why_not: why there is no fit. law_samples: fits of the same.
     """
 
     amounts: tuple[str, ...]
@@ -45,7 +46,7 @@ class Curves:
 @dataclass
 class HeldOut:
     """A size that a fit had not seen. predicted: its loss by that fit. interval: of predicted - measured,
-    from resampled seeds of all sizes; None without resamples.
+    from other seeds at all sizes; None without samples.
     """
 
     amounts: tuple[str, ...]
@@ -57,9 +58,9 @@ class HeldOut:
     interval: tuple[float, float] | None
 
 
-def curves(points: list[Point], amounts: tuple[str, ...], shared: bool, resamples: int) -> Curves:
+def curves(points: list[Point], amounts: tuple[str, ...], shared: bool, samples: int) -> Curves:
     """points: with losses, and with all of the amounts. shared: one E for all families."""
-    drawn = intervals.resampled(points, resamples)
+    drawn = intervals.samples(points, samples)
     found = Curves(amounts, points)
     if len(amounts) == 1:
         found.lines = lines(_own(points), amounts[0])
@@ -74,7 +75,7 @@ def curves(points: list[Point], amounts: tuple[str, ...], shared: bool, resample
     return found
 
 
-def held_out(curves: Curves, shared: bool, resamples: int) -> list[HeldOut]:
+def held_out(curves: Curves, shared: bool, samples: int) -> list[HeldOut]:
     """The losses of the largest size as a fit of all others predicts them; empty where that has no fit."""
     if not curves.laws:
         return []
@@ -87,16 +88,15 @@ def held_out(curves: Curves, shared: bool, resamples: int) -> list[HeldOut]:
     if determined(rows, shared):
         return []
     laws = fit(rows, shared)
-    drawn = intervals.resampled(curves.points, resamples)
-    resampled = [fit(rest(sample), shared, start=laws) for sample in drawn]
+    drawn = intervals.samples(curves.points, samples)
+    refitted = [fit(rest(sample), shared, start=laws) for sample in drawn]
     found = []
-    for place in intervals.places([p for p in curves.points if p.size == largest]):
+    for place in places([p for p in curves.points if p.size == largest]):
         if place[0] not in laws:
             continue
         measured, predicted = _both(laws, _own(curves.points), place, curves.amounts)
         pairs = [
-            _both(some, sample, place, curves.amounts)
-            for some, sample in zip(resampled, drawn, strict=True)
+            _both(some, sample, place, curves.amounts) for some, sample in zip(refitted, drawn, strict=True)
         ]
         interval = intervals.interval([guess - loss for loss, guess in pairs])
         found.append(HeldOut(curves.amounts, *place, measured, predicted, interval))

@@ -26,7 +26,7 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
     """A figure with a column for each known amount: above, losses with their fits; below, multipliers.
 
     Points are means over seeds, with the standard deviation; dotted lines are fits, bands the middle 95 %
-    of fits of resampled seeds. Multipliers are those of the lines between the points, at the baseline's
+    of fits of samples. Multipliers are those of the lines between the points, at the baseline's
     amount, where both were measured. names: of the families, in their order.
     """
     amounts = [amount for amount in LABELS if amount in answers.curves]

@@ -37,7 +37,7 @@ class Line(Invertible):
     def log_amount(self, loss: float) -> float:
         """The logarithm of the amount at the first place where the line falls to a loss.
 
-        The outer pieces go on beyond the ends, for resamples that end just short of a loss: infinity where
+        The outer pieces go on beyond the ends, for samples that end just short of a loss: infinity where
         the last one does not fall, minus infinity where the first one does not.
         """
         logs, levels, level = np.log(self.amounts), np.log(self.losses), math.log(loss)

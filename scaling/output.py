@@ -16,7 +16,7 @@ from scaling.points import Point
 OURS = {
     "scaling.md": page.HEAD,
     "points.csv": "family,size,tokens_per_parameter,seed,",
-    "fits.csv": "law,family,resample,",
+    "fits.csv": "law,family,sample,",
     "multipliers.csv": "family,amount,loss,",
 }
 
@@ -74,7 +74,7 @@ def write(
     if not any(p.rule and p.loss is not None for p in found):
         return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
     baseline = config.baseline and baseline_of(config.baseline, names)
-    made = answers(found, config.shared_e, config.resamples, config.losses, baseline)
+    made = answers(found, config.shared_e, config.samples, config.losses, baseline)
     told = [*lines, *page.remarks(made, names)]
     make_folder(folder)
     texts = {

@@ -1,7 +1,5 @@
 """The page of a study, as Markdown and CSV, and the remarks on it."""
 
-import math
-import statistics
 import textwrap
 from dataclasses import asdict
 
@@ -9,7 +7,9 @@ from plural import counted
 from scaling import intervals, rate_trials, tables
 from scaling.answers import Answers
 from scaling.curves import Curves
+from scaling.deviations import Deviations
 from scaling.points import grouped, written
+from scaling.sizing import parse
 
 HEAD = "# Scaling\n"
 
@@ -24,7 +24,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
         f"Baseline: {names[a.baseline]}. Multipliers and fits over one amount are of runs with {a.ratio:g} "
-        f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from resampled seeds. "
+        f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from studies drawn anew with other seeds. "
         "They leave out what another learning rate would change, and errors of the measured step times.\n",
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
@@ -38,8 +38,9 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         "How the multipliers change from the first of these losses to the last:\n" if a.trends else "",
         tables.trends(a, names) + "\n" if a.trends else "",
         "Where curves cross the baseline's, with the one that is better beyond, or who is better at all "
-        "that were measured; and how many of the resamples agree. Empty: no amounts that both have, or "
-        "amounts that do not rise with the size:\n"
+        "that were measured; and how many of the samples agree. An interval from 0 or to ∞ goes "
+        "beyond what was measured. Empty: no amounts that both have, or amounts that do not rise with the "
+        "size:\n"
         if a.crossings or a.leads
         else "",
         tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",
@@ -69,12 +70,12 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
 
 def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     main = [p for p in a.points if p.rule]
-    deviation = intervals.pooled(main)
+    spread = intervals.deviations(main)
     lines = []
-    if deviation is None:
+    if spread is None:
         lines.append("no place has two seeds: there are no intervals")
     else:
-        lines.append(f"standard deviation of the loss over seeds, pooled over all places: {deviation:.4f}")
+        lines.append(_deviations(spread, names))
     if "hours" not in a.curves:
         lines.append("no run has hours: step times are not known")
     if failed := [p for p in main if p.loss is None]:
@@ -94,22 +95,38 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     return lines + rate_trials.remarks(a.points, names)
 
 
+def _deviations(spread: Deviations, names: dict[str, str]) -> str:
+    """What the intervals take for the deviations, and from which places."""
+    typical = spread.typical()
+    ends = [f"{typical[size]:.2g} at {size}" for size in sorted(typical, key=lambda s: parse(s).target)]
+    several = counted(sum(len(some) > 1 for some in spread.losses.values()), "place")
+    line = (
+        f"standard deviation of the loss over seeds at a typical place: {ends[0]}"
+        + (f", {ends[-1]}" if len(ends) > 1 else "")
+        + f". The intervals draw each place's from its own seeds and from all {several} with two seeds or "
+        "more, as far as these agree"
+    )
+    single = [f"{names[place[0]]} at {place[1]}" for place, some in spread.losses.items() if len(some) == 1]
+    return line + (f". With one seed alone: {', '.join(single[:6])}" if single else "")
+
+
 def _missed(curves: Curves, names: dict[str, str]) -> list[str]:
     """Where a fit is further from the mean of the seeds than these explain."""
     places = grouped(curves.points)
     found, missed = {}, tables.misses(curves)
     for (family, size, _, _), own in places.items():
         error = missed.get((family, size))
-        if error is not None and len(own) > 1:
-            error_of_mean = statistics.stdev(p.loss for p in own) / math.sqrt(len(own))
-            if abs(error) > 2 * error_of_mean:
+        if error is not None and curves.samples:
+            at = curves.lines[family].amounts.index(getattr(own[0], curves.amounts[0]))
+            low, high = intervals.interval([lines[family].losses[at] for lines in curves.samples])
+            if not low <= curves.lines[family].losses[at] + error <= high:
                 found[family, size] = error
     if not found:
         return []
     worst = max(found, key=lambda place: abs(found[place]))
     return [
         f"the fits of {tables.law_name(curves.amounts)} miss {counted(len(found), 'mean')} of "
-        f"{len(missed)} by more than two standard errors, most of all "
+        f"{len(missed)} by more than seeds explain, most of all "
         f"{names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}"
     ]
 
@@ -123,13 +140,13 @@ def fits_csv(a: Answers) -> str:
                 row = {
                     "law": tables.law_name(curves.amounts),
                     "family": family,
-                    "resample": number,
+                    "sample": number,
                     "E": law.irreducible,
                 }
                 row |= dict(zip(("A", "B"), law.factors, strict=False))
                 row |= dict(zip(("alpha", "beta"), law.exponents, strict=False))
                 rows.append({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
-    return written(rows, ["law", "family", "resample", "E", "A", "alpha", "B", "beta"])
+    return written(rows, ["law", "family", "sample", "E", "A", "alpha", "B", "beta"])
 
 
 def multipliers_csv(a: Answers) -> str:

@@ -82,12 +82,12 @@ def lead_over(rule: Trial | None, one: Trial) -> tuple[float, set[int]]:
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
     """Where a learning rate that was tried is better than the rule's, at the seeds that they share.
 
-    A lead of two standard deviations or less, of a difference between means of so many seeds, is noise.
-    Rates that are nearly the rule's are as good as it, whatever their losses say.
+    A lead that two means of so many seeds may have by chance is noise. Rates that are nearly the rule's are as
+    good as it, whatever their losses say.
     """
-    deviation = intervals.pooled([p for p in points if p.rule])
+    spread = intervals.deviations(points)
     lines, places = [], 0
-    for (family, size, _), trials in trials_of(points).items():
+    for place, trials in trials_of(points).items():
         rule = next((one for one in trials if one.rule), None)
         if rule is None or rule.mean(rule.seeds) == math.inf:
             continue
@@ -97,18 +97,16 @@ def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
         if not leads:
             continue
         places += 1
-        noise = {
-            seeds: 0 if deviation is None else 2 * deviation * math.sqrt(2 / seeds) for _, seeds, _ in leads
-        }
+        noise = {seeds: intervals.noise(spread, place, seeds) if spread else 0 for _, seeds, _ in leads}
         if beyond := [one for one in leads if one[0] > noise[one[1]]]:
             lead, seeds, rate = max(beyond)
             lines.append(
-                f"{names[family]} at {size}: {text(rate)} is better than the rule's learning rate, "
+                f"{names[place[0]]} at {place[1]}: {text(rate)} is better than the rule's learning rate, "
                 f"{text(rule.rate)}, by {lead:.4f} ({counted(seeds, 'seed')})"
-                + ("" if deviation is None else ", more than seeds explain")
+                + (", more than seeds explain" if spread else "")
             )
     if rest := places - len(lines):
-        than_seeds = "" if deviation is None else " by more than seeds explain"
+        than_seeds = " by more than seeds explain" if spread else ""
         lines.append(
             f"other learning rates were tried at {counted(rest, 'place')} where none of them is better "
             f"than the rule's{than_seeds}"
