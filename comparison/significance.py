@@ -36,8 +36,13 @@ def difference(arm: Arm, baseline: Arm) -> Difference | None:
         for one in (arm, baseline)
     ]
     each = [losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()]
+    return paired(each) if each else None
+
+
+def paired(each: list[float]) -> Difference:
+    """each: the difference of every pair, at least one."""
     if len(each) < 2:
-        return Difference(1, each[0], None, None) if each else None
+        return Difference(1, each[0], None, None)
     mean, deviation = statistics.fmean(each), statistics.stdev(each)
     return Difference(len(each), mean, deviation, _p(mean, deviation, len(each)))
 

@@ -22,8 +22,8 @@ Sample = list[tuple[Point, float]]
 class Curves:
     """The curves over one amount, or over parameters and tokens, which have laws alone.
 
-    points: the runs that they are of. lines: by family. samples: lines of studies drawn anew. laws: by family.
-    why_not: why there is no fit. law_samples: fits of the same.
+    points: the runs that they are of. lines: by family. samples: lines of studies drawn anew. laws: by
+    family. why_not: why there is no fit. law_samples: fits of the same studies.
     """
 
     amounts: tuple[str, ...]

@@ -118,7 +118,8 @@ class Deviations:
                 shared = of_batches.setdefault((place[1], seed), random.normal(size=count))
                 own = random.normal(size=count)
                 moved = np.sqrt(rho) * shared + np.sqrt(1 - rho) * own
-                found[place, seed] = mean + sigma[:, number] * moved
+                # of two seeds, a deviation may be drawn that would make losses negative
+                found[place, seed] = np.clip(mean + sigma[:, number] * moved, mean / 10, 10 * mean)
         return lambda place, seed: found[place, seed]
 
 

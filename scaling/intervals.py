@@ -15,7 +15,7 @@ SEED = 20_220_329  # of the draws, so that a page is made again to the byte
 
 
 def deviations(points: list[Point]) -> Deviations | None:
-    """What runs at the rule's learning rate say of the deviations over seeds; None where no place has two."""
+    """What runs at the rule's learning rate say of deviations over seeds; None where no place has two."""
     found = places([p for p in points if p.rule])
     return Deviations(found) if any(len(losses) > 1 for losses in found.values()) else None
 
@@ -23,7 +23,7 @@ def deviations(points: list[Point]) -> Deviations | None:
 def samples(points: list[Point], count: int) -> list[list[tuple[Point, float]]]:
     """`count` samples: the points with other losses in their places. None where no place has two seeds."""
     spread = deviations(points)
-    if spread is None:
+    if spread is None or count == 0:
         return []
     losses = spread.drawn(count, np.random.Generator(np.random.PCG64(SEED)))
     known = [(p, losses(place_of(p), p.seed)) for p in points if p.loss is not None]

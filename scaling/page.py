@@ -24,8 +24,9 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
         f"Baseline: {names[a.baseline]}. Multipliers and fits over one amount are of runs with {a.ratio:g} "
-        f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from studies drawn anew with other seeds. "
-        "They leave out what another learning rate would change, and errors of the measured step times.\n",
+        f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from studies drawn "
+        "anew with other seeds. They leave out what another learning rate would change, and errors of the "
+        "measured step times.\n",
         "\n".join(f"- {line}" for line in lines) + "\n",
         "\n## Multipliers\n",
         "How many times the parameters, FLOPs or hours the baseline needs for the same loss. Above 1, the "

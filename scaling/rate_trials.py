@@ -82,8 +82,8 @@ def lead_over(rule: Trial | None, one: Trial) -> tuple[float, set[int]]:
 def remarks(points: list[Point], names: dict[str, str]) -> list[str]:
     """Where a learning rate that was tried is better than the rule's, at the seeds that they share.
 
-    A lead that two means of so many seeds may have by chance is noise. Rates that are nearly the rule's are as
-    good as it, whatever their losses say.
+    A lead that two means of so many seeds may have by chance is noise. Rates that are nearly the rule's
+    are as good as it, whatever their losses say.
     """
     spread = intervals.deviations(points)
     lines, places = [], 0

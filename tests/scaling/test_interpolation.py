@@ -24,7 +24,7 @@ def test_between_the_points():
 
 
 def test_beyond_the_ends_the_outer_pieces_go_on():
-    """Only for resamples: what is told is within `reaches`."""
+    """Only for samples: what is told is within `reaches`."""
     assert FALLING.amount(8.0) == pytest.approx(25.0)
     assert FALLING.amount(0.5) == pytest.approx(6400.0)
     assert [FALLING.reaches(loss) for loss in (4.1, 4.0, 2.5, 1.0, 0.9)] == [False, True, True, True, False]

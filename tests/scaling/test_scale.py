@@ -18,7 +18,7 @@ from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 
 TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
-TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--resamples=20")
+TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--samples=20")
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
 
     # and from the CSV alone
     again = tmp_path / "again"
-    arguments = [f"--points={folder / 'points.csv'}", f"--out_dir={again}", "--resamples=20"]
+    arguments = [f"--points={folder / 'points.csv'}", f"--out_dir={again}", "--samples=20"]
     assert scaled(arguments, capsys)[0] == 0
     for name in ("fits.csv", "multipliers.csv", "points.csv", "scaling.png"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
@@ -164,7 +164,7 @@ def test_a_run_that_fails_is_tried_again(command, capsys, here, monkeypatch, tmp
 def test_a_study_whose_hours_are_not_known(capsys, tmp_path):
     write(tmp_path / "points.csv", [replace(p, hours=None) for p in points()])
     page = tmp_path / "page"
-    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={page}", "--resamples=1"]
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={page}", "--samples=1"]
     status, said = scaled(arguments, capsys)
     assert status == 0
     assert "no run has hours" in said
@@ -176,7 +176,7 @@ def test_a_study_whose_hours_are_not_known(capsys, tmp_path):
 def test_the_page_of_known_curves(capsys, tmp_path):
     """Of points with known constants; with a picture for a paper."""
     write(tmp_path / "points.csv", points())
-    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--resamples=10"]
+    arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={tmp_path / 'page'}", "--samples=10"]
     arguments.append("--plot_labels=Transformer,ours")
     size = "--plot_size=7x5"
     assert "plot_size acts with a picture only" in refused([*arguments, size], capsys)
@@ -219,7 +219,7 @@ def test_points_are_not_lost(capsys, tmp_path):
 
     def draw(*names, do=scaled):
         files = ",".join(str(tmp_path / name) for name in names)
-        return do([f"--points={files}", f"--out_dir={tmp_path / 'page'}", "--resamples=1"], capsys)
+        return do([f"--points={files}", f"--out_dir={tmp_path / 'page'}", "--samples=1"], capsys)
 
     assert draw("all.csv")[0] == 0
     page = (tmp_path / "page" / "points.csv").read_bytes()
