@@ -1,5 +1,6 @@
-"""JSON read as data, small files and texts written whole, locks, and why the disk did not take a file. All
-scripts and packages may import this. What writes here follows no symbolic link in the place of the file.
+"""Files opened as data, JSON read, small files and texts written whole, locks, and why the disk did not take
+a file. All scripts and packages may import this. What writes here follows no symbolic link in the place of
+the file.
 """
 
 import contextlib
@@ -8,8 +9,30 @@ import fcntl
 import json
 import os
 import re
+import stat
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a file that is read as data. Raises OSError as `open` does, and for a named pipe."""
+    refuse_pipe(path)
+    return open(path, "rb")
+
+
+def refuse_pipe(path: Path):
+    """Raises OSError for a named pipe, whose writer would be waited for without end. Pipes of a shell, as
+    `<(zcat file)` makes them, have one: they lie in /dev.
+    """
+    if stat.S_ISFIFO(os.stat(path).st_mode) and not str(path).startswith("/dev/"):
+        raise OSError(errno.EINVAL, "it is a named pipe: give a file", str(path))
+
+
+def absence(path: Path) -> str:
+    """Why there is nothing at `path`, for a message: it does not exist, or is a link to nothing."""
+    if not os.path.islink(path):
+        return "does not exist"
+    return f"is a symbolic link to {os.readlink(path)}, where nothing is: mend or remove the link"
 
 
 def parse_json(text: str | bytes):
@@ -25,9 +48,11 @@ def read_json(path: Path, error: type[Exception], advice: str = "") -> dict:
     cannot be read or holds anything else.
     """
     try:
-        content = parse_json(path.read_bytes())
+        with open_to_read(path) as file:
+            content = parse_json(file.read())
     except (OSError, ValueError) as reason:
-        raise error(f"{path} cannot be read as JSON ({reason}){advice}") from None
+        told = getattr(reason, "strerror", None) or reason
+        raise error(f"{path} cannot be read as JSON ({told}){advice}") from None
     if not isinstance(content, dict):
         raise error(f"{path} holds a JSON {type(content).__name__}, not an object{advice}")
     return content
@@ -75,7 +100,8 @@ def make_folder(path: Path):
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(f"{path} cannot be made ({why_not_written(error)}): choose another folder") from error
+        reason = absence(path) if path.is_symlink() else f"cannot be made ({why_not_written(error)})"
+        raise OSError(f"{path} {reason}, or choose another folder") from error
 
 
 def no_link(path: str, flags: int) -> int:

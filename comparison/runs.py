@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import re
 import shlex
 import statistics
@@ -151,9 +152,9 @@ def read_runs(folders: list[str]) -> list[Run]:
     """The runs of several folders, each once, with short names. Raises RunFolderError."""
     by_place: dict[Path, str] = {}
     for folder in folders:
-        by_place.setdefault(Path(folder).resolve(), folder)
+        by_place.setdefault(os.path.realpath(folder), folder)
     folders = list(by_place.values())
-    names = [Path(folder).resolve().name for folder in folders]
+    names = [os.path.basename(os.path.realpath(folder)) for folder in folders]
     if len(set(names)) < len(names):
         names = folders
     return [read_run(Path(folder), name) for folder, name in zip(folders, names, strict=True)]

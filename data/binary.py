@@ -165,7 +165,14 @@ def run(config, documents: Callable[..., Iterator[Document | None]], source: dic
     """Calls `prepare` with the keys of a script's config, and prints the closing lines."""
     start = time.monotonic()
     out = Path(config.out)
-    meta = prepare(documents, source, config.tokenizer, out, config.val_fraction, config.workers, **options)
+    how = (config.tokenizer, out, config.val_fraction, config.workers)
+    try:
+        meta = prepare(documents, source, *how, **options)
+    except MemoryError:
+        raise DataError(
+            "out of memory: a document, or a line of pairs, is encoded whole, which takes about 20 times "
+            "its bytes. Split the longest ones, or take fewer --workers"
+        ) from None
     print(describe(out, meta))
     print(f"{time.monotonic() - start:.1f} s")
     if missing := meta.get("missing_documents"):
@@ -331,7 +338,7 @@ def _identify(tokenizer: str) -> str:
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
-    if out.resolve() == Path.cwd():
+    if os.path.realpath(out) == os.getcwd():
         raise DataError("--out is the folder that you are in: name one for the data set alone")
     if not os.path.exists(out) or (out.is_dir() and not any(out.iterdir())):
         return None

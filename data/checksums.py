@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from data import DataError
+from disk import open_to_read
 
 PORTION = 1 << 24  # bytes read at a time
 MEND = "put back a sound copy, or delete the folder and prepare the data set again"
@@ -20,14 +21,16 @@ MEND = "put back a sound copy, or delete the folder and prepare the data set aga
 
 def of_file(path: Path) -> dict:
     """The size and SHA-256 that meta.json records of a file."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def check_content(path: Path, files: dict):
     """Raises DataError if a small file's SHA-256 is not the recorded one."""
     if path.name in files:
-        _compare(path, hashlib.sha256(path.read_bytes()).hexdigest(), files[path.name]["sha256"])
+        with open_to_read(path) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        _compare(path, found, files[path.name]["sha256"])
 
 
 def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:

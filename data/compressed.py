@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from data import DataError
+from disk import open_to_read
 
 ENDINGS = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 100
@@ -29,21 +30,35 @@ def opened(path: Path, max_expansion: int = MAX_EXPANSION) -> Iterator[BinaryIO]
     Raises DataError, also while the bytes are read, if the file is damaged or cut off, or if it
     decompresses to more than `max_expansion` times its size. Errors of opening it are OSErrors.
     """
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         if path.suffix not in ENDINGS:
             yield file
             return
         size = os.fstat(file.fileno()).st_size
         if not size:
             raise DataError(f"{path}: is empty, and no {path.suffix} file is; it was cut off")
-        with _Limited(_decompressor(path, file), path, max(ALWAYS, max_expansion * size)) as stream:
-            yield io.BufferedReader(stream, 1 << 16)
+        advice = "If you trust the file, raise --max_expansion, or decompress it first"
+        stream, limit = _decompressor(path, path.suffix, file), most(size, max_expansion)
+        with _Limited(stream, path, path.suffix, limit, advice) as limited:
+            yield io.BufferedReader(limited, 1 << 16)
 
 
-def _decompressor(path: Path, file: BinaryIO):
-    if path.suffix == ".gz":
+def most(size: int, max_expansion: int = MAX_EXPANSION) -> int:
+    """The bytes to which `size` compressed bytes may be decompressed."""
+    return max(ALWAYS, max_expansion * size)
+
+
+def decompressed(name: str, content: bytes, kind: str = ".gz") -> bytes:
+    """What a file in memory holds; kind: one of ENDINGS. Raises DataError, with this name, as `opened`."""
+    stream = _decompressor(name, kind, io.BytesIO(content))
+    with _Limited(stream, name, kind, most(len(content)), "Get it again") as limited:
+        return io.BufferedReader(limited, 1 << 16).read()
+
+
+def _decompressor(path: Path | str, kind: str, file: BinaryIO):
+    if kind == ".gz":
         return gzip.GzipFile(fileobj=file)
-    if path.suffix == ".xz":
+    if kind == ".xz":
         return lzma.LZMAFile(file)
     try:
         import pyarrow
@@ -56,8 +71,9 @@ def _decompressor(path: Path, file: BinaryIO):
 class _Limited(io.RawIOBase):
     """Reads `stream` up to `limit` bytes, and turns its errors into DataErrors that name the file."""
 
-    def __init__(self, stream, path: Path, limit: int):
-        self.stream, self.path, self.limit, self.count = stream, path, limit, 0
+    def __init__(self, stream, path: Path | str, kind: str, limit: int, advice: str):
+        self.stream, self.path, self.kind = stream, path, kind
+        self.limit, self.advice, self.count = limit, advice, 0
 
     def readable(self) -> bool:
         return True
@@ -68,13 +84,13 @@ class _Limited(io.RawIOBase):
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
             raise DataError(
                 f"{self.path}: cannot be decompressed ({error}): it was cut off or damaged, or is no "
-                f"{self.path.suffix} file; get it again"
+                f"{self.kind} file; get it again"
             ) from None
         self.count += len(data)
         if self.count > self.limit:
             raise DataError(
                 f"{self.path}: decompresses to more than {self.limit:,} bytes, as no ordinary text does. "
-                "If you trust the file, raise --max_expansion, or decompress it first"
+                f"{self.advice}"
             )
         buffer[: len(data)] = data
         return len(data)

@@ -1,10 +1,8 @@
 """Reads the entries of a dictionary of dictd: an index, and a compressed text."""
 
-import gzip
 import string
-import zlib
 
-from data import DataError
+from data import DataError, compressed
 
 DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 
@@ -18,17 +16,23 @@ def entries(package: str, contents: dict[str, bytes]) -> list[str]:
     parts = {name.partition(".")[2]: content for path, content in contents.items() for name in [base(path)]}
     try:
         index = parts["index"].decode()
-        dictionary = gzip.decompress(parts["dict.dz"])
+        dictionary = compressed.decompressed(f"the dictionary of {package}", parts["dict.dz"])
     except KeyError as error:
         missing = f"a file with the ending .{error.args[0]}"
         raise DataError(f"{package} does not hold {missing}: it is not the package of Debian 12") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"the dictionary of {package} is damaged: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"the index of {package} is damaged: {error}") from None
     places = set()
-    for line in index.splitlines():
-        word, start, size = line.split("\t")[:3]
+    for count, line in enumerate(index.splitlines(), 1):
+        try:
+            word, start, size = line.split("\t")[:3]
+            start, size = number(start), number(size)
+        except ValueError:
+            start, size = len(dictionary), 1
+        if start + size > len(dictionary):
+            raise DataError(f"the index of {package} is damaged: its line {count:,} is {line[:80]!r}")
         if not word.startswith(("00-database", "00database")):
-            places.add((number(start), number(size)))
+            places.add((start, size))
     return [
         dictionary[start : start + size].decode(errors="replace").strip() for start, size in sorted(places)
     ]

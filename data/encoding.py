@@ -161,8 +161,8 @@ def _encode(documents: list[Document | None], tokenizer: Tokenizer, choice: Choi
     for place, size, split, texts in long:
         sides = [next(encoded) for _ in texts]
         if sum(map(len, sides)) >= choice.min_tokens:
-            ids = [i for side in sides for i in (*side, tokenizer.end_of_text)]
-            tokens = np.array(ids, dtype=dtype)
+            end = [tokenizer.end_of_text]
+            tokens = np.concatenate([np.array(ids, dtype=dtype) for side in sides for ids in (side, end)])
             chosen[split].append((place, len(tokens), size, tokens))
     taken = {row[0] for rows in chosen.values() for row in rows}
     left_out += [place for place in kept if place not in taken]

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from data import DataError, compressed
 from data.compressed import MAX_EXPANSION
-from disk import parse_json
+from disk import parse_json, refuse_pipe
 
 SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
@@ -274,6 +274,7 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
 
     with readable(path):
         try:
+            refuse_pipe(path)
             file = parquet.ParquetFile(path)
             columns = dict.fromkeys(file.schema_arrow.names, "")
             text_of(columns, field, str(path))

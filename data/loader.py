@@ -22,7 +22,7 @@ import torch
 from data import DataError, VocabularyError, checksums, commands
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
-from disk import read_json
+from disk import open_to_read, read_json
 from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin
@@ -70,7 +70,7 @@ class Dataset:
         path = self.folder / "token_bytes.npy"
         try:
             checksums.check_content(path, self.meta.get("files", {}))
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 table = np.lib.format.read_array(file, allow_pickle=False)
         except DataError:
             raise
@@ -93,7 +93,8 @@ class Dataset:
             path = self.folder / "tokenizer.json"
             try:
                 checksums.check_content(path, self.meta.get("files", {}))
-                saved["tokenizer.json"] = path.read_bytes().decode()
+                with open_to_read(path) as file:
+                    saved["tokenizer.json"] = file.read().decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from None
         return from_json(saved)
@@ -356,4 +357,7 @@ def _map_tokens(path: Path, count: int, dtype: str) -> np.ndarray:
     if not count:
         raise DataError(f"{path} is empty; delete the folder and prepare the data set again")
     # A plain view: slices of np.memmap itself cost several times as much.
-    return np.asarray(np.memmap(path, dtype=kind, mode="r"))
+    try:
+        return np.asarray(np.memmap(path, dtype=kind, mode="r"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -13,7 +13,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from data import DataError
+from data import DataError, compressed
+from disk import open_to_read
 
 PIP = [
     sys.executable,
@@ -120,7 +121,8 @@ def files_of_debian_package(
 
 def _files_of_file(key: str, path: str, wanted) -> dict[str, bytes]:
     try:
-        files = _read_archive(Path(path).read_bytes(), wanted)
+        with open_to_read(Path(path)) as file:
+            files = _read_archive(file.read(), wanted)
     except OSError as error:
         raise DataError(f"--{key}={path}: {error.strerror or error}") from None
     if not files:
@@ -130,16 +132,35 @@ def _files_of_file(key: str, path: str, wanted) -> dict[str, bytes]:
 
 def _read_archive(archive: bytes, wanted) -> dict[str, bytes]:
     try:
+        most = compressed.most(len(archive))
         if archive[:2] == b"PK":
             with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-                return {name: opened.read(name) for name in sorted(opened.namelist()) if wanted(name)}
+                members = {m.filename: m.file_size for m in opened.infolist() if wanted(m.filename)}
+                _check_sizes(members, most)
+                return {name: opened.read(name) for name in sorted(members)}
         if archive.startswith(AR):
             archive = _data_of_debian_package(archive)
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
             members = sorted((m for m in opened if m.isfile() and wanted(m.name)), key=lambda m: m.name)
+            _check_sizes({member.name: member.size for member in members}, most)
             return {member.name: opened.extractfile(member).read() for member in members}
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise DataError(f"the package is damaged or of an unknown format: {error}") from None
+
+
+def _check_sizes(members: dict[str, int], most: int):
+    """Raises ValueError where files of an archive, given with their bytes, are a decompression bomb."""
+    if sum(members.values()) > most:
+        largest = max(members, key=members.get)
+        raise ValueError(f"{largest} has {members[largest]:,} bytes, as no compressed text of its size has")
+
+
+def decoded(name: str, content: bytes) -> str:
+    """A file of a package as text; raises DataError where it is not UTF-8."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8 ({error}): it is damaged; get the package again") from None
 
 
 def _data_of_debian_package(package: bytes) -> bytes:
@@ -147,13 +168,13 @@ def _data_of_debian_package(package: bytes) -> bytes:
     place = len(AR)
     while header := package[place : place + 60]:
         name, size = header[:16].decode().strip(" /"), int(header[48:58])
+        if size < 0:
+            raise ValueError(f"{name} has a size of {size} bytes")
         content = package[place + 60 : place + 60 + size]
         if len(content) < size:
             raise EOFError(f"{name} is cut short")
         if name == "data.tar.zst":  # tarfile cannot read it before Python 3.14
-            import pyarrow
-
-            return pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
+            return compressed.decompressed(name, content, ".zst")
         if name.startswith("data.tar"):
             return content
         place += 60 + size + size % 2

@@ -64,7 +64,10 @@ def check(file) -> int:
     try:
         with zipfile.ZipFile(file) as archive:
             wrong = archive.testzip()
-    except Exception as error:  # of many kinds: a flipped bit may name a password or a new compression
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk
+            raise
+        # of many kinds: a flipped bit may name a password or a new compression
         raise DamagedError(str(error) or type(error).__name__) from None
     if wrong is not None:
         raise DamagedError(f"the checksum of its record {wrong} is wrong")

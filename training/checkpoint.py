@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from disk import new_file, why_not_written
+from disk import absence, new_file, why_not_written
 from history import weights_of_today
 from training import archive, sharding
 from training.log import RunFolderError, read_log
@@ -216,9 +216,7 @@ def find(run: Path, which: str = "last") -> Path:
             raise CheckpointError(
                 f"{run} is a part of a run folder: give {beside}, or one of its checkpoints"
             )
-        reason = (
-            "holds neither ckpt/ of a run nor a model's config.json" if run.is_dir() else "does not exist"
-        )
+        reason = "holds neither ckpt/ of a run nor a model's config.json" if run.is_dir() else absence(run)
         raise CheckpointError(
             f"{run} {reason}; give the out_dir of a train.py run, a checkpoint, or a model's folder"
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from disk import read_json, why_not_written
+from disk import open_to_read, read_json, refuse_pipe, why_not_written
 from training.checkpoint import CheckpointError
 from training.log import write_whole
 
@@ -33,42 +33,60 @@ def check_weights_exist(folder: Path):
         )
 
 
-def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
-    """All tensors of model.safetensors, or of the files that its index names.
+def read_tensors(folder: Path, file: Callable[[str], Path | None] | None = None) -> dict[str, torch.Tensor]:
+    """All tensors of a folder's model.safetensors, or of the files that its index names.
 
-    Where CHECKSUMS lists a file, its SHA-256 is compared first, which reads the file once more: 0.5 to 1.5
-    seconds a gigabyte. Raises CheckpointError where a file is missing, damaged or not the one of that sum.
+    file: where a file of that name lies, None where there is none; by default, in `folder`. Where there are
+    CHECKSUMS, they must list each of these files, and its SHA-256 is compared first, which reads the file
+    once more: 0.5 to 1.5 seconds a gigabyte. Raises CheckpointError where a file is missing, damaged or not
+    the one of that sum, and where the index names one outside the folder.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    index = file(INDEX)
+    file = file or (lambda name: path if (path := folder / name).exists() else None)
     names = ["model.safetensors"]
-    if index.is_file():
+    if (index := file(INDEX)) is not None:
         shards = read_json(index, CheckpointError).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
             raise CheckpointError(f"{index} has no weight_map of names of files")
         names = sorted(set(shards.values()))
+        if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise CheckpointError(
+                f"{index} names {outside[0]}, and weights are read from its own folder only: put the file "
+                "there, and its name into weight_map"
+            )
         single = file("model.safetensors")
-        if single.is_file() and single.name not in names:
+        if single is not None and single.name not in names:
             raise CheckpointError(
                 f"{single} and {index} lie in one folder, and may be of two models: remove one of them"
             )
-    recorded = _checksums(file(CHECKSUMS))
+    sums = file(CHECKSUMS)
+    recorded = None if sums is None else _checksums(sums)
     tensors = {}
     for name in names:
         path = file(name)
-        if not path.is_file():
-            raise CheckpointError(f"{path} does not exist (weights are read from safetensors files only)")
+        if path is None:
+            raise CheckpointError(
+                f"{folder / name} does not exist (weights are read from safetensors files only)"
+            )
         try:
-            if name in recorded and _sha256(path) != recorded[name]:
+            if recorded is not None and str(Path(name)) not in recorded:
+                raise CheckpointError(
+                    f"{sums} does not list {name}, so it was cut or is of another folder: write the folder "
+                    f"again or, if you trust the weights, delete {sums}"
+                )
+            if recorded is not None and _sha256(path) != recorded[str(Path(name))]:
                 raise CheckpointError(
                     f"{path} is damaged, or not the file that was written here: its SHA-256 is not that of "
                     f"{CHECKSUMS}. Put back the file, or write the folder again. If you changed weights "
-                    f"on purpose, delete {path.with_name(CHECKSUMS)}"
+                    f"on purpose, delete {sums}"
                 )
+            refuse_pipe(path)
             more = load_file(path)
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None
+        except SafetensorError as error:
             raise CheckpointError(f"{path} is damaged or no safetensors file ({error})") from None
         if twice := sorted(tensors.keys() & more.keys()):
             raise CheckpointError(f"{path} holds {twice[0]}, and so does another file that {index} names")
@@ -77,14 +95,15 @@ def read_tensors(file: Callable[[str], Path]) -> dict[str, torch.Tensor]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _checksums(path: Path) -> dict[str, str]:
-    """{file: SHA-256} of lines as sha256sum writes them; empty where there is no such file."""
+    """{file: SHA-256} of lines as sha256sum writes them, of names in their shortest form (./a: a)."""
     try:
-        lines = path.read_text().splitlines() if path.is_file() else []
+        with open_to_read(path) as file:
+            lines = file.read().decode().splitlines()
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}); delete it, or write the folder again"
@@ -93,7 +112,7 @@ def _checksums(path: Path) -> dict[str, str]:
     for line in lines:
         if not (parts := re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line)):
             raise CheckpointError(f"{path} holds {line[:80]!r}, no checksum; write the folder again")
-        found[parts[2]] = parts[1]
+        found[str(Path(parts[2]))] = parts[1]
     return found
 
 

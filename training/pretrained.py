@@ -18,7 +18,7 @@ import torch
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
-from disk import read_json
+from disk import absence, read_json
 from history import weights_of_today
 from language_model import LanguageModel
 from models import built
@@ -83,7 +83,7 @@ def open_source(name: str, which: str = "best", planned: bool = False) -> Source
     if content is None:
         if not path.exists():
             raise CheckpointError(
-                f"{path} does not exist: give a run folder or checkpoint of train.py, a folder of "
+                f"{path} {absence(path)}: give a run folder or checkpoint of train.py, a folder of "
                 f"config.json and model.safetensors, or one of {', '.join(HUB)}"
             )
         return _run(checkpoint.find(path, which))
@@ -98,7 +98,7 @@ def open_source(name: str, which: str = "best", planned: bool = False) -> Source
     model_folder.check_weights_exist(path)
 
     def read():
-        return hugging_face.our_weights(model_folder.read_tensors(lambda file: path / file), config, path)
+        return hugging_face.our_weights(model_folder.read_tensors(path), config, path)
 
     return Source(path, config, read, model_folder.read_tokenizer(path))
 
@@ -279,7 +279,7 @@ def _ours(path: Path, content: dict) -> Source:
     model_folder.check_weights_exist(path)
 
     def read():
-        tensors = model_folder.read_tensors(lambda file: path / file)
+        tensors = model_folder.read_tensors(path)
         # folders of earlier versions have no prefix; transformers may have saved another dtype
         return weights_of_today(
             {
@@ -310,23 +310,26 @@ def _planned(name: str) -> Source:
 
 def _from_hub(name: str) -> Source:
     path = Path(OWNER, name)
-    content = read_json(_download(name, "config.json"), CheckpointError)
+    file = _download(name, "config.json")
+    if file is None:
+        raise CheckpointError(f"the Hugging Face hub has no config.json of {path}: give a model's folder")
+    content = read_json(file, CheckpointError)
     config = _foreign_config(content, path / "config.json")
 
     def read():
-        tensors = model_folder.read_tensors(lambda file: _download(name, file))
+        tensors = model_folder.read_tensors(path, lambda file: _download(name, file))
         return hugging_face.our_weights(tensors, config, path)
 
     return Source(path, config, read, {"kind": "gpt2", "hash": gpt2.HASH})
 
 
-def _download(name: str, file: str) -> Path:
-    """A file of one of HUB, or of the hub's cache; a path that does not exist where it has none."""
+def _download(name: str, file: str) -> Path | None:
+    """Where a file of one of HUB lies in the hub's cache; None where the hub has none."""
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     if file in (model_folder.INDEX, model_folder.CHECKSUMS):
-        return Path(file)  # none of them has shards or such a file
+        return None  # none of them has shards or such a file
     repository = f"{OWNER}/{name}"
     reason = None
     try:
@@ -334,7 +337,7 @@ def _download(name: str, file: str) -> Path:
             # one question, because the download itself tries for half a minute before it gives up
             hub.get_hf_file_metadata(hub.hf_hub_url(repository, file), timeout=HUB_SECONDS)
         except EntryNotFoundError:
-            return Path(file)
+            return None
         except Exception as error:  # of the network, the hub, an offline mode: the cache may have it
             reason = error
             return Path(hub.hf_hub_download(repository, file, local_files_only=True))

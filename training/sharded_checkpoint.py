@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from disk import errnos, why_not_written
+from disk import errnos, open_to_read, why_not_written
 from training import archive, checkpoint
 from training.checkpoint import REST, SHARDED_FORMAT, CheckpointError
 from training.distributed import Ranks
@@ -218,12 +218,14 @@ class _Reader(dcp.FileSystemReader):
         place = self.metadata.storage_data[piece]
         path = self.path / place.relative_path
         try:
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 found = archive.check(archive.Part(file, place.offset, place.length))
         except FileNotFoundError:
             raise CheckpointError(f"{path} does not exist: {self.path} was not copied as a whole") from None
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read ({error.strerror})") from None
+            raise CheckpointError(
+                f"{path} cannot be read ({error.strerror}); mend that, or take another checkpoint"
+            ) from None
         except archive.DamagedError as error:
             raise checkpoint.damaged(path, f"{piece.fqn}: {error}") from None
         if found != place.identity:
@@ -243,7 +245,8 @@ class _Unpickler(pickle.Unpickler):
 def _metadata(path: Path, content: dict) -> Metadata:
     file = path / METADATA
     try:
-        data = file.read_bytes()
+        with open_to_read(file) as opened:
+            data = opened.read()
     except OSError as error:
         raise CheckpointError(
             f"{file} cannot be read ({error.strerror}); take another checkpoint"

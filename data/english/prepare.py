@@ -10,13 +10,11 @@ per page, entry, speech or article. Pages with little text are left out, and so 
 (data/near_duplicates.py).
 """
 
-import gzip
 import hashlib
 import importlib
 import os
 import re
 import sys
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, dictd, packages  # noqa: E402
+from data import DataError, binary, compressed, dictd, packages  # noqa: E402
 from data.near_duplicates import NearDuplicates  # noqa: E402
 from data.page_text import page_text  # noqa: E402
 
@@ -219,10 +217,7 @@ def texts_of(source: Source | Script, deb: str | None) -> list[str]:
 
 def decoded(name: str, content: bytes) -> str:
     if name.endswith(".gz"):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{name} is damaged: {error}") from None
+        content = compressed.decompressed(name, content)
     try:
         return content.decode()
     except UnicodeDecodeError:

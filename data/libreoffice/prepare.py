@@ -78,7 +78,7 @@ def help_pages(language: str, debs: list[str] | None) -> Iterator[Pair]:
         sides.append({re.sub(r".*/help/[^/]+/", "", path): content for path, content in found.items()})
     english, other = sides
     for page in sorted(english.keys() & other.keys()):
-        source, target = (Page(side[page].decode()).texts for side in sides)
+        source, target = (Page(packages.decoded(page, side[page])).texts for side in sides)
         yield from (Pair(source[id], target[id], page) for id in source if id in target)
 
 

@@ -10,7 +10,6 @@ packages. Sections of a page are aligned where they have the same paragraphs, an
 both sides have as many. Code and tables are left out. Pairs of one page share a split.
 """
 
-import gzip
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, packages, roff, sentences  # noqa: E402
+from data import DataError, binary, compressed, packages, roff, sentences  # noqa: E402
 from data.splits import Pair  # noqa: E402
 
 
@@ -73,10 +72,8 @@ def pages(prefix: str, debs: list[str] | None) -> dict[str, str]:
         )
         for path, content in files.items():
             page = re.sub(r".*/(man\w+/.*)\.gz$", r"\1", path)
-            try:
-                found[page] = gzip.decompress(content).decode()
-            except (OSError, EOFError, UnicodeDecodeError) as error:
-                raise DataError(f"{path} of {name} cannot be read: {error}") from None
+            where = f"{path} of {name}"
+            found[page] = packages.decoded(where, compressed.decompressed(where, content))
     return found
 
 

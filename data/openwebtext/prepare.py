@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, files, hub  # noqa: E402
+from data import DataError, binary, files, hub, packages  # noqa: E402
 
 NAME = "Skylion007/openwebtext"
 HUB = f"hf://datasets/{NAME}/"  # where its files are opened
@@ -71,7 +71,7 @@ def read_archives(urls: list[str]) -> Iterator[dict]:
                 with tarfile.open(fileobj=outer.extractfile(packed), mode="r|xz") as inner:
                     for member in inner:
                         if member.name.endswith(".txt"):
-                            text = inner.extractfile(member).read().decode()
+                            text = packages.decoded(member.name, inner.extractfile(member).read())
                             yield {"text": re.sub(r"\n{3,}", "\n\n", text).strip()}
 
 

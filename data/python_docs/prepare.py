@@ -38,7 +38,7 @@ def main(config: PrepareConfig) -> None:
 def fetch_pages(deb: str | None) -> list[str]:
     """The reStructuredText of every page, in the order of their paths."""
     pages = packages.files_of_debian_package(PACKAGE, lambda name: name.endswith(".rst.txt"), deb)
-    return [content.decode() for content in pages.values()]
+    return [packages.decoded(name, content) for name, content in pages.items()]
 
 
 if __name__ == "__main__":

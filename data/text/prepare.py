@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from data import DataError, binary, files, hub  # noqa: E402
 from data.compressed import MAX_EXPANSION  # noqa: E402
+from disk import open_to_read  # noqa: E402
 
 
 @dataclass
@@ -82,7 +83,7 @@ def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], di
             separator = separator.replace(written, meant)
     digest = hashlib.sha256()
     for path in paths:
-        with files.readable(path), path.open("rb") as file:
+        with files.readable(path), open_to_read(path) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     source = {
         "files": [path.name for path in paths[:20]],

@@ -253,5 +253,5 @@ def test_manpages(tmp_path, named_deb, texts):
     assert set(zip(sides[::2], sides[1::2], strict=True)) == expected
     assert meta["pairs"] == len(expected)
     debs[0] = named_deb("manpages", {"usr/share/man/man2/open1.2.gz": b"damaged"})
-    with pytest.raises(DataError, match=r"open1\.2\.gz of manpages cannot be read"):
+    with pytest.raises(DataError, match=r"open1\.2\.gz of manpages: cannot be decompressed"):
         run(manpages, tmp_path / "other", debs=debs)

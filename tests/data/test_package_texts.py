@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from data import DataError, packages
+from data import DataError, compressed, packages
 from tests.data.prepare_scripts import load_script
 
 wikipedia = load_script("wikipedia_vital")
@@ -271,3 +271,42 @@ def test_nothing_is_left_behind(tmp_path, debian_package, download):
     with pytest.raises(DataError, match="does not hold the expected files"):
         run(wordnet, tmp_path / "set")
     assert "set" not in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("size", [-60, -20, -1])
+def test_a_negative_size_in_a_debian_package(tmp_path, size):
+    header = b"%-48s%-10d`\n" % (b"debian-binary", size)
+    (tmp_path / "dict-wn.deb").write_bytes(b"!<arch>\n" + header + b" " * 200)
+    with pytest.raises(DataError, match=f"has a size of {size} bytes"):
+        wordnet.fetch_entries(str(tmp_path / "dict-wn.deb"))
+
+
+@pytest.mark.parametrize("line", ["word no tabs", "word\t!!\tB", "word\tB\t//////", "word\tB"])
+def test_a_damaged_index_of_a_dictionary(dictionary, debian_package, line):
+    files, _ = dictionary
+    files["usr/share/dictd/wn.index"] += f"{line}\n".encode()
+    with pytest.raises(DataError, match=r"the index of dict-wn is damaged: its line 43 is 'word"):
+        wordnet.fetch_entries(debian_package(files))
+
+
+def test_a_page_that_is_not_utf8(debian_package):
+    deb = debian_package({"usr/share/doc/a.rst.txt": b"caf\xe9"})
+    with pytest.raises(DataError, match=r"a\.rst\.txt is not UTF-8"):
+        python_docs.fetch_pages(deb)
+
+
+@pytest.mark.parametrize("compression", ["xz", "zst"])
+def test_a_page_of_zeros(debian_package, compression, monkeypatch):
+    """A few kilobytes that become gigabytes are refused before they fill the memory."""
+    monkeypatch.setattr(compressed, "ALWAYS", 1 << 16)
+    deb = debian_package({"usr/share/doc/a.rst.txt": bytes(1 << 23)}, compression)
+    with pytest.raises(DataError, match=r"a\.rst\.txt has 8,388,608 bytes|decompresses to more than"):
+        python_docs.fetch_pages(deb)
+
+
+def test_a_gz_file_of_zeros_inside_a_package(dictionary, debian_package, monkeypatch):
+    monkeypatch.setattr(compressed, "ALWAYS", 1 << 16)
+    files, _ = dictionary
+    files["usr/share/dictd/wn.dict.dz"] = gzip.compress(bytes(1 << 23))
+    with pytest.raises(DataError, match="the dictionary of dict-wn: decompresses to more than"):
+        wordnet.fetch_entries(debian_package(files))

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 
@@ -22,7 +23,7 @@ def folder(tmp_path):
 
 
 def read(folder):
-    return model_folder.read_tensors(lambda name: folder / name)
+    return model_folder.read_tensors(folder)
 
 
 def test_the_checksum_is_that_of_sha256sum(folder):
@@ -63,6 +64,45 @@ def test_sums_of_shards_and_of_other_files(folder):
         read(folder)
     (folder / model_folder.INDEX).write_text(json.dumps({"weight_map": {"w": 1}}))
     with pytest.raises(CheckpointError, match="has no weight_map of names"):
+        read(folder)
+
+
+@pytest.mark.parametrize("kept", ["", "config.json", "tokenizer.json"])
+def test_a_list_of_checksums_without_the_weights_is_refused(folder, kept):
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    (folder / "SHA256SUMS").write_text("".join(f"{line}\n" for line in lines if kept and kept in line))
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS does not list model\.safetensors"):
+        read(folder)
+
+
+def test_sums_of_names_with_their_folder(folder):
+    """As `sha256sum ./*` writes them."""
+    sums = folder / "SHA256SUMS"
+    sums.write_text(sums.read_text().replace("  ", "  ./"))
+    assert torch.equal(read(folder)["w"], TENSORS["w"])
+    sums.write_text(sums.read_text().translate(str.maketrans("0123456789", "1234567890")))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        read(folder)
+
+
+@pytest.mark.parametrize("outside", ["../model/model.safetensors", "a/../../model/model.safetensors", "/"])
+def test_an_index_names_files_of_its_folder_only(folder, outside):
+    outside = str(folder / "model.safetensors") if outside == "/" else outside
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / model_folder.INDEX).write_text(json.dumps({"weight_map": {"w": outside}}))
+    with pytest.raises(CheckpointError, match="weights are read from its own folder only"):
+        read(folder.parent / "other")
+
+
+def test_pipes_in_the_place_of_files_do_not_hang(folder):
+    (folder / "SHA256SUMS").unlink()
+    os.mkfifo(folder / "SHA256SUMS")
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS cannot be read.*named pipe"):
+        read(folder)
+    (folder / "SHA256SUMS").unlink()
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read.*named pipe"):
         read(folder)
 
 

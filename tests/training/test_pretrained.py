@@ -254,6 +254,20 @@ def test_without_network_the_hub_is_named(monkeypatch):
     assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
 
 
+def test_what_the_hub_lacks_is_not_read_from_the_working_directory(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def lacks(*_, **__):
+        raise EntryNotFoundError("404")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lacks)
+    monkeypatch.chdir(tmp_path)
+    drawn(gpt2()).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"hub has no config.json of openai-community/gpt2"):
+        pretrained.open_source("gpt2")
+
+
 @pytest.mark.parametrize(
     ("name", "published"),
     zip(pretrained.HUB, (124_439_808, 354_823_168, 774_030_080, 1_557_611_200), strict=True),
@@ -281,6 +295,9 @@ def test_the_cache_of_the_hub_and_a_folder_of_its_name(tmp_path, monkeypatch):
     theirs.save_pretrained(tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt2").mkdir()
+    # files of the working directory are none of the hub's
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  model.safetensors\n")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
     source = pretrained.open_source("gpt2")
     torch.testing.assert_close(pretrained.build(source).eval()(tokens()), theirs(tokens()).logits)
     assert source.tokenizer["kind"] == "gpt2"
