@@ -1,6 +1,5 @@
-"""Files opened as data, JSON read, small files and texts written whole, locks, and why the disk did not take
-a file. All scripts and packages may import this. What writes here follows no symbolic link in the place of
-the file.
+"""Files opened as data, JSON read, small files and texts written whole, locks, and why the disk did not
+take one. Every script and package may import this. What writes here follows no symbolic link.
 """
 
 import contextlib
