@@ -13,6 +13,8 @@ import torch
 
 from language_model import LanguageModel
 
+LARGEST_PENALTY = 10  # of both signs; powers of the number of tokens overflow beyond some hundred
+
 
 @dataclass
 class Hypothesis:
@@ -110,6 +112,11 @@ def mistakes(config) -> list[str]:
         if config.length_penalty == defaults["length_penalty"]:
             return []
         return ["length_penalty acts with beams only: leave it out, or add --beams=5"]
+    if not -LARGEST_PENALTY <= config.length_penalty <= LARGEST_PENALTY:
+        return [
+            f"length_penalty={config.length_penalty} must be in [-{LARGEST_PENALTY}, {LARGEST_PENALTY}]: "
+            "beyond, only the length counts"
+        ]
     idle = {"temperature": 0, "top_k": None, "top_p": None}
     return [
         f"{key}={value} acts on drawn tokens only, and a search with beams draws none: leave out {key} or "

@@ -170,15 +170,21 @@ class LanguageModel(nn.Module, ABC):
 
 
 def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
-    """logits: [vocab_size] or [B, vocab_size] float32 -> token ids, int64 scalar or [B]."""
+    """logits: [vocab_size] or [B, vocab_size] float32 -> token ids, int64 scalar or [B].
+
+    Exactly top_k tokens are kept; of equal logits, those with the lower ids.
+    """
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits / temperature
     if top_k is not None and top_k < logits.shape[-1]:
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], float("-inf"))
+        last = logits.topk(top_k).values[..., -1:]
+        above, equal = logits > last, logits == last
+        kept = above | equal & (equal.cumsum(-1) <= top_k - above.sum(-1, keepdim=True))
+        logits = logits.masked_fill(~kept, float("-inf"))
     probabilities = logits.softmax(-1)
     if top_p is not None and top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
+        ordered, order = probabilities.sort(descending=True, stable=True)
         # a token stays if the likelier ones before it do not reach p: the likeliest always does
         kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probabilities = torch.zeros_like(kept).scatter(-1, order, kept)

@@ -264,7 +264,7 @@ def read_start(start: str) -> str:
     if start.startswith("FILE:"):
         path = Path(start.removeprefix("FILE:"))
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 ({error})") from None
         except OSError as error:

@@ -386,3 +386,11 @@ def test_sampling_filters_row_by_row():
         drawn = torch.stack([sample_token(logits, **keys) for _ in range(100)], dim=1)
         for row, allowed in zip(drawn.tolist(), kept, strict=True):
             assert set(row) <= allowed
+
+
+def test_exactly_top_k_tokens_are_kept():
+    """Of equal logits those with the lower ids, in each row by itself."""
+    rows = torch.tensor([[1.0] * 10, [0, 2, 1, 1, 1, 0, 0, 0, 0, 3]])
+    for k, expected in ((1, [{0}, {9}]), (3, [{0, 1, 2}, {9, 1, 2}]), (10, [set(range(10))] * 2)):
+        drawn = torch.stack([sample_token(rows, top_k=k) for _ in range(400)], dim=1)
+        assert [set(row) for row in drawn.tolist()] == expected

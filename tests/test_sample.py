@@ -149,9 +149,10 @@ def test_a_search_that_finds_few_texts(trained, capsys, monkeypatch):
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     prompt = tmp_path / "prompt.txt"
-    prompt.write_text("déjà vu", encoding="utf-8")
+    prompt.write_text("déjà vu", encoding="utf-8-sig")  # the mark is no part of the text
     said = sample(capsys, trained / "ckpt" / "best.pt", f"--start=FILE:{prompt}", "--max_new_tokens=5")
     assert "déjà vu" in said
+    assert "\ufeff" not in said
     assert not (trained / "samples.txt").exists()
     said = refused(capsys, trained, f"--start=FILE:{tmp_path / 'none.txt'}")
     assert "none.txt cannot be read: No such file" in said
@@ -358,6 +359,9 @@ def test_what_it_refuses(trained, capsys, tmp_path):
         ("--which=newest", "which must be one of 'best', 'last'"),
     ]:
         assert message in refused(capsys, trained, argument)
+    for penalty in ("130.0", "-500.0"):
+        said = refused(capsys, trained, "--beams=2", f"--length_penalty={penalty}")
+        assert f"length_penalty={penalty} must be in [-10, 10]" in said
     said = refused(capsys, trained, "--beams=2", "--num_samples=3", "--temperature=1", "--top_p=0.5")
     assert "num_samples=3: a search keeps the best 2 texts; take at least --beams=3" in said
     assert "temperature=1.0 acts on drawn tokens only, and a search with beams draws none" in said
