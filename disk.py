@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 def open_to_read(path: Path) -> BinaryIO:
     """Open a file that is read as data. Raises OSError as `open` does, and for a named pipe."""
     refuse_pipe(path)
-    return open(path, "rb")
+    return Path(path).open("rb")
 
 
 def refuse_pipe(path: Path):
