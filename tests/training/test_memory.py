@@ -1,7 +1,5 @@
 """Memory of a step: what a rank holds in closed form, activations as autograd keeps them."""
 
-import dataclasses
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -72,17 +70,22 @@ def test_a_few_blocks_tell_the_memory_of_many(tiny, keys, batch_size, dtype, che
 
 
 def test_blocks_that_are_not_equal_are_all_counted(tiny, monkeypatch):
-    """A feed-forward layer that is wider in every fourth block."""
+    """A feed-forward layer that passes twice in every fourth block."""
 
-    class Wider(FFN["mlp"]):
+    class Repeated(FFN["mlp"]):
         blocks = 0
 
         def __init__(self, config):
-            Wider.blocks += 1
-            width = 200 if Wider.blocks % 4 == 0 else 50
-            super().__init__(dataclasses.replace(config, ffn_hidden=width))
+            super().__init__(config)
+            Repeated.blocks += 1
+            self.passes = 2 if Repeated.blocks % 4 == 0 else 1
 
-    monkeypatch.setitem(FFN, "mlp", Wider)
+        def forward(self, x):
+            for _ in range(self.passes):
+                x = super().forward(x)
+            return x
+
+    monkeypatch.setitem(FFN, "mlp", Repeated)
     counted = []
     real = memory._peaks
     monkeypatch.setattr(
