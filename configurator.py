@@ -349,6 +349,12 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
         )
         return {}, None
     try:
+        Path(path).read_text("utf-8")  # Python itself lets comments in other encodings pass
+    except (OSError, UnicodeDecodeError) as error:
+        told = _of_the_system(error) if isinstance(error, OSError) else f"{path} is not in UTF-8 ({error})"
+        mistakes.append(told)
+        return {}, None
+    try:
         namespace = runpy.run_path(path)
     except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]

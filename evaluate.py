@@ -29,7 +29,7 @@ import configurator
 import picture
 from data import DataError, mixture
 from data.tokenizer import Tokenizer
-from disk import unwritable, write_whole
+from disk import make_folder, unwritable, write_whole
 from evaluation import (
     EvaluationError,
     extrapolation,
@@ -368,7 +368,7 @@ def about(config: EvaluateConfig, opened: list[Opened], chosen: list[texts.Text]
 
 def write_json(config: EvaluateConfig, found: dict):
     path = Path(config.json)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.exists():
         raise OSError(f"{path} was written by another process meanwhile, and nothing is overwritten")
     write_whole(path, json.dumps(found, indent=1) + "\n")

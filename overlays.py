@@ -60,7 +60,7 @@ def is_overlay(file: str, given: set[str] = frozenset()) -> bool:
     keys = assigned(file).keys()
     if "out_dir" in keys:
         return False
-    if Path(file).read_text().startswith("# Overlay"):
+    if Path(file).read_text("utf-8-sig", errors="replace").startswith("# Overlay"):
         return True
     return Path(file).resolve().parent in FOLDERS and not keys | given >= SIZE.keys()
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from disk import write_whole
+from disk import make_folder, write_whole
 from picture_fit import fit
 from plural import counted
 
@@ -149,7 +149,7 @@ def write(figure, path: Path, own: bool = False):
     """
     import matplotlib
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if not own and path.exists() and not is_ours(path):
         raise OSError(_taken(path))
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}

@@ -24,7 +24,7 @@ import torch
 import beam
 import configurator
 from data import DataError
-from disk import unwritable, write_whole
+from disk import make_folder, unwritable, write_whole
 from evaluation import EvaluationError
 from evaluation.models import Opened, open_model
 from plural import counted
@@ -163,7 +163,7 @@ def read(config: TranslateConfig, opened: Opened) -> Sources:
 
 def write_json(name: str, found: dict):
     path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.exists():
         raise OSError(f"{path} was written by another process meanwhile, and nothing is overwritten")
     write_whole(path, json.dumps(found, indent=1) + "\n")

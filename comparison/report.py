@@ -7,7 +7,7 @@ import picture
 from comparison import differences, figure, ladder_figure, sweep, table
 from comparison.figure import AXES
 from comparison.runs import Arm, Run
-from disk import write_whole
+from disk import make_folder, write_whole
 from training.config import DEFAULTS
 
 CAPTIONS = {"losses": "validation loss", "ladders": "ladders"}
@@ -61,7 +61,7 @@ def write(
     """
     written = []
     for path in filter(None, (markdown, csv)):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     if plot:
         picture.write(drawn[0], plot, own)
         written.append(f"picture: {plot}")

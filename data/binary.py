@@ -33,7 +33,7 @@ from data import DataError, checksums, commands
 from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from data.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
-from disk import no_link, read_json, why_not_written
+from disk import absence, no_link, read_json, why_not_written
 from plural import counted
 
 FORMAT = 1
@@ -340,6 +340,8 @@ def _identify(tokenizer: str) -> str:
 def _finished(out: Path, recipe: dict) -> dict | None:
     if os.path.realpath(out) == os.getcwd():
         raise DataError("--out is the folder that you are in: name one for the data set alone")
+    if os.path.islink(out) and not os.path.exists(out):
+        raise DataError(f"{out} {absence(out)}, or choose another --out")
     if not os.path.exists(out) or (out.is_dir() and not any(out.iterdir())):
         return None
     elsewhere = "choose another --out or delete it"

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from data import DataError, compressed
 from data.compressed import MAX_EXPANSION
-from disk import parse_json, refuse_pipe
+from disk import absence, parse_json, refuse_pipe
 
 SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
@@ -41,7 +41,7 @@ def looks_local(name: str) -> bool:
     """Whether a name means a local path, existing or not, rather than `name` or `owner/name` on the hub."""
     path = Path(name)
     if (
-        os.path.exists(path)  # Path.exists raises an error for a name that is too long
+        os.path.lexists(path)  # Path.exists raises an error for a name that is too long
         or path.suffix in SUFFIXES + FOREIGN
         or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
     ):
@@ -77,7 +77,9 @@ def find(names: list[str]) -> list[Path]:
         else:
             paths = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(p)]
             if not paths:
-                raise DataError(f"{name}: no such file or folder")
+                raise DataError(
+                    f"{name} {absence(path)}" if path.is_symlink() else f"{name}: no such file or folder"
+                )
         for path in paths:
             if format_of(path) is None:
                 raise DataError(

@@ -1,7 +1,6 @@
 """The rule for the learning rate of a family: what its sweeps found, and what follows for other widths.
 
-It is kept for each family in the study's state, as {"model", "first", "rate", "width", "exponent"}: see
-scaling/study.py.
+It is kept for each family in the study's state (scaling/state.py).
 """
 
 import dataclasses
@@ -51,7 +50,6 @@ class Rates:
             known = {"rate": first[0] if len(first) == 1 else None, "width": 0, "exponent": None}
             self.state[family.name] = {"model": model, "first": first, **known}
         known = self.state[family.name]
-        known.setdefault("exponent", None)
         if known["rate"] is None or not known["width"]:
             known["width"] = self.width(family, self.sizes[0])
         if config.rate_exponent is not None:

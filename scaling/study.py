@@ -1,33 +1,20 @@
 """A study's runs, in stages: a sweep of each family's learning rate at the smallest size, another at a
 larger one, then all sizes at the rates that follow from both.
 
-The state is kept as scaling.json in the study's folder, beside the list of runs (ablation.json):
-
-    recipe    {key: value} of what all runs have in common
-    families  {name: {"model", "first", "rate", "width", "exponent"}}: its keys, the rates that the sweep
-              began with, the one that it found (null until it is over), the width at which that was, and
-              the power of the width with which the rate falls (null until the second sweep is over)
-    runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
-    seconds   {family: {size: seconds of a training token}}
-    timed     what to say of the measurement of these, a line or none
-    commands  the command lines that trained in this folder
+What is known is kept in the study's folder: see scaling/state.py.
 """
 
 import dataclasses
-import json
 import math
 
 from ablation.plan import MAY_CHANGE, Plan, PlanError
 from comparison.labels import text
 from comparison.runs import read_run
-from disk import read_json, write_whole
-from scaling import sizing, sweep
+from scaling import sizing, state, sweep
 from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
 from scaling.rates import Rates
 from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of, steps, warmup_of
 from scaling.sizing import Shape, Size
-
-FORMAT = "cofrgenet scaling 1"
 
 
 class Study:
@@ -40,17 +27,12 @@ class Study:
         self.config, self.families, self.plan = config, families, plan
         self.sizes, self.lengths = config.targets(), config.lengths()
         recipe = self._recipe()
-        self.state = {"format": FORMAT, "recipe": recipe, "families": {}, "runs": {}, "seconds": {}}
-        self.state |= {"commands": [], "timed": []}
+        self.state = state.new(recipe)
         self.handed: set[str] = set()  # runs that were given to `execute`
         self.hopeless: set[str] = set()  # families that failed at every learning rate
-        path = plan.folder / "scaling.json"
-        if path.is_file():
-            content = read_json(path, PlanError, "; choose another folder")
-            missing = self.state.keys() - content.keys() - {"commands", "timed"}
-            if content.get("format") != FORMAT or missing:
-                raise PlanError(f"{path} was not written by this scale.py: choose another folder")
-            self.state |= content
+        self.path = plan.folder / "scaling.json"
+        if self.path.is_file():
+            self.state = state.read(self.path, plan.runs)
             known = self.state["recipe"]
             if changed := [key for key in recipe if known.get(key) != recipe[key]]:
                 told = ", ".join(f"{key} was {known.get(key)!r}, now {recipe[key]!r}" for key in changed)
@@ -61,8 +43,8 @@ class Study:
         elif plan.runs:
             raise PlanError(f"{plan.folder} holds an ablation, but no scaling study: choose another folder")
         self.shapes = self._shapes(vocab_size)
-        state = self.state["families"]
-        self.rates = Rates(config, families, self.sizes, self.shapes, state, plan.folder)
+        rules = self.state["families"]
+        self.rates = Rates(config, families, self.sizes, self.shapes, rules, plan.folder)
         self.remarks = self.rates.remarks
         self.warmups = {size.label: self._warmup(size) for size in self.sizes}
 
@@ -263,5 +245,4 @@ class Study:
             self.save()
 
     def save(self):
-        self.plan.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.plan.folder / "scaling.json", json.dumps(self.state, indent=1) + "\n")
+        state.write(self.path, self.state)

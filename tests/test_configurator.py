@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 
 import configurator
+import overlays
 from configurator import ConfigError, field_comments, format_config, help_text, resolve
 from sample import SampleConfig
 from training.config import TrainConfig
@@ -194,6 +195,15 @@ def test_mistakes_in_a_file(tmp_path, text, message):
     (found,) = mistakes([path])
     assert found.startswith(path)
     assert message in found
+
+
+def test_a_file_in_another_encoding(tmp_path):
+    """Python lets such a comment pass."""
+    path = tmp_path / "a.py"
+    path.write_bytes("# café\ncount = 1".encode("latin-1"))
+    (found,) = mistakes([str(path)])
+    assert found.startswith(f"{path} is not in UTF-8 (")
+    assert not overlays.is_overlay(str(path))
 
 
 def test_a_missing_file_names_its_neighbours(tmp_path):

@@ -19,8 +19,10 @@ from pathlib import Path
 
 import torch
 
+from architecture import ModelConfig
 from disk import absence, new_file, why_not_written
 from history import weights_of_today
+from plural import counted
 from training import archive, sharding
 from training.log import RunFolderError, read_log
 
@@ -347,6 +349,17 @@ def load_weights(model, content: dict, path: Path):
     """
     check_weights(model, content["model"], path)
     sharding.load(model, content["model"])
+
+
+def check_layers(config: ModelConfig, stored: dict, path: Path):
+    """Raises CheckpointError where stored weights are fewer than the layers. So a damaged number is seen
+    before so many layers are built.
+    """
+    if (layers := config.n_layer + config.encoder_layers) > len(stored):
+        raise CheckpointError(
+            f"{path} holds {counted(len(stored), 'tensor')}, and its configuration says {layers:,} layers: "
+            "it is damaged, or the configuration is another model's"
+        )
 
 
 def check_weights(model, stored: dict, path: Path):

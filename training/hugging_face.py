@@ -10,7 +10,7 @@ from layers import FFN
 from plural import counted
 from remote_code.packing import DTYPE
 from training import hugging_face_t5 as t5
-from training.checkpoint import CheckpointError
+from training.checkpoint import CheckpointError, check_layers
 
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # old files store masks and angles
@@ -212,6 +212,7 @@ def _transposed(name: str) -> bool:
 
 def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, torch.Tensor]:
     """Under our names, in float32; raises CheckpointError where they are not those of `config`."""
+    check_layers(config, tensors, path)
     of_t5 = config.position == "t5"
     prefix = "model." if config.norm == "rmsnorm" else "transformer."
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

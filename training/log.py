@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import picture
-from disk import lock, no_link, parse_json, why_not_written, write_whole
+from disk import lock, make_folder, no_link, parse_json, why_not_written, write_whole
 
 FILES = ("config.json", "log.jsonl", "loss.png")
 # left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
@@ -51,10 +51,9 @@ def open_run(out_dir: str, resume: bool) -> Iterator[Path]:
     if content and not is_run:
         raise RunFolderError(f"{folder} holds files but no run (no config.json); choose another --out_dir")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
-        reason = why_not_written(error)
-        raise RunFolderError(f"{folder} cannot be written ({reason}); choose another --out_dir") from None
+        raise RunFolderError(f"{error} (--out_dir)") from None
     try:
         claim = lock(folder / ".lock")
     except BlockingIOError:

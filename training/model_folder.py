@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from disk import open_to_read, read_json, refuse_pipe, why_not_written
+from disk import absence, make_folder, open_to_read, read_json, refuse_pipe, why_not_written
 from training.checkpoint import CheckpointError
 from training.log import write_whole
 
@@ -117,9 +117,15 @@ def _checksums(path: Path) -> dict[str, str]:
 
 
 def read_tokenizer(folder: Path) -> dict | None:
-    """The tokenizer as Tokenizer.to_json gave it; raises CheckpointError where it cannot be read."""
+    """The tokenizer as Tokenizer.to_json gave it; CheckpointError where it cannot be read."""
     path = folder / TOKENIZER
-    return read_json(path, CheckpointError) if path.is_file() else None
+    if not path.is_file():
+        return None
+    content = read_json(path, CheckpointError)
+    for key in ("kind", "hash"):
+        if not isinstance(content.get(key), str):
+            raise CheckpointError(f"{path} holds no tokenizer (it has no {key}): write the folder again")
+    return content
 
 
 def write(
@@ -137,11 +143,15 @@ def write(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder = folder.resolve()  # a folder can be renamed to an empty folder, not to a link to one
+    folder = Path(
+        os.path.realpath(folder)
+    )  # a folder can be renamed to an empty folder, not to a link to one
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
         raise CheckpointError(f"{folder} {what}, and nothing is overwritten: choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():  # a loop
+        raise CheckpointError(f"{folder} {absence(folder)}, or choose another folder")
+    make_folder(folder.parent)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         beside.mkdir()

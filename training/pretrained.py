@@ -124,12 +124,13 @@ def build(source: Source, device: torch.device | str = "cpu") -> LanguageModel:
 
 def read_checked(source: Source) -> dict[str, torch.Tensor]:
     """The source's weights, which are those that its config names; raises CheckpointError."""
+    weights = source.read()
+    checkpoint.check_layers(source.config, weights, source.path)
     try:
         with torch.device("meta"):
             model = built(source.config)
     except ValueError as error:
         raise CheckpointError(f"{source.path}: {error}") from None
-    weights = source.read()
     checkpoint.check_weights(model, weights, source.path)
     return weights
 
@@ -242,6 +243,8 @@ def _run(path: Path) -> Source:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
         ) from None
+    if "model" in content:  # of a sharded one, it is in other files
+        checkpoint.check_layers(config, content["model"], path)
     dataset = content["config"].get("dataset")
 
     def read():

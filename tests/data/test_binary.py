@@ -242,6 +242,9 @@ def test_finished_folders_are_kept(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="--out is the folder that you are in"):
         prepare(Path())
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(DataError, match="link is a symbolic link to nothing, where nothing is: mend"):
+        prepare(tmp_path / "link")
     (tmp_path / "empty").mkdir()
     prepare(tmp_path / "empty")
 

@@ -170,6 +170,9 @@ def test_names_of_files_do_not_reach_the_hub(tmp_path, monkeypatch):
             run(tmp_path / "set", input=name)
     with pytest.raises(DataError, match=r"holds no \.txt"):
         run(tmp_path / "set", input="empty")
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(DataError, match="link is a symbolic link to nothing, where nothing is: mend"):
+        run(tmp_path / "set", input="link")
     with pytest.raises(DataError, match="owner/name: no such file"):
         run(tmp_path / "set", input="owner/name,other/name")
     assert not (tmp_path / "set").exists()

@@ -1,6 +1,8 @@
 """The stages of a study: sweeps that end, runs that wait for them, and what a folder remembers."""
 
+import json
 import math
+import re
 
 import pytest
 
@@ -248,9 +250,21 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
         study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
     with pytest.raises(PlanError, match=r"another recipe \(weight_decay was 0.1, now 0.3\)"):
         study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
-    for content in ("{}", '{"format": "cofrgenet scaling 1"}'):
-        (tmp_path / "scaling" / "scaling.json").write_text(content)
-        with pytest.raises(PlanError, match="was not written by this scale"):
+    name = min(made.state["runs"])
+    damage = {
+        "it has no 'commands'": {},
+        "its format is 'cofrgenet scaling 0'": made.state | {"format": "cofrgenet scaling 0"},
+        "seconds.gpt2.20K is '[]'": made.state | {"seconds": {"gpt2": {"20K": []}}},
+        f"families.{DENSE} is '[]'": made.state | {"families": {DENSE: []}},
+        f"runs.{name} has no 'ratio'": made.state
+        | {"runs": {name: {"family": "", "size": "", "rule": True}}},
+        f"runs.{name}.rule is '1'": made.state | {"runs": {name: made.state["runs"][name] | {"rule": 1}}},
+        "commands is '3'": made.state | {"commands": [3]},
+        "its run 'b' is not in ablation.json": made.state | {"runs": {"b": made.state["runs"][name]}},
+    }
+    for told, content in damage.items():
+        (tmp_path / "scaling" / "scaling.json").write_text(json.dumps(content))
+        with pytest.raises(PlanError, match=re.escape(f"was not written by this scale.py ({told})")):
             study("--sizes=20K", models=(DENSE,))
     (tmp_path / "scaling" / "scaling.json").unlink()
     with pytest.raises(PlanError, match="holds an ablation, but no scaling study"):

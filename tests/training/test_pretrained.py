@@ -16,7 +16,7 @@ from models import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
-from training import hugging_face, pretrained
+from training import hugging_face, model_folder, pretrained
 from training.checkpoint import CheckpointError
 
 MODELS = {
@@ -424,6 +424,9 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
         export.main([str(folder), str(tmp_path / "file")])
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SystemExit, match="loop is a symbolic link to loop, where nothing is"):
+        export.main([str(folder), str(tmp_path / "loop")])
     export.main([str(folder), str(tmp_path / "link")])
     capsys.readouterr()
     assert text(folder) == text(tmp_path / "empty")
@@ -450,6 +453,27 @@ def test_refuses_other_versions_of_our_format(build, tmp_path):
         path.write_text(json.dumps(content | change))
         with pytest.raises(CheckpointError, match=said):
             pretrained.open_source(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("keys", [{"ffn": "cffn_gated"}, {"ffn": "mlp"}])
+def test_a_damaged_number_of_layers(build, tmp_path, keys):
+    """Nothing of that size is built."""
+    model = build(**keys)
+    source = pretrained.Source(tmp_path / "model", model.config, model.state_dict)
+    pretrained.export(source, tmp_path / "out")
+    path = tmp_path / "out" / "config.json"
+    text = path.read_text().replace(f'"n_layer": {model.config.n_layer}', '"n_layer": 1000000000')
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="holds .* tensors, and its configuration says 1,000,000,000"):
+        pretrained.build(pretrained.open_source(str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("key", ["kind", "hash"])
+def test_a_file_that_is_no_tokenizer(tmp_path, key):
+    content = {"kind": "gpt2", "hash": "0"}
+    (tmp_path / "data_tokenizer.json").write_text(json.dumps({key: content[key]}))
+    with pytest.raises(CheckpointError, match=r"data_tokenizer\.json holds no tokenizer \(it has no "):
+        model_folder.read_tokenizer(tmp_path)
 
 
 def test_samples_from_a_folder_whose_tokenizer_lacks_bytes(tmp_path, capsys):

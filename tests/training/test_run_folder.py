@@ -177,3 +177,12 @@ def test_records_are_held_against_what_a_record_is(tmp_path):
         (tmp_path / "log.jsonl").write_text(f"{line}\n" + json.dumps({"step": 1, "tokens": 8}) + "\n")
         with pytest.raises(RunFolderError, match="line 1: damaged"):
             read_log(tmp_path)
+
+
+def test_a_link_to_nothing_is_no_run_folder(tmp_path):
+    (tmp_path / "link").symlink_to("nothing")
+    with (
+        pytest.raises(RunFolderError, match="link is a symbolic link to nothing, where nothing is: mend"),
+        open_run(str(tmp_path / "link"), resume=False),
+    ):
+        pass
