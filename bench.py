@@ -19,7 +19,6 @@ import openmp  # noqa: F401 (before torch)
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -367,10 +366,6 @@ def measure(workers: list[Worker], sections, config: BenchConfig):
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-        sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nbench.py: interrupted", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written
-        sys.exit(141)

@@ -13,7 +13,6 @@ several learning rates (or values of a key of --study), a second table shows whi
 
 import interruption  # noqa: F401 (first)
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +92,4 @@ def main(argv: list[str]):
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    main(sys.argv[1:])

@@ -24,7 +24,6 @@ import difflib
 import functools
 import inspect
 import math
-import os
 import re
 import runpy
 import sys
@@ -67,9 +66,9 @@ def parse(
 
     `positional` names the key that an argument which is no .py file sets (sample.py takes a run
     folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
-    From here on, Ctrl-C ends the script by one line in place of a traceback.
+    From here on, Ctrl-C ends the script by one line, and a reader who has gone by none: no traceback.
     """
-    sys.excepthook = interruption.end
+    interruption.install()
     if any(argument in ("-h", "--help") for argument in argv):
         end_with_help(config_class, positional, files)
     try:
@@ -233,11 +232,7 @@ def format_config(config) -> str:
 
 def end_with_help(config_class, positional: str | None = None, files: bool = True, about: str = ""):
     """Print what --help says, with `about` on top, and exit."""
-    try:
-        print(about + help_text(config_class, positional, files), flush=True)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    print(about + help_text(config_class, positional, files))
     sys.exit(0)
 
 

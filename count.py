@@ -10,7 +10,6 @@ vocab_size, the vocabulary is GPT-2's.
 import interruption  # noqa: F401 (first)
 
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -75,6 +74,4 @@ def main(argv: list[str]):
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a message
     main(sys.argv[1:])

@@ -162,19 +162,21 @@ def main(argv: list[str]):
     except KeyboardInterrupt:
         sys.exit("evaluate.py: interrupted; nothing was written")
     per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
-    print(getattr(report, config.task)(results, config.compare, **per_token))
-    for counted in found.get("ngrams", []):
-        print(f"\n{', '.join(counted['results'])}: {counted['of']}")
-    try:
+    lines, failed = [getattr(report, config.task)(results, config.compare, **per_token)], None
+    lines += [f"{', '.join(counted['results'])}: {counted['of']}" for counted in found.get("ngrams", [])]
+    try:  # before anything is printed, which nobody may read
         if config.json:
             write_json(config, found)
-            print(f"\nnumbers: {config.json}")
+            lines.append(f"numbers: {config.json}")
         if config.plot:
             drawn = getattr(figure, config.task)(results, picture.look(config), **per_token)
             picture.write(drawn, Path(config.plot))
-            print(f"\npicture: {config.plot}")
+            lines.append(f"picture: {config.plot}")
     except OSError as error:
-        sys.exit(f"evaluate.py: {error}")
+        failed = f"evaluate.py: {error}"
+    print("\n\n".join(lines))
+    if failed:
+        sys.exit(failed)
 
 
 def check_limit(config: EvaluateConfig, tokenizers: str | None):

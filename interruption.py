@@ -1,10 +1,14 @@
-"""Importing this file first lets Ctrl-C end a script by one line, also while the script's imports last.
+"""Importing this file first lets Ctrl-C end a script by one line, also while the script's imports last, and
+a reader who has gone, such as `head`, by none.
 
 They take seconds. The KeyboardInterrupt of a Ctrl-C in that time can be swallowed by the library that is
 being imported, or become another error (NumPy as part of PyTorch). So until the script has defined `main`,
 Ctrl-C ends the process without an exception.
 """
 
+import atexit
+import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -12,12 +16,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 
 
-def end(kind, error, trace):
-    """For sys.excepthook: one line for Ctrl-C; the exit status stays Python's own."""
+def install():
+    """From here on, one line for Ctrl-C and none for a reader who has gone, in place of a traceback; the
+    exit status stays Python's own.
+    """
+    sys.excepthook = _end
+    atexit.unregister(_drop_what_nobody_reads)
+    atexit.register(_drop_what_nobody_reads)
+
+
+def _end(kind, error, trace):
     if issubclass(kind, KeyboardInterrupt):
         _say()
-    else:
+    elif not (issubclass(kind, BrokenPipeError) and _nobody_reads()):
         sys.__excepthook__(kind, error, trace)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose reader has gone."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _drop_what_nobody_reads():
+    if _nobody_reads():  # Python would complain of what it cannot flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _say():
@@ -39,6 +63,6 @@ def _runs_a_script() -> bool:
 
 
 if _runs_a_script():
-    sys.excepthook = end
+    install()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup, say
         signal.signal(signal.SIGINT, _on_signal)

@@ -126,9 +126,6 @@ def main(argv: list[str]):
             raise
         reason = (str(getattr(error, "inner_exception", error)).splitlines() or [type(error).__name__])[0]
         sys.exit(f"sample.py: torch.compile failed ({reason}); mend the compiler, or leave out --compile")
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        sys.stderr.close()
-        sys.exit(1)
     if failed:
         sys.exit(1)
 

@@ -130,27 +130,27 @@ def main(argv: list[str]):
         sys.exit("translate.py: interrupted; nothing was written")
     translations = [report.one_line(loaded.tokenizer.decode(ids)) for ids in tokens]
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
-    found, kept = None, True
-    if chosen.references is None:
-        print("\n".join(translations))
-    else:
+    # files are written before anything is printed, which nobody may read
+    shown, failed = translations, None
+    if chosen.references is not None:
         found = report.measured(f"{loaded.name}, {how}", chosen, translations, tokenizer)
         found["seconds"], found["new_tokens"] = seconds, sum(map(len, tokens))
-    if (run := Path(config.out_dir) / "ckpt").is_dir():
-        heading = f"{loaded.path.name}, {how}, {config.pairs or config.input or 'text'}"
-        kept = report.keep(run.parent / "translations.txt", heading, chosen, translations)
-    if found is not None:
-        print(report.table(found))
+        shown = [report.table(found)]
         if config.json:
             about = {"settings": dataclasses.asdict(config), "sources": chosen.about}
             about |= environment(choose_device(config.device)) | {"model": loaded.facts()}
             try:
                 write_json(config.json, {**found, **about})
+                shown.append(f"\nnumbers: {config.json}")
             except OSError as error:
-                sys.exit(f"translate.py: {error}")
-            print(f"\nnumbers: {config.json}")
-    if not kept:
-        sys.exit(1)
+                failed = f"translate.py: {error}"
+    if (run := Path(config.out_dir) / "ckpt").is_dir():
+        heading = f"{loaded.path.name}, {how}, {config.pairs or config.input or 'text'}"
+        if not report.keep(run.parent / "translations.txt", heading, chosen, translations):
+            failed = failed or 1
+    print("\n".join(shown))
+    if failed:
+        sys.exit(failed)
 
 
 def read(config: TranslateConfig, opened: Opened) -> Sources:

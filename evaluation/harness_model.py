@@ -58,6 +58,8 @@ class HarnessModel(TemplateLM):
         rows = defaultdict(list)  # tokens that are read -> [(number of the request, continuation)]
         for number, (texts, context, continuation) in enumerate(requests):
             self._check_continuation(texts, continuation)
+            # the harness takes blanks at the end of a context for a part of the continuation
+            context = context or [self.prefix_token_id]
             read = (context + continuation)[-(self.max_length + 1) :][:-1]
             rows[tuple(read)].append((number, continuation))
         # for each row, the number of last tokens whose next tokens are scored

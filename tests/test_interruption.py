@@ -1,4 +1,4 @@
-"""Ctrl-C while a script is still importing ends it by one line."""
+"""Ctrl-C while a script is still importing ends it by one line, a reader who has gone by none."""
 
 import os
 import signal
@@ -55,6 +55,24 @@ def test_after_the_imports_it_is_an_exception(tmp_path):
     )
     assert done.returncode == -signal.SIGINT
     assert (done.stdout, done.stderr) == ("tidied up\n", "\na.py: interrupted\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_has_gone(unbuffered):
+    command = [sys.executable, ROOT / "count.py", "config/gpt2.py", "config/llama_3b.py"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as script:
+        script.stdout.close()
+        assert script.stderr.read() == ""
+
+
+def test_another_pipe_that_breaks_is_told():
+    code = (
+        "import interruption, os; interruption.install(); r, w = os.pipe(); os.close(r); os.write(w, b' ')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr.endswith("BrokenPipeError: [Errno 32] Broken pipe\n")
 
 
 def test_a_program_that_imports_a_script_keeps_its_own_ctrl_c():

@@ -464,9 +464,7 @@ def test_a_damaged_number_of_layers(build, tmp_path, keys):
     path = tmp_path / "out" / "config.json"
     text = path.read_text().replace(f'"n_layer": {model.config.n_layer}', '"n_layer": 1000000000')
     path.write_text(text)
-    with pytest.raises(
-        CheckpointError, match=r"holds .* tensors, and its configuration says 1,000,000,000"
-    ):
+    with pytest.raises(CheckpointError, match=r"holds .* tensors, and its configuration says 1,000,000,"):
         pretrained.build(pretrained.open_source(str(tmp_path / "out")))
 
 
