@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from language_model import LanguageModel
+from language_model import LanguageModel, check_finite
 
 LARGEST_PENALTY = 10  # of both signs; powers of the number of tokens overflow beyond some hundred
 
@@ -45,7 +45,8 @@ def beam_search(
     tokens: [B, T] int64, or lists: equally long prompts, not empty. A text ends at the token `end`, or
     after max_new_tokens. length_penalty: above 0 favours long texts, below 0 short ones. forbid, below,
     window, step, source, lengths: as in `LanguageModel.generate`; forbid gets log-probabilities. tick() is
-    called after each step. Raises ValueError as `LanguageModel.generate` does.
+    called after each step. Raises ValueError as `LanguageModel.generate` does, and FloatingPointError where
+    logits are not finite.
     """
     device = model.device
     window = window or model.config.block_size
@@ -69,7 +70,9 @@ def beam_search(
     done = [False] * batch
 
     for count in range(1, max_new_tokens + 1):
-        scores = logits[:, :below].float().log_softmax(-1)
+        logits = logits[:, :below].float()
+        check_finite(logits)
+        scores = logits.log_softmax(-1)
         if forbid is not None:
             scores = forbid(text, scores)
         vocabulary = scores.shape[-1]

@@ -130,7 +130,8 @@ class LanguageModel(nn.Module, ABC):
         columns, CAttnU, the Synthesizer, BigBird's blocks) every token's part moves by one at a slide.
         RoPE, distances (`cattn_relative`) and no position do not notice it, but from the second
         block on the cache has seen tokens that left.
-        Raises ValueError for no tokens, and for a window that `forward` would refuse.
+        Raises ValueError for no tokens, and for a window that `forward` would refuse; FloatingPointError
+        where the first logits are not finite.
         """
         window = window or self.config.block_size
         self.check_length(window)
@@ -155,6 +156,8 @@ class LanguageModel(nn.Module, ABC):
                 logits = self.decode(unread, None, **of_source)[:, :below].float()
             else:
                 logits = (step if step and count else self.decode)(unread, cache)[:, :below].float()
+            if not count:
+                check_finite(logits)
             if forbid is not None:
                 logits = forbid(text, logits)
             token = sample_token(logits, temperature, top_k, top_p, generator)
@@ -167,6 +170,12 @@ class LanguageModel(nn.Module, ABC):
     def parameter_count(self) -> int:
         """Parameters as stored, every padding row included."""
         return sum(p.numel() for p in self.parameters())
+
+
+def check_finite(logits):
+    """Raises FloatingPointError where one is not."""
+    if not logits.isfinite().all():
+        raise FloatingPointError("the model's outputs are not finite, so no token can be chosen")
 
 
 def sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None):

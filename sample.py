@@ -119,6 +119,8 @@ def main(argv: list[str]):
         if not config.interactive:  # else between a text and the next prompt
             where = "" if failed else "; finished texts are in samples.txt"
             sys.exit(f"\nsample.py: interrupted{where}")
+    except FloatingPointError as error:
+        sys.exit(f"sample.py: {error}")
     except RuntimeError as error:
         if "probability tensor contains" in str(error):
             sys.exit("sample.py: the model's outputs are not finite, so no token can be drawn")

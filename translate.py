@@ -124,6 +124,8 @@ def main(argv: list[str]):
         seconds = time.monotonic() - start
     except (CheckpointError, DataError, DeviceError, EvaluationError, TranslationError, OSError) as error:
         sys.exit(f"translate.py: {error}")
+    except FloatingPointError as error:
+        sys.exit(f"translate.py: {error}")
     except torch.OutOfMemoryError as error:
         sys.exit(f"translate.py: out of memory ({str(error).splitlines()[0]}): take a smaller batch_size")
     except KeyboardInterrupt:

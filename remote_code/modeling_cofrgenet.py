@@ -85,8 +85,8 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
         attention_mask: [B, past + T], 0 for padding before or after the text. labels: [B, T], shifted
         here, -100 where nothing is predicted -> loss, the mean in nats. use_cache: returns the cache of the
         next tokens, without gradients. logits_to_keep: how many last tokens get logits, 0: all. Raises
-        ValueError for a mask with holes, for padding that a cache cannot hold, and for more tokens than the
-        model can see.
+        ValueError where there is no token, for a mask with holes, for padding that a cache cannot hold, and
+        for more tokens than the model can see.
         """
         of_loss = {"num_items_in_batch": others.pop("num_items_in_batch", None)}
         if refused := sorted(
@@ -95,6 +95,11 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"not supported: {', '.join(refused)}; leave it out")
         if input_ids is None:
             raise ValueError("input_ids is missing: give the tokens, [rows, columns] int64")
+        if not input_ids.numel():
+            raise ValueError(
+                f"input_ids is {list(input_ids.shape)}, without a token: begin with the end-of-text token, "
+                "as in training, tokenizer(tokenizer.eos_token), or leave input_ids out, and generate does so"
+            )
         cached = bool(use_cache) or past_key_values is not None
         if past_key_values is not None and not isinstance(past_key_values, GroupedCache):
             raise ValueError(

@@ -155,6 +155,13 @@ def test_only_tokens_below(build):
     assert max(token for one in found for token in one.tokens) < 20
 
 
+def test_weights_that_are_not_finite(build):
+    model = build()
+    model.norm.weight.data.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="the model's outputs are not finite"):
+        beam_search(model, [[1]], 2, 3, end=0)
+
+
 def test_what_it_refuses(build):
     model = build()
     with pytest.raises(ValueError, match="no tokens to continue"):

@@ -18,6 +18,7 @@ from beam import Hypothesis
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
+from training import pretrained
 from training.compilation import CompiledDecoding
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -397,6 +398,19 @@ def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, t
     said = refused(capsys, trained, "--compile=True")
     assert "torch.compile failed (no working compiler)" in said
     assert "mend the compiler, or leave out --compile" in said
+
+
+@pytest.mark.parametrize("how", ["--temperature=0", "--temperature=1", "--beams=2"])
+def test_weights_that_are_not_finite_are_told(trained, capsys, monkeypatch, how):
+    build = pretrained.build
+
+    def damaged(*given):
+        model = build(*given)
+        model.norm.weight.data.fill_(float("nan"))
+        return model
+
+    monkeypatch.setattr(pretrained, "build", damaged)
+    assert "the model's outputs are not finite" in refused(capsys, trained, how)
 
 
 def test_outputs_that_are_not_finite_are_told(trained, capsys, monkeypatch):

@@ -88,6 +88,7 @@ def test_a_conversation_goes_on_from_its_cache(made):
         ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"shape of the tokens, \[1, 4\], not \[1, 1, 4, 4\]"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 0]]), "use_cache": True}, "row 0 has padding after"),
         ({"input_ids": None}, "input_ids is missing"),
+        ({"input_ids": tokens(1, 0), "use_cache": True}, r"input_ids is \[1, 0\], without a token: begin"),
         ({"input_ids": None, "inputs_embeds": torch.zeros(1, 4, 24)}, "not supported: inputs_embeds"),
         ({"position_ids": torch.arange(4)}, "not supported: position_ids; leave it out"),
         ({"output_hidden_states": True}, "not supported: output_hidden_states"),
