@@ -98,7 +98,7 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
         if not input_ids.numel():
             raise ValueError(
                 f"input_ids is {list(input_ids.shape)}, without a token: begin with the end-of-text token, "
-                "as in training, tokenizer(tokenizer.eos_token), or leave input_ids out, and generate does so"
+                "as in training: tokenizer(tokenizer.eos_token). generate does so without input_ids"
             )
         cached = bool(use_cache) or past_key_values is not None
         if past_key_values is not None and not isinstance(past_key_values, GroupedCache):
