@@ -25,7 +25,7 @@ import beam
 import configurator
 from data import DataError
 from data.tokenizer import valid_unicode
-from disk import append_whole
+from disk import append_whole, refuse_pipe
 from no_repeat import without_repeats
 from plural import counted
 from training import pretrained
@@ -263,6 +263,7 @@ def read_start(start: str) -> str:
     if start.startswith("FILE:"):
         path = Path(start.removeprefix("FILE:"))
         try:
+            refuse_pipe(path)
             return path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 ({error})") from None

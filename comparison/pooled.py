@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from comparison.runs import Arm, Run
-from disk import write_whole
+from disk import refuse_pipe, write_whole
 from models import without_embeddings
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
@@ -83,6 +83,7 @@ def write_rows(path: Path, rows: list[dict]):
 def read_rows(path: str | Path) -> list[dict]:
     """Reads the rows that `write_rows` wrote. Raises ValueError that names the line and what is wrong."""
     try:
+        refuse_pipe(path)
         with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             rows = list(csv.reader(file))
     except OSError as error:

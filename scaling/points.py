@@ -25,7 +25,7 @@ from pathlib import Path
 from ablation.plan import PlanError
 from architecture import model_config
 from comparison.runs import read_run
-from disk import write_whole
+from disk import refuse_pipe, write_whole
 from models import flops_per_token, parameter_counts
 from scaling.sizing import body, parse
 
@@ -116,6 +116,7 @@ def read(paths: list[str]) -> list[Point]:
     rates: dict[tuple, float] = {}  # the rule's
     for path in paths:
         try:
+            refuse_pipe(path)
             with open(path, newline="") as file:
                 content = file.read()
             reader = csv.DictReader(io.StringIO(content, newline=""))

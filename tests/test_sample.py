@@ -367,6 +367,10 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     assert "num_samples=3: a search keeps the best 2 texts; take at least --beams=3" in said
     assert "temperature=1.0 acts on drawn tokens only, and a search with beams draws none" in said
     assert "leave out top_p or beams" in said
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a named pipe: give a file" in refused(
+        capsys, trained, f"--start=FILE:{tmp_path / 'pipe'}"
+    )
     foreign = tmp_path / "foreign.pt"
     torch.save({"model": {}}, foreign)
     assert "was not written by this repository's train.py" in refused(capsys, foreign)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from dataclasses import replace
 
@@ -305,6 +306,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     assert "is an overlay" in refused(["config/study/rope.py", "--sizes=4K"], capsys)
     assert "trains nothing: leave out" in refused(["config/gpt2.py", "--points=a.csv"], capsys)
     assert "cannot be read" in refused([f"--points={tmp_path / 'none.csv'}"], capsys)
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert "it is a named pipe" in refused([f"--points={tmp_path / 'pipe.csv'}"], capsys)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert "its columns are others" in refused([f"--points={tmp_path / 'other.csv'}"], capsys)
     (tmp_path / "empty.csv").touch()
