@@ -331,7 +331,6 @@ def test_a_reader_that_has_had_enough(write, tmp_path):
     command = [sys.executable, str(ROOT / "compare.py"), str(folder), f"--plot={tmp_path / 'a.png'}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()  # before it prints
-    errors = process.stderr.read()
-    assert process.wait() == 141
-    assert errors == ""
+    assert process.stderr.read() == ""
+    process.wait()
     assert (tmp_path / "a.png").is_file()
