@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(run):
 def test_an_output_folder_that_cannot_be_written_is_refused(arguments, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     for out_dir in ("/proc/no/run", tmp_path / "file" / "run"):
-        assert "cannot be written" in refused(capsys, arguments, f"--out_dir={out_dir}")
+        assert "cannot be made" in refused(capsys, arguments, f"--out_dir={out_dir}")
 
 
 def test_data_that_cannot_serve_is_refused_before_anything_is_written(arguments, capsys, tmp_path, dataset):
