@@ -355,7 +355,8 @@ def check_layers(config: ModelConfig, stored: dict, path: Path):
     """Raises CheckpointError where stored weights are fewer than the layers. So a damaged number is seen
     before so many layers are built.
     """
-    if (layers := config.n_layer + config.encoder_layers) > len(stored):
+    layers = config.n_layer + config.encoder_layers if config.model == "gpt" else 0
+    if layers > len(stored):
         raise CheckpointError(
             f"{path} holds {counted(len(stored), 'tensor')}, and its configuration says {layers:,} layers: "
             "it is damaged, or the configuration is another model's"
