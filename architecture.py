@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
-from history import config_of_today
 from kernels.backend import why_not_triton
 from kernels.continued_fraction import POLES
 from layers import ATTENTION, FFN, POSITION
@@ -281,11 +280,20 @@ class ModelConfig:
         return (self.vocab_size + 63) // 64 * 64
 
     @classmethod
-    def of_today(cls, saved: dict) -> dict:
-        """A saved configuration in the keys of today. Raises ValueError where today's code has no such
-        model, or does not know a key.
+    def of_this_version(cls, saved: dict) -> dict:
+        """A saved configuration as it is. Raises ValueError where another version of this code has saved
+        it: a key more or less may be another model.
         """
-        return config_of_today(saved, {field.name for field in dataclasses.fields(cls)})
+        known = {field.name for field in dataclasses.fields(cls)}
+        there = [f"no {key}" for key in sorted(known - saved.keys())]
+        there += [f"{key}={saved[key]!r}" for key in sorted(saved.keys() - known)]
+        if there:
+            more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+            raise ValueError(
+                f"it was saved by another version of this code, with {', '.join(there[:3])}{more}: train "
+                "it again, or use the commit that saved it"
+            )
+        return saved
 
 
 def _kind(key: str) -> str:
@@ -300,14 +308,8 @@ def _unknown(key, name, known) -> str:
 
 
 def model_config(config) -> ModelConfig:
-    """The model's share of a script's config (or of a saved dict, whose cf_backend is the choice of the
-    machine it was saved on and becomes auto, and which has the default of what it does not name yet).
-    Raises KeyError where it cannot be one of ours, ValueError where today's code has no such model.
+    """The model's share of a script's config, or of a saved dict, whose cf_backend is the choice of the
+    machine it was saved on and becomes auto. Raises KeyError where the dict lacks a key.
     """
-    if isinstance(config, dict):
-        values = {**config_of_today(config), "cf_backend": "auto"}
-    else:
-        values = dataclasses.asdict(config)
-    if missing := {"n_layer", "n_head", "n_embd", "block_size", "attention", "ffn"} - values.keys():
-        raise KeyError(f"no config of ours: it lacks {', '.join(sorted(missing))}")
-    return ModelConfig(**{f.name: values.get(f.name, f.default) for f in dataclasses.fields(ModelConfig)})
+    values = {**config, "cf_backend": "auto"} if isinstance(config, dict) else dataclasses.asdict(config)
+    return ModelConfig(**{field.name: values[field.name] for field in dataclasses.fields(ModelConfig)})

@@ -13,7 +13,7 @@ scripts) and a mistake on the command line. All mistakes are reported together, 
 
 Each script declares one dataclass whose fields carry a comment on the same line; that comment is
 what `--help` prints. A dataclass may define `check()`, which returns a list of complaints, and
-`of_today(saved)`, which gives a config.json of an earlier version today's keys, or raises ValueError.
+`of_this_version(saved)`, which gives back what a config.json holds, or raises ValueError.
 """
 
 import interruption
@@ -377,7 +377,7 @@ def _read_saved(path: Path, mistakes: list[str], config_class) -> dict:
         mistakes.append(str(error))
         return {}
     try:
-        return getattr(config_class, "of_today", dict)(values)
+        return getattr(config_class, "of_this_version", dict)(values)
     except ValueError as error:
         mistakes.append(f"{path}: {error}")
         return {}

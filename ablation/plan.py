@@ -10,7 +10,7 @@ from ablation.product import Planned
 from comparison.runs import Arm, read_run
 from disk import lock, make_folder, read_json
 from training import checkpoint
-from training.config import with_defaults
+from training.config import TrainConfig
 from training.log import RunFolderError, read_log, write_whole
 from training.resume import FREE
 
@@ -47,7 +47,7 @@ class Plan:
             if content["format"] != FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, not {FORMAT!r}")
             self.runs = {
-                name: Planned(name, entry["arm"], with_defaults(entry["config"]))
+                name: Planned(name, entry["arm"], TrainConfig.of_this_version(entry["config"]))
                 for name, entry in content["runs"].items()
             }
             self.done, self.failed = set(content["done"]), dict(content["failed"])

@@ -13,7 +13,7 @@ from architecture import model_config
 from data import mixture
 from disk import read_json
 from models import flops_per_token, parameter_counts
-from training.config import with_defaults
+from training.config import TrainConfig
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step
 
@@ -132,10 +132,10 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise RunFolderError(f"{folder} is a folder of runs: write {shlex.quote(str(folder))}/*/")
     try:
         config = read_json(folder / "config.json", ValueError)
-        model_config(config)
+        model_config(TrainConfig.of_this_version(config))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is not a run folder of train.py ({error})") from None
-    run = Run(name or str(folder), folder, with_defaults(config), read_log(folder))
+    run = Run(name or str(folder), folder, config, read_log(folder))
     if not run.evaluations:
         raise RunFolderError(f"{folder} has no evaluation in its log yet")
     for step, evaluation in run.evaluations.items():

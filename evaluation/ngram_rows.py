@@ -13,7 +13,6 @@ from evaluation import EvaluationError
 from evaluation.models import Opened
 from evaluation.ngrams import NAMES, Ngrams, measure
 from training import checkpoint, explicit_start, saffu_passes
-from training.config import TrainConfig
 from training.resume import fingerprint
 
 
@@ -45,7 +44,7 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
                 "counts those: give run folders or checkpoints only, or leave ngrams out"
             )
         content = checkpoint.load(model.source.path, mmap=True, check=False)
-        config = TrainConfig.of_today(content["config"])
+        config = content["config"]
         name, block_size = config["dataset"], config["block_size"]
         try:
             data = open_dataset(name, "train", block_size)

@@ -33,7 +33,7 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config):
         super().__init__(config)
         with one_device():
-            self.model = GPT(model_config(ModelConfig.of_today(config.model)), try_out=False)
+            self.model = GPT(model_config(ModelConfig.of_this_version(config.model)), try_out=False)
         self.post_init()
 
     def init_weights(self):

@@ -21,7 +21,6 @@ import torch
 
 from architecture import ModelConfig
 from disk import absence, new_file, why_not_written
-from history import weights_of_today
 from plural import counted
 from training import archive, sharding
 from training.log import RunFolderError, read_log
@@ -36,6 +35,9 @@ REQUIRED = {
     "optimizer",
     "scaler",
     "samples",
+    "tokens",
+    "ranks",
+    "records",
     "tokenizer",
     "data",
     "best_val_loss",
@@ -253,7 +255,6 @@ def load(path: Path, mmap: bool = False, check: bool = True) -> dict:
         what = f"its format is {found!r}, not {form!r}" if found != form else "it lacks parts"
         raise CheckpointError(f"{path} was not written by this repository's train.py: {what}")
     if not sharded:
-        content["model"] = weights_of_today(content["model"])
         content["checksums"] = checksums
         if check:
             check_tensors(path, content, *TENSORS, *({"start"} & content.keys()))

@@ -184,10 +184,3 @@ class TrainConfig(ModelConfig):
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
 # how ladders are trained: mistakes in a model that has none
 OF_LADDERS = {"decay_ladders", "ladder_lr", "dyadic", "dyadic_iters"}
-
-
-def with_defaults(config: dict) -> dict:
-    """A saved configuration, and the defaults of the keys that came after it. Raises ValueError where
-    today's code has no such model.
-    """
-    return {**DEFAULTS, **TrainConfig.of_today(config)}

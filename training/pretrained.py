@@ -19,7 +19,6 @@ from architecture import ModelConfig, model_config
 from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from disk import absence, read_json
-from history import weights_of_today
 from language_model import LanguageModel
 from models import built
 from remote_code import packing, trial
@@ -238,7 +237,7 @@ def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True, check=False)
     checkpoint.check_origin(path, content)
     try:
-        config = model_config(TrainConfig.of_today(content["config"]))
+        config = model_config(TrainConfig.of_this_version(content["config"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"
@@ -268,7 +267,7 @@ def _ours(path: Path, content: dict) -> Source:
         raise CheckpointError(f"{path}/config.json: its format is {content['format']!r}, not {FORMAT!r}")
     model = content.get("model")
     try:
-        config = model_config(ModelConfig.of_today(model))
+        config = model_config(ModelConfig.of_this_version(model))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}/config.json is no model configuration that this version knows ({error.args[0]})"
@@ -283,13 +282,11 @@ def _ours(path: Path, content: dict) -> Source:
 
     def read():
         tensors = model_folder.read_tensors(path)
-        # folders of earlier versions have no prefix; transformers may have saved another dtype
-        return weights_of_today(
-            {
-                name.removeprefix(PREFIX): tensor.float() if tensor.is_floating_point() else tensor
-                for name, tensor in tensors.items()
-            }
-        )
+        # transformers may have saved another dtype
+        return {
+            name.removeprefix(PREFIX): tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
+        }
 
     return Source(path, config, read, model_folder.read_tokenizer(path), content.get("step"))
 

@@ -122,12 +122,12 @@ def restore(
     changes, wrong = _missing_records(folder, records, path, content), []
     checkpoint.check_origin(path, content)
     try:
-        content["config"] = type(config).of_today(content["config"])
+        content["config"] = type(config).of_this_version(content["config"])
     except ValueError as error:
         raise CheckpointError(f"{path} cannot go on: {error}") from None
     for field in dataclasses.fields(config):
         key, value = field.name, getattr(config, field.name)
-        before = content["config"].get(key, field.default)  # a key that is newer than the run
+        before = content["config"][key]
         if key in FREE or before == value:
             continue
         told = f"{key} was {before!r}, now {value!r}"
@@ -135,7 +135,7 @@ def restore(
             changes[key] = f"{told}: {CHANGEABLE[key]}"
         else:
             wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
-    before = content.get("ranks", world)  # a checkpoint may be older than this entry
+    before = content["ranks"]
     if before != world:
         changes["ranks"] = f"ranks were {before}, now {world}: the same samples and losses, up to rounding"
     if "max_iters" in changes and config.max_iters < content["step"]:
@@ -154,7 +154,7 @@ def restore(
 
 def _missing_records(folder: Path, records: list[dict], path: Path, content: dict) -> dict[str, str]:
     """What a log lacks that was moved away, for `changes`; raises RunFolderError where it was cut short."""
-    step, before = content["step"], content.get("records", 0)  # older checkpoints do not count them
+    step, before = content["step"], content["records"]
     kept = [record for record in records if record["step"] <= step]
     if len(kept) >= before:
         return {}
@@ -219,8 +219,6 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
         _load_whole(path, content, model, optimizer)
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
-    # not in older checkpoints
-    content.setdefault("tokens", content["samples"] * content["config"]["block_size"])
     progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
     content.clear()  # gigabytes, of which whoever called would hold on to
     return progress

@@ -102,14 +102,13 @@ def test_differences_that_are_all_alike(write, losses, p):
     assert difference(other, one).p == p
 
 
-def test_a_run_from_before_a_key_belongs_to_its_arm(write):
-    folders = [write(f"a_seed{s}", [5.0, 2.0], seed=s) for s in (1, 2)]
-    config = json.loads((folders[0] / "config.json").read_text())
-    del config["cf_control"], config["ladder_lr"]
-    (folders[0] / "config.json").write_text(json.dumps(config))
-    (arm,) = arms(read_runs([str(f) for f in folders]))
-    assert len(arm.runs) == 2
-    assert arm.config["cf_control"] == "none"
+def test_a_run_of_another_version_is_refused(write):
+    folder = write("a", [5.0, 2.0])
+    config = json.loads((folder / "config.json").read_text())
+    del config["cf_control"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunFolderError, match="another version of this code, with no cf_control"):
+        read_run(folder)
 
 
 def test_steps_at_which_depths_wake(write):
