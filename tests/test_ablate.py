@@ -187,18 +187,6 @@ def test_folders_that_are_refused(command, capsys, tmp_path):
         assert "another process is running the study" in refused(command(out_dir=tmp_path / "busy"), capsys)
 
 
-def test_a_list_from_before_a_key_goes_on(command, capsys, tmp_path, here):
-    assert ablated(command("--seeds=1"), capsys)[0] == 0
-    path = tmp_path / "ablation" / "ablation.json"
-    content = json.loads(path.read_text())
-    for run in content["runs"].values():
-        del run["config"]["cf_control"]
-    path.write_text(json.dumps(content))
-    status, said = ablated(command("--seeds=1"), capsys)
-    assert status == 0
-    assert "1 of them done" in said
-
-
 def test_dry_run(command, capsys, tmp_path, here):
     ablate.main(command("--vary=dropout=0.0,0.1", "--seeds=1,2", "--dry_run=True"))
     said = capsys.readouterr().out
