@@ -221,13 +221,13 @@ def assigned(file: str) -> dict:
     return _run_file(file, [])[0]
 
 
-def format_config(config) -> str:
-    """One `key = value` line per field, in order; `*` marks what differs from the default."""
-    lines = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        lines.append(f"{' ' if value == field.default else '*'} {field.name} = {value!r}")
-    return "\n".join(lines)
+def differing(config) -> str:
+    """The keys that differ from their defaults, in order, as `key=value`."""
+    return ", ".join(
+        f"{field.name}={value}"
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default
+    )
 
 
 def end_with_help(config_class, positional: str | None = None, files: bool = True, about: str = ""):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+import textwrap
 from pathlib import Path
 
 import torch
@@ -26,7 +28,9 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
 def announcement(
     config, data: Dataset | Mixture, world: int, device: torch.device, dyadic: Dyadic | None
 ) -> str:
-    """What a run says before its first step: keys, data, model, length. config: a TrainConfig."""
+    """What a run says before its first step: keys that are not the defaults, data, model, length. config: a
+    TrainConfig.
+    """
     model = model_config(config)
     counts = parameter_counts(model)
     samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
@@ -45,7 +49,7 @@ def announcement(
         unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
     ranks = f" on {world} ranks" if world > 1 else ""
     lines = [
-        configurator.format_config(config),
+        textwrap.fill(f"keys: {configurator.differing(config)}", 110, break_on_hyphens=False),
         f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
         f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
         f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
@@ -129,6 +133,10 @@ class Report:
             mfu = {} if self.of_pairs else self.mfu(tokens_per_second)
             rate = {"tokens_per_second": tokens_per_second, **mfu}
         self.record({"seconds": seconds, **values, **rate})
+        if not sys.stderr.isatty():  # no bar tells it
+            said = f"loss {values['loss']:.4f}, lr {values['learning_rate']:.3g}"
+            said += f", {tokens_per_second:,.0f} tokens/s" if rate else ""
+            self.ranks.say(f"step {self.progress.step:>7,}: {said}")
 
     def evaluation(self, result: dict, parts: list[str], ladders: dict):
         """Record, draw and print an evaluation. result: of `evaluation.evaluate`, parts: of the data."""

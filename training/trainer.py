@@ -90,7 +90,7 @@ class Trainer:
         speed = Speed(first, progress.tokens, self.clock.seconds())
         bar = tqdm(
             total=config.max_iters, initial=progress.step, dynamic_ncols=True, bar_format=BAR,
-            mininterval=0.5 if sys.stderr.isatty() else 30.0, disable=not self.ranks.first,
+            mininterval=0.5, disable=not (self.ranks.first and sys.stderr.isatty()),
         )  # fmt: skip
         with bar:  # closed before an error is printed
             while progress.step < config.max_iters:
