@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
@@ -34,8 +35,9 @@ class ModelConfig:
     vocab_size: int | None = None  # tokens in the vocabulary; None: that of the data set
     bias: bool = False  # biases in the linear layers and layer norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
-    attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird
-    ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added
+    # by layer where several stand with commas between them, which repeat over the layers
+    attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird; or a,b,..
+    ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added; or a,b,..
     ffn_hidden: int | None = None  # hidden width; None: 4 (mlp), 8/3 (swiglu), 1 (gated Cffn) n_embd
     mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
@@ -130,32 +132,51 @@ class ModelConfig:
             )
         if self.cf_backend == "triton" and (reason := why_not_triton()):
             wrong.append(f"cf_backend=triton {reason}")
+        unknown = []
         for key, registry in REGISTRIES.items():
-            name = getattr(self, key)
-            if name not in registry:
-                wrong.append(_unknown(key, name, registry))
-            else:
-                wrong += self._mistakes_of(key, registry[name])
-        position, attention = POSITION.get(self.position), ATTENTION.get(self.attention)
-        acts = position and attention and getattr(position, "needs_queries_and_keys", False)
-        if acts and not getattr(attention, "queries_and_keys", True):
+            for name in dict.fromkeys(self.names(key)):
+                if name not in registry:
+                    unknown.append(_unknown(key, name, registry))
+                else:
+                    wrong += self._mistakes_of(key, name)
+        wrong += unknown or self._mistakes_of_patterns()
+        for key in () if wrong or not try_out else ("attention", "ffn"):
+            for name in dict.fromkeys(self.names(key)):
+                try:
+                    REGISTRIES[key][name].try_out(self)
+                except ValueError as error:
+                    wrong.append(f"{key}={name}: {error}")
+        return wrong
+
+    def _mistakes_of_patterns(self) -> list[str]:
+        wrong = []
+        for key in ("attention", "ffn"):
+            if len(names := self.names(key)) > max(1, self.n_layer):
+                wrong.append(
+                    f"{key}={getattr(self, key)} names {len(names)} layers, and n_layer={self.n_layer}"
+                )
+        position, attentions = POSITION[self.position], self.parts()["attention"]
+        names = set(self.names("attention"))
+        able = {name for name in names if getattr(ATTENTION[name], "queries_and_keys", True)}
+        if getattr(position, "needs_queries_and_keys", False) and not able:
             wrong.append(
                 f"position={self.position} acts on queries and keys, which attention={self.attention} does "
                 "not have: take learned, sinusoidal or none"
             )
-        if self.encoder_layers > 0 and attention and not attention.bidirectional:
+        elif (only := getattr(position, "only_in", ())) and (not able or able - {*only}):
+            wrong.append(
+                f"position={self.position} acts in attention={' or '.join(only)}, not in "
+                f"{', '.join(sorted(able or names))}: take another position"
+            )
+        if self.encoder_layers > 0 and not all(
+            getattr(attention, "bidirectional", True) for attention in attentions
+        ):
             able = [name for name, one in ATTENTION.items() if one.bidirectional]
             wrong.append(
                 f"encoder_layers={self.encoder_layers} needs an attention that can look ahead, and "
                 f"attention={self.attention} is causal as it is built: take {' or '.join(able)}, or "
                 "encoder_layers=0, which trains on pairs too"
             )
-        mixers = {} if wrong or not try_out else {"attention": attention, "ffn": FFN[self.ffn]}
-        for key, mixer in mixers.items():
-            try:
-                mixer.try_out(self)
-            except ValueError as error:
-                wrong.append(f"{key}={getattr(self, key)}: {error}")
         return wrong
 
     def _keys_of_another_model(self) -> list[str]:
@@ -200,10 +221,11 @@ class ModelConfig:
             wrong.append(f"saffu_end_of_text={end} is no token of {known}")
         return wrong
 
-    def _mistakes_of(self, key: str, part: type) -> list[str]:
+    def _mistakes_of(self, key: str, name: str) -> list[str]:
         """What a part says against this config, and mistakes in what its class says."""
+        part = REGISTRIES[key][name]
         if not issubclass(part, base := BASES[key]):
-            return [f"{key}={getattr(self, key)}: {part.__name__} must derive from {base.__name__}"]
+            return [f"{key}={name}: {part.__name__} must derive from {base.__name__}"]
         if not isinstance(part.keys, (tuple, list)):
             write = f'write a tuple, with a comma: keys = ("{part.keys}",)'
             return [f"{part.__name__}.keys is {part.keys!r}: {write}"]
@@ -221,11 +243,31 @@ class ModelConfig:
             return [f"{told}, not {found!r}"]
         return found
 
-    def parts(self) -> dict[str, type]:
-        """{attention, ffn, position: the class of that name}; none where model=saffu"""
+    def names(self, key: str) -> list[str]:
+        """The names of a pattern, which repeats over the layers; key: attention, ffn, or position, which is
+        one for all.
+        """
+        value = getattr(self, key)
+        return [value] if key == "position" else [name.strip() for name in value.split(",")]
+
+    def of_layer(self, key: str, layer: int) -> type:
+        """The class of a layer's attention or ffn."""
+        names = self.names(key)
+        return REGISTRIES[key][names[layer % len(names)]]
+
+    @property
+    def period(self) -> int:
+        """After so many layers, mixers repeat."""
+        return math.lcm(len(self.names("attention")), len(self.names("ffn")))
+
+    def parts(self) -> dict[str, list[type]]:
+        """{attention, ffn, position: their classes, each once}; none where model=saffu"""
         if self.model == "saffu":
             return {}
-        return {key: registry[getattr(self, key)] for key, registry in REGISTRIES.items()}
+        return {
+            key: [registry[name] for name in dict.fromkeys(self.names(key))]
+            for key, registry in REGISTRIES.items()
+        }
 
     def keys_read(self) -> set[str]:
         """The keys that the model or one of its parts reads."""
@@ -233,7 +275,8 @@ class ModelConfig:
             keys = {f.name for f in dataclasses.fields(ModelConfig) if _kind(f.name) == "saffu"}
             idle = [unit for unit in ("saffu_block", "saffu_radius") if getattr(self, unit) is None]
             return {*SHARED, *(key for key in keys if not key.startswith(tuple(f"{u}_" for u in idle)))}
-        return {*OF_ALL, *(key for part in self.parts().values() for key in part.keys_read(self))}
+        parts = itertools.chain.from_iterable(self.parts().values())
+        return {*OF_ALL, *(key for part in parts for key in part.keys_read(self))}
 
     def unused_keys(self) -> list[str]:
         """Keys that are not at their defaults and that no part of this model reads, as key=value.
@@ -250,8 +293,12 @@ class ModelConfig:
 
     def length_limits(self) -> list[str]:
         """The parts that know no position from block_size on, as key=name."""
-        parts = {key: part for key, part in self.parts().items() if key != "ffn"}
-        return [f"{key}={getattr(self, key)}" for key, part in parts.items() if not part.any_length]
+        if self.model == "saffu":
+            return []
+        names = [
+            (key, name) for key in ("attention", "position") for name in dict.fromkeys(self.names(key))
+        ]
+        return [f"{key}={name}" for key, name in names if not REGISTRIES[key][name].any_length]
 
     def _deepest(self) -> int:
         """Partial denominators whose continuant stays below 10^36 for what biases of 1 start with."""
@@ -269,9 +316,8 @@ class ModelConfig:
 
     @property
     def has_ladders(self) -> bool:
-        if self.model == "saffu":
-            return False
-        mixers = (ATTENTION[self.attention], FFN[self.ffn])
+        parts = self.parts()
+        mixers = [*parts.get("attention", ()), *parts.get("ffn", ())]
         return self.cf_control == "none" and any(mixer.has_ladders for mixer in mixers)
 
     @property

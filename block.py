@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from layers import ATTENTION, FFN
 from layers.cache import in_use
 from layers.cross_attention import CrossAttention
 from layers.norm import norm_of
@@ -23,13 +22,13 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.norm1 = norm_of(config)
-        self.attention = built(ATTENTION[config.attention], config, layer)
+        self.attention = built(config.of_layer("attention", layer), config, layer)
         self.cross = None
         if config.encoder_layers:
             self.norm_cross = norm_of(config)
             self.cross = built(CrossAttention, config)
         self.norm2 = norm_of(config)
-        self.ffn = built(FFN[config.ffn], config)
+        self.ffn = built(config.of_layer("ffn", layer), config)
 
     def forward(self, x, position, pos, cache=None, memory=None, lengths=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it. memory,

@@ -67,6 +67,9 @@ def main(argv: list[str]):
         "per token at block_size, causal attention counted in full; cache: bytes per past token in bfloat16"
     )
     for name, config in zip(models, configs, strict=True):
+        for key in ("attention", "ffn"):
+            if len(names := config.names(key)) > 1:
+                print(f"{key} by layer{f' in {name}' if name else ''}: {', '.join(names)}, and so on")
         if idle := config.unused_keys():
             print(f"without effect in {name or 'this model'}: {', '.join(idle)}")
     for line in remarks:

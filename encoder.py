@@ -7,7 +7,6 @@ at least 1. Padding is a key to no token, so that it changes no output that is r
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from layers import ATTENTION, FFN
 from layers.norm import norm_of
 from layers.protocol import built
 
@@ -19,9 +18,9 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.layer = layer
         self.norm1 = norm_of(config)
-        self.attention = built(ATTENTION[config.attention], config, layer)
+        self.attention = built(config.of_layer("attention", layer), config, layer)
         self.norm2 = norm_of(config)
-        self.ffn = built(FFN[config.ffn], config)
+        self.ffn = built(config.of_layer("ffn", layer), config)
 
     def forward(self, x, position, pos, lengths):
         x = x + self.attention.encode(self.norm1(x), lengths, position, pos, self.layer)

@@ -5,6 +5,7 @@ registries of `layers`. `python count.py config/gpt2.py` prints the counts of an
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -16,10 +17,10 @@ from architecture import ModelConfig
 from block import Block, Cache, residual_outputs
 from kernels.embedding import embedding
 from language_model import LanguageModel
-from layers import ATTENTION, FFN, POSITION
+from layers import POSITION
 from layers.cross_attention import CrossAttention
 from layers.norm import norm_of
-from layers.protocol import Drawn, Part, built, has_nan, keep_constructor_values
+from layers.protocol import Drawn, Layers, Mixer, Part, built, has_nan, keep_constructor_values
 
 
 class GPT(LanguageModel):
@@ -52,15 +53,16 @@ class GPT(LanguageModel):
 
     def _check_counts(self):
         """Raises ValueError, naming the class, where a part has not as many parameters as it says."""
-        said = {}
+        said, kinds = {}, {*itertools.chain.from_iterable(self.config.parts().values())}
         for name, part in self.named_modules():
-            if (cls := type(part)) in self.config.parts().values():
+            cls = type(part)
+            if cls in kinds and (not issubclass(cls, Mixer) or cls.counts_itself()):
                 if cls not in said:
                     said[cls] = cls.parameter_count(self.config)
                 if (held := sum(parameter.numel() for parameter in part.parameters())) != said[cls]:
                     raise ValueError(
                         f"{name} has {held:,} parameters, and {cls.__name__}.parameter_count says "
-                        f"{said[cls]:,}: mend that method, and let all blocks have as many"
+                        f"{said[cls]:,}: mend that method; without it, each layer is counted by itself"
                     )
 
     def init_weights(self, holding: Callable = contextlib.nullcontext):
@@ -187,8 +189,8 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
     encoder and of cross-attention are in the parts of the same kind.
     """
     norm = config.n_embd * (1 + (config.bias and config.norm == "layernorm"))
-    blocks, norms = config.n_layer + config.encoder_layers, 2 * config.n_layer + 1
-    attention = blocks * ATTENTION[config.attention].parameter_count(config)
+    norms = 2 * config.n_layer + 1
+    attention = of_layers(config, "attention", lambda layers: layers.parameters())
     if config.encoder_layers:
         attention += config.n_layer * CrossAttention.parameter_count(config)
         norms += config.n_layer + 2 * config.encoder_layers + 1
@@ -197,7 +199,7 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
         "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd,
         "position": POSITION[config.position].parameter_count(config),
         "attention": attention,
-        "ffn": blocks * FFN[config.ffn].parameter_count(config),
+        "ffn": of_layers(config, "ffn", lambda layers: layers.parameters()),
         "norm": norms * norm,
     }
 
@@ -209,9 +211,9 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
     `context` tokens each.
     """
     context = context or config.block_size
-    block = ATTENTION[config.attention].flops_per_token(config, context)
-    block += FFN[config.ffn].flops_per_token(config, context)
-    total = (config.n_layer + config.encoder_layers) * block
+    total = sum(
+        of_layers(config, key, lambda layers: layers.flops(context)) for key in ("attention", "ffn")
+    )
     if config.encoder_layers:
         total += config.n_layer * CrossAttention.flops_per_token(config, context)
     return total + 2 * config.n_embd * config.padded_vocab_size
@@ -221,10 +223,19 @@ def cache_bytes_per_token(config: ModelConfig) -> int:
     """Bytes in bfloat16 that decoding keeps for each token of the past, in all layers; of an
     encoder-decoder, for each of the source and of the past together.
     """
-    values = ATTENTION[config.attention].cached_values(config)
+    values = of_layers(config, "attention", lambda layers: layers.cached_values(), encoder=False)
     if config.encoder_layers:
-        values += CrossAttention.cached_values(config)
-    return 2 * config.n_layer * values
+        values += config.n_layer * CrossAttention.cached_values(config)
+    return 2 * values
+
+
+def of_layers(config: ModelConfig, key: str, count: Callable, encoder: bool = True) -> int:
+    """The sum of count(Layers) over the kinds of attention or ffn; encoder: with its layers."""
+    numbers = [*range(config.n_layer), *range(config.encoder_layers if encoder else 0)]
+    kinds: dict[type, list[int]] = {}
+    for number in numbers:
+        kinds.setdefault(config.of_layer(key, number), []).append(number)
+    return sum(count(Layers(cls, config, numbers)) for cls, numbers in kinds.items())
 
 
 def without_embeddings(counts: dict[str, int]) -> int:

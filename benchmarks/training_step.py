@@ -121,7 +121,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         return {"whole": step}
     pos = torch.arange(config.block_size, device=device)
     position = model.position.at(pos)
-    few = model.blocks[: min(2, config.n_layer)]
+    few = model.blocks[: few_layers(config)]
 
     def compiled(function):
         options_of_compile = {"fullgraph": True, "dynamic": False, "mode": options.compile_mode}
@@ -185,15 +185,20 @@ def in_a_step(config: ModelConfig, options: StepOptions, part: str) -> float:
     """The factor that scales the seconds of a part to all layers and micro-batches of a step."""
     if part in ("whole", "optimizer"):
         return 1.0
-    layers = config.n_layer / min(2, config.n_layer) if part in ("attention", "ffn") else 1.0
+    layers = config.n_layer / few_layers(config) if part in ("attention", "ffn") else 1.0
     return layers * options.gradient_accumulation_steps
 
 
+def few_layers(config: ModelConfig) -> int:
+    """Two, or more where mixers by layer repeat after more."""
+    return min(max(2, config.period), config.n_layer)
+
+
 def shallow(config: ModelConfig) -> ModelConfig:
-    """The model with at most two layers, and without dropout, whose masks would differ."""
+    """The model with few layers, and without dropout, whose masks would differ."""
     if config.model != "gpt":
         return config
-    return dataclasses.replace(config, n_layer=min(2, config.n_layer), dropout=0.0)
+    return dataclasses.replace(config, n_layer=few_layers(config), dropout=0.0)
 
 
 # largest relative distance of loss and gradient from those of eager float32

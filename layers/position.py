@@ -24,6 +24,7 @@ class NoPosition(Part):
 
     any_length = True  # whether positions from block_size on have an encoding too
     needs_queries_and_keys = False
+    only_in: tuple[str, ...] = ()  # names of the attentions that it acts in; (): all with queries and keys
     embedding_std = 0.02  # standard deviation of the token embedding at initialisation
     # number of first columns of h_qk that are the same in all sequences and must not be rounded to bfloat16
     exact_columns = 0

@@ -91,13 +91,19 @@ class Mixer(Part):
     @classmethod
     def try_out(cls, config):
         """Raises ValueError where the default counts fail: with the class, the line and what to do."""
-        if cls._counts_flops() or cls.parameter_count.__func__ is Mixer.parameter_count.__func__:
+        if cls.counts_flops() or not cls.counts_itself():
             layer = _on_meta(cls, config)
-            if cls._counts_flops():
+            if cls.counts_flops():
                 _forward_on_meta(layer, config.block_size, config)
 
     @classmethod
-    def _counts_flops(cls) -> bool:
+    def counts_itself(cls) -> bool:
+        """Whether it has a parameter_count of its own."""
+        return cls.parameter_count.__func__ is not Mixer.parameter_count.__func__
+
+    @classmethod
+    def counts_flops(cls) -> bool:
+        """Whether its FLOPs are counted by PyTorch, because it has no flops_per_token of its own."""
         return cls.flops_per_token.__func__ is Mixer.flops_per_token.__func__
 
 
@@ -137,40 +143,62 @@ class TokenMixer(Mixer):
         """Numbers per past token in the cache of one layer."""
         return config.n_embd
 
-    @classmethod
-    def try_out(cls, config):
-        """As `Mixer.try_out`, and where blocks differ in what counts take to be alike."""
-        super().try_out(config)
-        if cls.parameter_count.__func__ is not Mixer.parameter_count.__func__:
-            return
-        kinds = {}  # what a layer is made of -> (its block, its counts)
-        for block in range(config.n_layer):
-            layer = _on_meta(cls, config, block)
-            made_of = repr(layer), *(parameter.shape for parameter in layer.parameters())
-            if made_of not in kinds:
-                flops = _flops_on_meta(layer, config.block_size, config) if cls._counts_flops() else 0
-                cache = sum(t.numel() for t in layer.new_cache(1, 1, torch.device("meta"), torch.float32))
-                counts = {
-                    "parameters": sum(parameter.numel() for parameter in layer.parameters()),
-                    "FLOPs per token": flops,
-                    "numbers in the cache of a token": cache,
-                }
-                kinds[made_of] = block, counts
-        (_, first), *others = kinds.values()
-        for block, counts in others:
-            for what, number in counts.items():
-                if number != first[what]:
-                    raise ValueError(
-                        f"{cls.__name__} has {first[what]:,} {what} in block 0 and {number:,} in block "
-                        f"{block}: blocks must be alike, because counts multiply those of one"
-                    )
-
 
 class ChannelMixer(Mixer):
     """A channel mixer is built from the config."""
 
     def __init__(self, config):
         super().__init__(config)
+
+
+class Layers:
+    """The layers of a kind of mixer that have these numbers, to be counted: as the class says, or where it
+    has the default, each as it is built, because it may depend on its number.
+    """
+
+    def __init__(self, cls: type[Mixer], config, numbers: list[int]):
+        self.cls, self.config, self.numbers = cls, config, numbers
+
+    def parameters(self) -> int:
+        if self.cls.counts_itself():
+            return len(self.numbers) * self.cls.parameter_count(self.config)
+        return sum(n * sum(p.numel() for p in layer.parameters()) for layer, n in self._built())
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs of a token of `context`."""
+        if not self.cls.counts_flops():
+            return len(self.numbers) * self.cls.flops_per_token(self.config, context)
+        return sum(n * _flops_on_meta(layer, context, self.config) for layer, n in self._built())
+
+    def cached_values(self) -> int:
+        """Numbers per past token in their caches."""
+        if self.cls.cached_values.__func__ is not TokenMixer.cached_values.__func__:
+            return len(self.numbers) * self.cls.cached_values(self.config)
+        where = torch.device("meta"), torch.float32
+        caches = ((layer.new_cache(1, 1, *where), n) for layer, n in self._built())
+        return sum(n * sum(tensor.numel() for tensor in cache) for cache, n in caches)
+
+    def _built(self) -> list[tuple[Mixer, int]]:
+        """The layers on the meta device, of those made of the same one and their number."""
+        if not _is_attention(self.cls):
+            return [(_on_meta(self.cls, self.config), len(self.numbers))]
+        kinds: dict[tuple, list] = {}
+        for number in self.numbers:
+            layer = _on_meta(self.cls, self.config, number)
+            made_of = (
+                repr(layer),
+                *((name, p.shape) for name, p in layer.named_parameters()),
+                *_plain(layer),
+            )
+            kinds.setdefault(made_of, []).append(layer)
+        return [(layers[0], len(layers)) for layers in kinds.values()]
+
+
+def _plain(layer: nn.Module) -> list[tuple[str, object]]:
+    """Numbers and texts that a layer's modules keep: a count may depend on them."""
+    modules = layer.named_modules()
+    values = ((f"{name}.{key}", value) for name, module in modules for key, value in vars(module).items())
+    return [(key, value) for key, value in values if isinstance(value, int | float | str)]
 
 
 def has_nan(tensor: torch.Tensor) -> bool:

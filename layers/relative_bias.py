@@ -25,6 +25,7 @@ class RelativeBias(NoPosition):
     """See above. Needs attention=softmax, whose scores it adds to."""
 
     keys = ("n_head", "t5_buckets", "t5_max_distance")
+    only_in = ("softmax",)
 
     def __init__(self, config):
         super().__init__(config)
@@ -40,11 +41,6 @@ class RelativeBias(NoPosition):
     @classmethod
     def validate(cls, config):
         wrong = []
-        if config.attention != "softmax":
-            wrong.append(
-                f"position=t5 adds to the scores of attention=softmax, not of {config.attention}: take "
-                "another position"
-            )
         if config.t5_buckets < 4 or config.t5_buckets % 4:
             wrong.append(f"t5_buckets must be a multiple of 4, not {config.t5_buckets}")
         elif config.t5_max_distance <= config.t5_buckets // 2:

@@ -107,7 +107,7 @@ def _shapes(base: ModelConfig, target: int) -> list[tuple[tuple, ModelConfig]]:
 
 
 def _depths(base: ModelConfig, target: int, aspect: float) -> range:
-    """The depths around the one whose aspect ratio is the config's."""
+    """The depths around the one whose aspect ratio is the config's; multiples of a pattern of mixers."""
     low, high = 1, 2
 
     def wide(layers):
@@ -118,7 +118,8 @@ def _depths(base: ModelConfig, target: int, aspect: float) -> range:
     while high - low > 1:  # the width falls with the depth
         middle = (low + high) // 2
         low, high = (middle, high) if wide(middle) else (low, middle)
-    return range(max(1, int(low / BENT)), int(high * BENT) + 1)
+    first = max(1, round(max(1, int(low / BENT)) / base.period)) * base.period
+    return range(first, max(int(high * BENT), first) + 1, base.period)
 
 
 def _off(model: ModelConfig, target: int) -> float:

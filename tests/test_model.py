@@ -89,7 +89,7 @@ def test_everything_composes(tiny, attention, position):
                 GPT(config)
             continue
         if attention != "softmax" and position == "t5":
-            with pytest.raises(ValueError, match=f"of attention=softmax, not of {attention}: take another"):
+            with pytest.raises(ValueError, match=f"in attention=softmax, not in {attention}: take another"):
                 GPT(config)
             continue
         torch.manual_seed(0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from architecture import ModelConfig
+from architecture import REGISTRIES, ModelConfig
 from layers.protocol import Drawn, Part, built
 from training.endings import TrainingError
 
@@ -25,12 +25,14 @@ def check(config: ModelConfig) -> list[str]:
     random numbers of the process stay as they were.
     """
     warnings = []
-    for key, cls in config.parts().items():
-        name = f"{key}={getattr(config, key)} ({cls.__name__})"
+    kinds = [(key, name) for key in config.parts() for name in dict.fromkeys(config.names(key))]
+    for key, name in kinds:
+        cls = REGISTRIES[key][name]
+        name = f"{key}={name} ({cls.__name__})"
         if key == "attention" and cls.queries_and_keys:
             name += f" with position={config.position}"
         try:
-            seen = _seen(config, key)
+            seen = _seen(config, key, cls)
         except Exception as error:  # of a module's own code: whatever it is, nothing is known of it
             reason = (str(error).splitlines() or [""])[0]
             warnings.append(
@@ -54,32 +56,33 @@ def check(config: ModelConfig) -> list[str]:
 
 
 @torch.no_grad()
-def _seen(config: ModelConfig, key: str) -> tuple[int, int] | None:
+def _seen(config: ModelConfig, key: str, cls: type[Part]) -> tuple[int, int] | None:
     """(a token, one that its output must not depend on and does) of a part, or None."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        compute = _computation(config, key)
+        compute = _computation(config, key, cls)
         try:
             return _compare(compute, key, min(WINDOW, config.block_size), config.n_embd)
         except Exception:  # some modules take block_size tokens and no other number
             return _compare(compute, key, config.block_size, config.n_embd)
 
 
-def _computation(config: ModelConfig, key: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _computation(config: ModelConfig, key: str, cls: type[Part]) -> Callable[[torch.Tensor], torch.Tensor]:
     """x: [1, T, C] -> [1, T, C], as the part computes it; an attention with the hooks of the position."""
-    parts = config.parts()
     if key == "ffn":
-        return _drawn(parts[key], config)
-    position = _drawn(parts["position"], config)
+        return _drawn(cls, config)
+    (position_class,) = config.parts()["position"]
+    position = _drawn(position_class, config)
     if key == "position":
         return lambda x: position.embed(x, torch.arange(x.shape[1]))
-    attention = _drawn(parts[key], config, 0)
+    layer = next(n for n in range(config.n_layer) if config.of_layer(key, n) is cls)
+    attention = _drawn(cls, config, layer)
     if not attention.queries_and_keys:
         return attention
 
     def compute(x):
         pos = torch.arange(x.shape[1])
-        return attention(x, position=position.at(pos), pos=pos, layer=0)
+        return attention(x, position=position.at(pos), pos=pos, layer=layer)
 
     return compute
 

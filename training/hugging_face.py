@@ -119,7 +119,9 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
     }
     if config.token_shift:
         return None
-    parts = (config.attention, config.ffn, config.position, config.norm)
+    # a pattern of one name is that name
+    mixers = (",".join(dict.fromkeys(config.names(key))) for key in ("attention", "ffn"))
+    parts = (*mixers, config.position, config.norm)
     grouped = config.n_kv_head not in (None, config.n_head)
     if parts == ("softmax", "mlp", "learned", "layernorm") and not grouped:
         activation = {"tanh": "gelu_new", "none": "gelu"}[config.gelu_approximation]

@@ -8,6 +8,7 @@ model, `tokenizer_of` what reads its tokens. All weights are float32 here, under
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -220,7 +221,7 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
     if content is not None:
         tensors = hugging_face.their_weights(weights, config)
     else:
-        files, packages = packing.packed(config.parts().values())
+        files, packages = packing.packed(itertools.chain.from_iterable(config.parts().values()))
         tensors = {f"{PREFIX}{name}": weight.contiguous() for name, weight in weights.items()}
         content = {"format": FORMAT, "step": source.step, "model": dataclasses.asdict(config)}
         content |= {**packing.ENTRIES, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}

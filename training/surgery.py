@@ -31,21 +31,26 @@ def architecture(source: Source, given: dict) -> dict:
             ]
         )
     parts = {part: given.get(part, getattr(old, part)) for part in REGISTRIES}
-    kept = [part for part, name in parts.items() if _same_weights(part, getattr(old, part), name)]
-    fixed = {key: getattr(old, key) for key in fixed_keys(old, parts)}
+    new = dataclasses.replace(old, **parts)
+    fixed = {key: getattr(old, key) for key in fixed_keys(old, new)}
     if "expe_theta" in fixed and old.expe_theta is None:
         fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
     wrong = {
         key: f"{key} is {value!r} there, not {given[key]!r}: its weights were trained with that"
         for key, value in fixed.items()
-        if key in given and _effective(old, key, given[key], parts) != _effective(old, key, value, parts)
+        if key in given and _effective(new, key, given[key]) != _effective(new, key, value)
     }
     # a part that ends at block_size knows no position beyond it
-    ends = [part for part in kept if part != "ffn" and not REGISTRIES[part][parts[part]].any_length]
+    kept = [(part, *pair) for part in ("attention", "position") for pair in _pairs(part, old, new)]
+    ends = dict.fromkeys(
+        f"{part}={name}"
+        for part, before, name in kept
+        if _same_weights(part, before, name) and not REGISTRIES[part][name].any_length
+    )
     if ends and given.get("block_size", 0) > old.block_size:
         wrong["block_size"] = (
             f"block_size={given['block_size']} is beyond the {old.block_size} "
-            f"positions that {' and '.join(f'{part}={parts[part]}' for part in ends)} has there"
+            f"positions that {' and '.join(ends)} has there"
         )
     values = {"n_head": old.n_head, "block_size": old.block_size, **fixed, **parts}
     if wrong:
@@ -54,16 +59,23 @@ def architecture(source: Source, given: dict) -> dict:
     return values
 
 
-def fixed_keys(old: ModelConfig, parts: dict[str, str]) -> list[str]:
+def fixed_keys(old: ModelConfig, new: ModelConfig) -> list[str]:
     """The keys that the kept weights depend on: with other values they would compute something else."""
     fixed = set(TRUNK)
-    for part, name in parts.items():
-        before = getattr(old, part)
-        if _same_weights(part, before, name):
-            fixed |= set(REGISTRIES[part][before].keys) & set(REGISTRIES[part][name].keys)
+    for part in REGISTRIES:
+        for before, name in _pairs(part, old, new):
+            if _same_weights(part, before, name):
+                fixed |= set(REGISTRIES[part][before].keys) & set(REGISTRIES[part][name].keys)
     # acts outside training only, and no weight depends on it
     fixed -= {"expe_inference_scale"}
     return [field.name for field in dataclasses.fields(ModelConfig) if field.name in fixed]
+
+
+def _pairs(part: str, old: ModelConfig, new: ModelConfig) -> list[tuple[str, str]]:
+    """(the name before, the name now) of the part in each layer; of `position`, one pair."""
+    before, now = old.names(part), new.names(part)
+    count = 1 if part == "position" else max(old.n_layer, old.encoder_layers)
+    return [(before[layer % len(before)], now[layer % len(now)]) for layer in range(count)]
 
 
 def _same_weights(part: str, before: str, name: str) -> bool:
@@ -72,12 +84,14 @@ def _same_weights(part: str, before: str, name: str) -> bool:
     return before in REGISTRIES[part][name].same_weights or name in REGISTRIES[part][before].same_weights
 
 
-def _effective(config: ModelConfig, key: str, value, parts: dict[str, str]):
+def _effective(config: ModelConfig, key: str, value):
     """None stands for a default that the other keys give."""
     if value is None and key in ("n_kv_head", "cattn_heads", "cattn_value_heads"):
         return config.n_head
     if value is None and key == "ffn_hidden":
-        return REGISTRIES["ffn"][parts["ffn"]].hidden(dataclasses.replace(config, ffn_hidden=None))
+        without = dataclasses.replace(config, ffn_hidden=None)
+        (*widths,) = dict.fromkeys(part.hidden(without) for part in config.parts()["ffn"])
+        return widths[0] if len(widths) == 1 else widths
     return value
 
 
@@ -90,11 +104,13 @@ def initialise(model: LanguageModel, source: Source) -> list[str]:
     old, new = source.config, model.config
     if new.block_size < old.block_size:
         weights = crop_block_size(weights, old, new.block_size)
-    kept = {
-        key: weight
-        for key, weight in weights.items()
-        if (part := _part(key)) is None or _same_weights(part, getattr(old, part), getattr(new, part))
-    }
+    pairs = {part: _pairs(part, old, new) for part in REGISTRIES}
+
+    def keeps(key):
+        place = _place(key)
+        return place is None or _same_weights(place[0], *pairs[place[0]][place[1]])
+
+    kept = {key: weight for key, weight in weights.items() if keeps(key)}
     own = model.state_dict()
     checkpoint.check_weights(model, {**own, **kept}, source.path)
     sharding.load(model, kept)
@@ -103,14 +119,20 @@ def initialise(model: LanguageModel, source: Source) -> list[str]:
         before, name = getattr(old, part), getattr(new, part)
         if before == name:
             continue
-        if _same_weights(part, before, name):
-            lines.append(f"  {part}={name} has the weights of {before}")
-            continue
-        dropped = _count(w for key, w in weights.items() if _part(key) == part)
-        drawn = _count(w for key, w in own.items() if _part(key) == part)
-        lines.append(
-            f"  new: {part}={name}, {drawn:,} weights; dropped: {part}={before}, {dropped:,} weights"
+        if any(was != now and _same_weights(part, was, now) for was, now in pairs[part]):
+            lines.append(f"  {part}={name} has weights of {before}")
+        dropped, drawn = (
+            _count(
+                w
+                for key, w in held.items()
+                if (place := _place(key)) and place[0] == part and key not in kept
+            )
+            for held in (weights, own)
         )
+        if dropped or drawn:
+            lines.append(
+                f"  new: {part}={name}, {drawn:,} weights; dropped: {part}={before}, {dropped:,} weights"
+            )
     if new.block_size != old.block_size:
         lines.append(f"  block_size {old.block_size:,} -> {new.block_size:,}")
     return lines
@@ -120,21 +142,24 @@ def _count(weights) -> int:
     return sum(weight.numel() for weight in weights)
 
 
-def _part(key: str) -> str | None:
-    """ "blocks.0.ffn.up.weight", in the encoder too -> "ffn"; None for what no key replaces."""
+def _place(key: str) -> tuple[str, int] | None:
+    """ "blocks.3.ffn.up.weight", in the encoder too -> ("ffn", 3); of the position: layer 0; None for what
+    no key replaces.
+    """
     names = key.removeprefix("encoder.").split(".")
-    part = names[2] if names[0] == "blocks" else names[0]
-    return part if part in REGISTRIES else None
+    part, layer = (names[2], int(names[1])) if names[0] == "blocks" else (names[0], 0)
+    return (part, layer) if part in REGISTRIES else None
 
 
 def crop_block_size(weights: dict, config: ModelConfig, block_size: int) -> dict:
     """The weights of a model built from `config`, as those of one that ends at a smaller block_size."""
     cropped = {}
     for key, weight in weights.items():
-        part = _part(key)
-        if part in ("attention", "position"):
-            layer = REGISTRIES[part][getattr(config, part)]
-            name = key.split(f"{part}.", 1)[1]
-            weight = layer.cropped(name, weight, config, block_size)
+        place = _place(key)
+        if place is not None and place[0] != "ffn":
+            part, layer = place
+            names = config.names(part)
+            cls = REGISTRIES[part][names[layer % len(names)]]
+            weight = cls.cropped(key.split(f"{part}.", 1)[1], weight, config, block_size)
         cropped[key] = weight
     return cropped

@@ -38,18 +38,19 @@ def of(folder, dataset, runs):
 @pytest.fixture(scope="module")
 def runs(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
-    muon, resume = "--optimizer=muon", "--resume=True"
+    resume = "--resume=True"
+    muon = ["--optimizer=muon", "--attention=cattn_relative,softmax"]  # and mixers by layer
     tuned = [*TUNED, f"--init_from={folder / 'one'}"]
     play(of(folder, dataset, [
         ("one", [], {}),
-        ("muon_one", [muon], {}),
+        ("muon_one", muon, {}),
         ("tuned_one", tuned, {}),
         ("one_to_four", [FULL], STOP),
     ]))  # fmt: skip
     part, group, whole = parts(checkpoint.load(checkpoint.find(folder / "one")), 2)
     two = of(folder, dataset, [
         ("two", [FULL], {}),
-        ("muon_two", [FULL, muon], {}),
+        ("muon_two", [FULL, *muon], {}),
         ("tuned_two", [FULL, *tuned], {}),
         ("halted", [FULL], STOP),
         ("halted", [FULL, resume], {"count": [part + group, whole]}),
