@@ -4,7 +4,7 @@ A block is x + attention(norm(x)), then x + ffn(norm(x)). Where there is an enco
 x + cross(norm(x)) stands between the two: attention to the encoder's output.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -51,6 +51,8 @@ class Cache:
 
     blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
     filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
+    length: int  # tokens that it has room for
+    rows: list[int | None]  # `TokenMixer.cache_rows` of each block
     # of an encoder-decoder: each block's keys and values of the source, and the lengths of the sources
     source: tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor] | None = None
 
@@ -58,10 +60,13 @@ class Cache:
         """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
         room.
         """
-        end, length = int(self.filled) + new, self.blocks[0][0].shape[-2]
-        if end > length:
-            raise ValueError(f"{end} tokens do not fit into a cache of length {length}")
-        return [in_use(held, end) for held in self.blocks]
+        if (end := int(self.filled) + new) > self.length:
+            raise ValueError(f"{end} tokens do not fit into a cache of length {self.length}")
+        return self.first(end)
+
+    def first(self, end: int) -> list[tuple[torch.Tensor, ...]]:
+        """`blocks`, narrowed to their first `end` tokens."""
+        return [in_use(held, end, rows) for held, rows in zip(self.blocks, self.rows, strict=True)]
 
     def clear(self):
         self.filled.zero_()
@@ -75,7 +80,7 @@ class Cache:
         source = None
         if self.source is not None:
             source = repeat(self.source[0]), self.source[1].repeat_interleave(times, 0)
-        return Cache(repeat(self.blocks), self.filled, source)
+        return replace(self, blocks=repeat(self.blocks), source=source)
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources,
@@ -83,9 +88,8 @@ class Cache:
         """
         if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
             return
-        filled = int(self.filled)
-        for block in self.blocks:
-            for held in in_use(block, filled):
+        for block in self.first(int(self.filled)):
+            for held in block:
                 held.copy_(held.index_select(0, rows))
 
 

@@ -172,7 +172,9 @@ class GPT(LanguageModel):
         weight = self.embedding.weight
         keys = (batch, length, weight.device, dtype or weight.dtype)
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
-        cache = Cache([block.attention.new_cache(*keys) for block in self.blocks], filled)
+        mixers = [block.attention for block in self.blocks]
+        rows = [mixer.cache_rows for mixer in mixers]
+        cache = Cache([mixer.new_cache(*keys) for mixer in mixers], filled, length, rows)
         if self.encoder is not None:
             with torch.no_grad():
                 memory = self.encode(source, lengths)

@@ -8,6 +8,7 @@ their beginning, and "<|endoftext|>" in a prompt is that token.
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from lm_eval.api.model import TemplateLM
@@ -115,7 +116,8 @@ class HarnessModel(TemplateLM):
             which = torch.tensor([number for number, _ in part], device=self.device)
             copies = [tuple(held.index_select(0, which) for held in block) for block in cache.blocks]
             rest = [read[length:] for _, read in part]
-            logits = self._logits(rest, [len(read) for read in rest], Cache(copies, cache.filled.clone()))
+            copy = replace(cache, blocks=copies, filled=cache.filled.clone())
+            logits = self._logits(rest, [len(read) for read in rest], copy)
             yield from zip([read for _, read in part], logits, strict=True)
 
     def _logits(self, rows, counts, cache=None) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,9 @@
 
 A token mixer's `new_cache(batch, length, device, dtype)` returns a tuple of tensors [B, .., length, width]
 with one row per position from 0 on. Positions are the same for all sequences of a batch. A mixer that needs
-the last token by itself has further tensors [B, 1, width] at the end of the tuple. The mixer's `decode`
+the last token by itself has further tensors [B, 1, width] at the end of the tuple. One with a state of
+constant size says with `cache_rows` how many tensors, from the first on, have rows; the others have any
+shape [B, ..]. A text begins at position 0: what a state holds then is of another text. The mixer's `decode`
 receives this tuple:
 
 - without a compiler, narrowed to the rows in use, so that the cost of a step grows with these rows only;
@@ -14,9 +16,12 @@ import torch
 from torch.nn import functional as F
 
 
-def in_use(cache, end):
-    """Views of the first `end` rows of each tensor of a cache; tensors of the last token stay whole."""
-    return tuple(held.narrow(-2, 0, min(end, held.shape[-2])) for held in cache)
+def in_use(cache, end, rows=None):
+    """Views of the first `end` rows of the first `rows` tensors of a cache, None: of all. Tensors of the
+    last token and a state stay whole.
+    """
+    narrowed = (held.narrow(-2, 0, min(end, held.shape[-2])) for held in cache[:rows])
+    return (*narrowed, *(cache[rows:] if rows is not None else ()))
 
 
 def update_cache(held, new, pos):

@@ -118,6 +118,7 @@ class TokenMixer(Mixer):
     any_length = False  # whether it takes more tokens than block_size
     bidirectional = False  # whether an encoder can have it: encode() then lets all tokens see each other
     queries_and_keys = False  # whether a positional encoding may act on its queries and keys
+    cache_rows: int | None = None  # tensors of its cache with rows per token, others are a state; None: all
     same_weights: tuple[str, ...] = ()  # names of token mixers whose weights it can load
 
     def __init__(self, config, layer: int = 0):
@@ -125,9 +126,8 @@ class TokenMixer(Mixer):
         self.n_embd = config.n_embd
 
     def new_cache(self, batch: int, length: int, device, dtype) -> tuple[torch.Tensor, ...]:
-        """The cache of `batch` sequences of up to `length` tokens: tensors [B, .., length, width].
-
-        layers/cache.py describes them. Default: the inputs, [B, length, C].
+        """The cache of `batch` sequences of up to `length` tokens: tensors [B, .., length, width], and a
+        state. layers/cache.py describes them. Default: the inputs, [B, length, C].
         """
         return (torch.empty(batch, length, self.n_embd, device=device, dtype=dtype),)
 
@@ -174,9 +174,11 @@ class Layers:
         """Numbers per past token in their caches."""
         if self.cls.cached_values.__func__ is not TokenMixer.cached_values.__func__:
             return len(self.numbers) * self.cls.cached_values(self.config)
-        where = torch.device("meta"), torch.float32
-        caches = ((layer.new_cache(1, 1, *where), n) for layer, n in self._built())
-        return sum(n * sum(tensor.numel() for tensor in cache) for cache, n in caches)
+
+        def numbers(layer, length):
+            return sum(t.numel() for t in layer.new_cache(1, length, torch.device("meta"), torch.float32))
+
+        return sum(n * (numbers(layer, 2) - numbers(layer, 1)) for layer, n in self._built())
 
     def _built(self) -> list[tuple[Mixer, int]]:
         """The layers on the meta device, of those made of the same one and their number."""

@@ -1,7 +1,7 @@
 """CoFrGeNetForCausalLM: any model of ours behind the interface of Hugging Face's transformers."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import GenerationMixin, PreTrainedModel
@@ -286,7 +286,7 @@ class GroupedCache:
                 blocks = [
                     tuple(t.index_select(0, which.to(t.device)) for t in b) for b in group.cache.blocks
                 ]
-                groups.append(Group(rows, group.start, Cache(blocks, group.cache.filled)))
+                groups.append(Group(rows, group.start, replace(group.cache, blocks=blocks)))
         self.groups = groups
 
 
@@ -302,13 +302,12 @@ def new_cache(model, batch, needed):
 
 def with_room(model, cache, needed):
     """The cache, or a longer copy where `needed` tokens do not fit into it."""
-    held = cache.blocks[0][0]
-    if needed <= held.shape[-2]:
+    if needed <= cache.length:
         return cache
-    longer = new_cache(model, len(held), needed)
-    for news, olds in zip(longer.blocks, cache.blocks, strict=True):
+    longer = new_cache(model, len(cache.blocks[0][0]), needed)
+    for news, olds in zip(longer.first(cache.length), cache.blocks, strict=True):
         for new, old in zip(news, olds, strict=True):
-            new[..., : old.shape[-2], :].copy_(old)
+            new.copy_(old)
     longer.filled.copy_(cache.filled)
     return longer
 

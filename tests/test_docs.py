@@ -3,6 +3,7 @@ scripts names scripts, files and keys that exist.
 """
 
 import ast
+import dataclasses
 import glob
 import importlib.util
 import itertools
@@ -10,6 +11,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ import scale
 import translate
 from architecture import ModelConfig
 from launch.measure_gpu import MeasureConfig, with_values
-from model import GPT
+from model import GPT, cache_bytes_per_token
 from training import pretrained
 from training.config import TrainConfig
 
@@ -304,6 +306,22 @@ def test_the_modules_of_the_recipe(run, monkeypatch):
         assert not torch.equal(model(changed)[:, -1], seen[:, -1])
         written = [3, 1, *model.generate([3, 1], 6, temperature=0)]
         assert model(torch.tensor([written]))[0, 1:-1].argmax(-1).tolist() == written[2:]
+    blocks = [text for _, text in BLOCK.findall(TEXTS["docs/extending.md"])]
+    (state,) = (text for text in blocks if "cache_rows" in text)
+    exec("class Recurrent(RunningMean):\n" + textwrap.indent(textwrap.dedent(state), "    "), made)
+    monkeypatch.setitem(layers.ATTENTION, "recurrent", made["Recurrent"])
+    pattern = dataclasses.replace(model.config, n_layer=3, attention="recurrent,recurrent,softmax")
+    mixed = GPT(pattern).init_weights().eval()
+    cache = mixed.new_cache(2)
+    with torch.no_grad():
+        for tokens in torch.randint(20, (2, 2, 12)):
+            cache.clear()  # of the text before, whose state remains
+            whole = mixed.logits(mixed.hidden(tokens))
+            for piece, end in (([0, 1, 2], 3), ([3], 4), ([*range(4, 12)], 12)):
+                found = mixed.decode(tokens[:, piece], cache)
+                torch.testing.assert_close(found, whole[:, end - 1], rtol=1e-4, atol=1e-5)
+    softmax = dataclasses.replace(model.config, n_layer=1, attention="softmax")
+    assert cache_bytes_per_token(pattern) == cache_bytes_per_token(softmax)
     with torch.device("meta"):
         drawn = GPT(model.config)
     drawn.to_empty(device="cpu").init_weights()

@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from os import environ
 from pathlib import Path
@@ -105,9 +106,8 @@ class CapturedStep:
 
     def __init__(self, run: Callable, tokens, cache: Cache):
         self.cache, self.tokens = cache, tokens.clone()
-        spare = Cache(
-            [tuple(map(torch.clone, held)) for held in cache.blocks], cache.filled.clone(), cache.source
-        )
+        blocks = [tuple(map(torch.clone, held)) for held in cache.blocks]
+        spare = replace(cache, blocks=blocks, filled=cache.filled.clone())
         capture = captured(lambda: run(self.tokens, spare), lambda: run(self.tokens, cache))
         self.replay, self.logits = capture
 
