@@ -6,10 +6,11 @@ A config file is a Python file of plain assignments; it runs in a namespace of i
 applied from left to right, then the overrides from left to right: the last word wins. Where each
 argument is a model, `A.py+B.py` stacks files within an argument; elsewhere it is the same as `A.py B.py`.
 
-What a model derives from its size, a file says in a function `derived(keys) -> dict`: it gets what all
-files and overrides name, whatever their order, and an override of what it gives wins. A key that no
-script knows is a mistake. A key that another script owns is fine in a file (one file serves all the
-scripts) and a mistake on the command line. All mistakes are reported together, before any work.
+A file may define `derived(keys) -> dict`, for values that follow from others, such as a warmup that is a
+share of max_iters. keys: all that files and overrides name. What it returns wins over files, and overrides
+win over it. A key that no script knows is a mistake. A key of another script is a mistake on the command
+line, but not in a file, because one file serves all scripts. All mistakes are reported together, before
+any work.
 
 Each script declares one dataclass whose fields carry a comment on the same line; that comment is
 what `--help` prints. A dataclass may define `check()`, which returns a list of complaints, and

@@ -68,13 +68,12 @@ class GPT(LanguageModel):
     def init_weights(self, holding: Callable = contextlib.nullcontext):
         """Draws all weights, module by module, and returns the model.
 
-        GPT-2's rule: N(0, 0.02), for biases 0, and N(0, 0.02 / sqrt(m)) for the m maps that write to the
-        residual stream of a stack: m = 2 n_layer, with an encoder 3 n_layer, in it 2 encoder_layers. The
-        deviation of the embedding is `embedding_std` of the positional encoding. A module of
-        `layers.protocol.Drawn` draws what is its own. What nobody draws keeps its constructor's values.
-        holding(module): a context in which the module's parameters are there, for models of which no
-        process holds all (training/sharding.py). Raises ValueError, naming the parameter, where one is
-        still without a value.
+        GPT-2's rule: weights of linear maps are from N(0, 0.02), biases 0. The m maps that write to the
+        residual stream are from N(0, 0.02 / sqrt(m)); m is 2 n_layer, or with an encoder 3 n_layer in the
+        decoder and 2 encoder_layers in the encoder. The embedding is from N(0, position.embedding_std).
+        Modules with an `init_weights` of their own (layers.protocol.Drawn) draw their parameters after that.
+        A parameter that nothing draws keeps the value that its constructor gave it; ValueError, with its
+        name, where that gave none. holding(module): a context that gathers a sharded module's parameters.
         """
         residual = residual_outputs(self.blocks, self.config.residual_scale)
         if self.encoder is not None:

@@ -83,8 +83,8 @@ class Run:
 
 @dataclass
 class Arm:
-    """Runs that differ in the seed only. failed: the number of runs that are missing. planned: the config
-    that ablate.py gave to train.py, which filled in what None stands for; None: not known.
+    """Runs that differ in the seed only. failed: how many more were started and failed. planned: the config
+    that ablate.py asked for, before train.py replaced its None by values; None: not known.
     """
 
     name: str

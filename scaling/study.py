@@ -227,9 +227,8 @@ class Study:
         return ended and not (name in self.plan.failed and name not in self.handed)
 
     def note(self, runs: list[Scaled], save: bool = True):
-        """Put runs on the list and into the state, and save both.
-
-        What the rule's learning rate is may have changed for all sizes of a family in the folder.
+        """Add runs to the plan and to the state, and save both. `rule` is set anew for all runs, because a
+        sweep may have changed the rule.
         """
         self.plan.extend(runs, ["learning_rate"])
         for run in runs:

@@ -115,9 +115,9 @@ def read_log(folder: Path) -> list[dict]:
 class Log:
     """Appends records to log.jsonl (and to wandb), and redraws loss.png.
 
-    On resume the records after `step` are dropped: the steps that they tell of run again. A log of which
-    nothing would be left is kept as log.1.jsonl, log.2.jsonl and so on. whole: see `draw_losses`. records:
-    those that a checkpoint at step 0 knows of.
+    step: where the run begins or goes on. Later records are dropped, because their steps run again; if that
+    would drop all, the file is renamed to log.1.jsonl, log.2.jsonl and so on. records: how many the log had
+    when a checkpoint of step 0 was written. whole: see `draw_losses`.
     """
 
     def __init__(self, folder: Path, step: int, wandb_run=None, whole: bool = False, records: int = 0):

@@ -254,7 +254,7 @@ def _run(path: Path) -> Source:
 
 
 def weights_of_run(path: Path, content: dict) -> dict[str, torch.Tensor]:
-    """The weights in a checkpoint of train.py of which `checkpoint.load` returned the content."""
+    """A checkpoint's weights by name. path: of the checkpoint, content: what `checkpoint.load(path)` gave."""
     if path.is_dir():
         from training import sharded_checkpoint  # brings a part of PyTorch that few need
 

@@ -220,7 +220,7 @@ def load_state(path: Path, content: dict, model, optimizer, scaler) -> Progress:
     if scaler.is_enabled() and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
     progress = Progress(**{field.name: content[field.name] for field in dataclasses.fields(Progress)})
-    content.clear()  # gigabytes, of which whoever called would hold on to
+    content.clear()  # the caller still holds it: gigabytes
     return progress
 
 

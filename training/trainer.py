@@ -126,10 +126,10 @@ class Trainer:
         return True
 
     def catch_up(self):
-        """Evaluate at step 0, and after a signal that came between a step and its evaluation.
+        """Make the evaluation that is due before the next step: that of step 0, or one that a signal cut off.
 
-        A kill between such an evaluation and its checkpoint leaves the evaluation in the log, and a
-        checkpoint of the same step that does not know of it.
+        Where a kill came between this evaluation and its checkpoint, the log has it already: its loss is
+        taken from there, and a best one is saved.
         """
         logged = self.report.evaluated()
         if logged is None:
