@@ -71,7 +71,7 @@ class GPT(LanguageModel):
         GPT-2's rule: weights of linear maps are from N(0, 0.02), biases 0. The m maps that write to the
         residual stream are from N(0, 0.02 / sqrt(m)); m is 2 n_layer, or with an encoder 3 n_layer in the
         decoder and 2 encoder_layers in the encoder. The embedding is from N(0, position.embedding_std).
-        Modules with an `init_weights` of their own (layers.protocol.Drawn) draw their parameters after that.
+        Modules with an `init_weights` of their own (layers.protocol.Drawn) then draw their parameters.
         A parameter that nothing draws keeps the value that its constructor gave it; ValueError, with its
         name, where that gave none. holding(module): a context that gathers a sharded module's parameters.
         """

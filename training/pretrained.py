@@ -254,7 +254,7 @@ def _run(path: Path) -> Source:
 
 
 def weights_of_run(path: Path, content: dict) -> dict[str, torch.Tensor]:
-    """A checkpoint's weights by name. path: of the checkpoint, content: what `checkpoint.load(path)` gave."""
+    """A checkpoint's weights by name. path: of the checkpoint; content: of `checkpoint.load(path)`."""
     if path.is_dir():
         from training import sharded_checkpoint  # brings a part of PyTorch that few need
 

@@ -126,7 +126,7 @@ class Trainer:
         return True
 
     def catch_up(self):
-        """Make the evaluation that is due before the next step: that of step 0, or one that a signal cut off.
+        """Make the evaluation that is due before the next step: of step 0, or one that a signal cut off.
 
         Where a kill came between this evaluation and its checkpoint, the log has it already: its loss is
         taken from there, and a best one is saved.
