@@ -20,19 +20,19 @@ table.md and table.csv, with curves.png. For each key of numbers that was varied
 loss of each value, and which is best; KEY.png draws it. --plot draws one more picture, as for compare.py.
 """
 
-import interruption  # noqa: F401 (first)
+from host import interruption  # noqa: F401 (first)
 
 import sys
 from pathlib import Path
 
 import configurator
-import picture
 from ablation.command import AblateConfig, mistakes_end, read
 from ablation.execution import OUTPUT, carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import prepare
 from comparison import report, sweep, table
 from comparison.figure import AXES
+from reports import picture
 
 
 def main(argv: list[str]):

@@ -13,8 +13,8 @@ Each model of GPT-2 small's size takes minutes. For a quick try:
     python bench.py config/demo_dense.py config/demo_cofrgenet.py --repetitions=2 --seconds=0.2
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
+from host.disk import unwritable
 
 import contextlib
 import dataclasses
@@ -34,9 +34,8 @@ from architecture import ModelConfig
 from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
-from disk import unwritable
-from markdown_table import table
-from plural import counted
+from reports.markdown_table import table
+from reports.plural import counted
 from training import cuda_graph
 from training.compilation import missing_for_compile
 from training.environment import environment

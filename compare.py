@@ -11,7 +11,7 @@ picture a band. Below the table stands what else differs, and whether the runs s
 several learning rates (or values of a key of --study), a second table shows which is best.
 """
 
-import interruption  # noqa: F401 (first)
+from host import interruption  # noqa: F401 (first)
 
 import sys
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Literal
 
 import configurator
-import picture
 from comparison import differences, ladder_figure, report, table
 from comparison.figure import AXES
 from comparison.runs import arms, read_runs
+from reports import picture
 from training.log import RunFolderError
 
 

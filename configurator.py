@@ -17,7 +17,8 @@ what `--help` prints. A dataclass may define `check()`, which returns a list of 
 `of_this_version(saved)`, which gives back what a config.json holds, or raises ValueError.
 """
 
-import interruption
+from host import interruption, safe_path  # noqa: F401 (before a process is started)
+from host.disk import read_json
 
 import ast
 import dataclasses
@@ -34,9 +35,6 @@ import typing
 from collections.abc import Callable
 from os.path import isfile
 from pathlib import Path
-
-import safe_path  # noqa: F401 (before a process is started)
-from disk import read_json
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]

@@ -7,7 +7,7 @@ Each argument is a model; `+` stacks config files within it. A --key=value appli
 vocab_size, the vocabulary is GPT-2's.
 """
 
-import interruption  # noqa: F401 (first)
+from host import interruption  # noqa: F401 (first)
 
 import re
 import sys

@@ -11,8 +11,8 @@
 Several models become rows of one table, the best in bold.
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
+from host.disk import make_folder, unwritable, write_whole
 
 import dataclasses
 import itertools
@@ -26,10 +26,8 @@ from typing import Literal
 import torch
 
 import configurator
-import picture
 from data import DataError, mixture
 from data.tokenizer import Tokenizer
-from disk import make_folder, unwritable, write_whole
 from evaluation import (
     EvaluationError,
     extrapolation,
@@ -43,6 +41,7 @@ from evaluation import (
 )
 from evaluation.models import Loaded, Opened, check_scale, different_tokenizers, open_model
 from evaluation.perplexity import check_layout, perplexity
+from reports import picture
 from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu

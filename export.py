@@ -8,7 +8,7 @@ model's code, which the folder then holds, and trust_remote_code=True. So do `tr
 `sample.py FOLDER` and `evaluate.py FOLDER`.
 """
 
-import interruption  # noqa: F401 (first)
+from host import interruption  # noqa: F401 (first)
 
 import sys
 from dataclasses import dataclass

@@ -7,8 +7,7 @@ Without --data_dir the data comes from the Hugging Face hub. Finished results st
 command skips them. To train a language model on new text, see config/finetune_text.py.
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
 
 import dataclasses
 import math

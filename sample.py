@@ -6,8 +6,8 @@ python sample.py out/demo_dense --interactive
 python sample.py out/demo_dense --start="Fellow citizens," --beams=5 --no_repeat_ngram=2
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
+from host.disk import append_whole, refuse_pipe
 
 import codecs
 import contextlib
@@ -21,13 +21,12 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
-import beam
 import configurator
 from data import DataError
 from data.tokenizer import valid_unicode
-from disk import append_whole, refuse_pipe
-from no_repeat import without_repeats
-from plural import counted
+from decoding import beam
+from decoding.no_repeat import without_repeats
+from reports.plural import counted
 from training import pretrained
 from training.checkpoint import CheckpointError
 from training.compilation import CompiledDecoding, missing_for_compile

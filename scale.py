@@ -21,8 +21,7 @@ At the end, scaling.md has the fits, the multipliers with 95 % intervals and whe
 draws them, and points.csv holds one row for each run, from which all of this can be made again.
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
 
 import os
 import shlex
@@ -33,7 +32,6 @@ from pathlib import Path
 import torch
 
 import configurator
-import picture
 from ablation.command import mistakes_end
 from ablation.execution import carry_out
 from ablation.plan import Plan, PlanError, claimed
@@ -42,7 +40,8 @@ from architecture import model_config
 from comparison.labels import shortened
 from configurator import ConfigError
 from data import DataError
-from plural import counted
+from reports import picture
+from reports.plural import counted
 from scaling import figure, listing, output, points, step_times
 from scaling.command import ScaleConfig, read
 from scaling.study import Study

@@ -8,8 +8,7 @@ config -> data -> model -> optimizer -> loop: `run` puts them together. training
 a run with their defaults, architecture.py those of a model; `python train.py --help` lists all of them.
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
 
 import contextlib
 import dataclasses

@@ -8,8 +8,8 @@
 With references, which pairs have, it prints BLEU and chrF beside those of copying the source.
 """
 
-import interruption  # noqa: F401 (first)
-import openmp  # noqa: F401 (before torch)
+from host import interruption, openmp  # noqa: F401 (first, before torch)
+from host.disk import make_folder, unwritable, write_whole
 
 import dataclasses
 import json
@@ -21,13 +21,12 @@ from typing import Literal
 
 import torch
 
-import beam
 import configurator
 from data import DataError
-from disk import make_folder, unwritable, write_whole
+from decoding import beam
 from evaluation import EvaluationError
 from evaluation.models import Opened, open_model
-from plural import counted
+from reports.plural import counted
 from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu

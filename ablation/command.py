@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import configurator
 import overlays
-import picture
 from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
 from comparison import report
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError
+from reports import picture
 from training.config import DEFAULTS, TrainConfig
 from training.inputs import saved_config
 from training.log import RunFolderError

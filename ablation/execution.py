@@ -1,5 +1,7 @@
 """Train the runs of a plan, each with train.py in a process of its own, one or several at a time."""
 
+from host.disk import no_link
+
 import contextlib
 import ctypes
 import fcntl
@@ -21,7 +23,6 @@ from tqdm import tqdm
 
 from ablation.plan import Plan
 from ablation.product import Planned
-from disk import no_link
 from training.config import DEFAULTS
 from training.stopping import Stop
 

@@ -1,5 +1,7 @@
 """The list of an ablation's runs, kept in its folder as ablation.json, and what became of each."""
 
+from host.disk import lock, make_folder, read_json
+
 import json
 import os
 from collections.abc import Iterator
@@ -8,7 +10,6 @@ from pathlib import Path
 
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
-from disk import lock, make_folder, read_json
 from training import checkpoint
 from training.config import TrainConfig
 from training.log import RunFolderError, read_log, write_whole

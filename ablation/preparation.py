@@ -5,7 +5,7 @@ from ablation.plan import Plan
 from ablation.product import Planned
 from configurator import ConfigError
 from data import DataError
-from plural import counted
+from reports.plural import counted
 from training.config import DEFAULTS, TrainConfig
 from training.inputs import open_data
 

@@ -1,15 +1,16 @@
 """The tables and the picture of a file of lines, on any machine."""
 
+from host.disk import write_whole
+
 from pathlib import Path
 
-import picture
 from benchmarks.gpu_plan import TITLES
 from benchmarks.lines import LinesError, key_of, read
 from benchmarks.report import PUBLISHED, millions, share
 from benchmarks.roofline import roofline
-from disk import write_whole
 from evaluation import published
-from markdown_table import table
+from reports import picture
+from reports.markdown_table import table
 from training.hardware import peak_flops
 
 HEAD = "# Measured by launch/measure_gpu.py"

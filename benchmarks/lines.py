@@ -3,13 +3,13 @@
 So a killed process loses nothing. A result is named by its stage, its task and its item.
 """
 
+from host.disk import no_link, parse_json, why_not_written
+
 import fcntl
 import json
 import os
 import threading
 from pathlib import Path
-
-from disk import no_link, parse_json, why_not_written
 
 SAME = ("device", "python", "torch", "triton", "sizes")  # what all lines of a file must agree on
 Key = tuple[str, str, str]

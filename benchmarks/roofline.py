@@ -1,6 +1,6 @@
 """A roofline: what each kernel achieves, below the limits of memory and arithmetic that were measured."""
 
-import picture
+from reports import picture
 
 MARKERS = {"naive": "X", "torch": "o", "triton": "^", "SDPA": "s"}
 COLOURS = (*picture.COLOURS, "0.6", "#7A4B1E")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from plural import counted
+from reports.plural import counted
 from training.hardware import give_back_freed_memory
 
 COLD_BYTES = 2**31  # tensors of the calls in one graph: many times what a GPU's cache holds

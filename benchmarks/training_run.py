@@ -2,6 +2,8 @@
 compared to the bit.
 """
 
+from host.disk import no_link
+
 import os
 import runpy
 import statistics
@@ -18,7 +20,6 @@ from tqdm import tqdm
 from benchmarks.session import Session
 from benchmarks.worker import BenchError, Unanswered, Worker
 from data.binary import prepare
-from disk import no_link
 from training.checkpoint import numbered, step_of
 from training.log import read_log
 

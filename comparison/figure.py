@@ -5,10 +5,10 @@ import math
 import statistics
 from collections.abc import Callable
 
-import picture
 from comparison.labels import labels
 from comparison.runs import Arm, Run, different_tokenizers
-from plural import counted
+from reports import picture
+from reports.plural import counted
 
 # horizontal axes of the figure: what is counted there, and the place of an evaluation of a run
 AXES: dict[str, tuple[str, Callable[[Run, dict], float]]] = {

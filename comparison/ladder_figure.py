@@ -3,10 +3,10 @@
 import math
 import re
 
-import picture
 from comparison.figure import AXES
 from comparison.labels import labels
 from comparison.runs import Arm, Run
+from reports import picture
 
 # key of a layer's record, and its label
 PANELS = {

@@ -1,5 +1,7 @@
 """Runs as rows of a CSV, so that one table can hold seeds that ran on several machines."""
 
+from host.disk import refuse_pipe, write_whole
+
 import csv
 import io
 import math
@@ -7,7 +9,6 @@ import statistics
 from pathlib import Path
 
 from comparison.runs import Arm, Run
-from disk import refuse_pipe, write_whole
 from models import without_embeddings
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")

@@ -1,13 +1,14 @@
 """The remarks and files of a comparison."""
 
+from host.disk import make_folder, write_whole
+
 import os
 from pathlib import Path
 
-import picture
 from comparison import differences, figure, ladder_figure, sweep, table
 from comparison.figure import AXES
 from comparison.runs import Arm, Run
-from disk import make_folder, write_whole
+from reports import picture
 from training.config import DEFAULTS
 
 CAPTIONS = {"losses": "validation loss", "ladders": "ladders"}

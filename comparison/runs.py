@@ -1,5 +1,7 @@
 """Reads run folders and groups runs that differ in the seed only into arms."""
 
+from host.disk import read_json
+
 import functools
 import itertools
 import os
@@ -11,7 +13,6 @@ from pathlib import Path
 
 from architecture import model_config
 from data import mixture
-from disk import read_json
 from models import flops_per_token, parameter_counts
 from training.config import TrainConfig
 from training.log import RunFolderError, read_log

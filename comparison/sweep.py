@@ -5,13 +5,13 @@ import math
 import statistics
 from dataclasses import dataclass
 
-import picture
 from comparison.differences import SCORED
 from comparison.figure import measure
 from comparison.labels import FOLLOWS, labels, text, without_keys
 from comparison.runs import INCIDENTAL, Arm
-from markdown_table import table
-from plural import counted
+from reports import picture
+from reports.markdown_table import table
+from reports.plural import counted
 
 
 @dataclass

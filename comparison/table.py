@@ -6,8 +6,8 @@ import statistics
 
 from comparison.runs import Arm
 from comparison.significance import difference
-from markdown_table import table
 from models import without_embeddings
+from reports.markdown_table import table
 
 COLUMNS = {
     "run": "run",

@@ -12,6 +12,8 @@ data/splits.py decides which split a document belongs to. Until the folder is co
 it after it was stopped or killed.
 """
 
+from host.disk import absence, no_link, read_json, why_not_written
+
 import contextlib
 import fcntl
 import hashlib
@@ -33,8 +35,7 @@ from data import DataError, checksums, commands
 from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from data.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
 from data.tokenizer import build_tokenizer, parse_tokenizer_name
-from disk import absence, no_link, read_json, why_not_written
-from plural import counted
+from reports.plural import counted
 
 FORMAT = 1
 PROGRESS = "progress.json"

@@ -6,6 +6,8 @@ compared when `verified` reads it completely, at 0.7 to 2 GB/s on one processor 
 without `files` are compared with the counts of their splits instead, which takes about ten times as long.
 """
 
+from host.disk import open_to_read
+
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from data import DataError
-from disk import open_to_read
 
 PORTION = 1 << 24  # bytes read at a time
 MEND = "put back a sound copy, or delete the folder and prepare the data set again"

@@ -5,6 +5,8 @@ repetitive text to a fiftieth. So a file that grows by more than MAX_EXPANSION i
 bomb.
 """
 
+from host.disk import open_to_read
+
 import contextlib
 import gzip
 import io
@@ -16,7 +18,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from data import DataError
-from disk import open_to_read
 
 ENDINGS = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 100

@@ -4,6 +4,8 @@ All but Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst), and are read w
 mistakes can be traced to a line, and a column of text that looks like numbers stays text.
 """
 
+from host.disk import absence, parse_json, refuse_pipe
+
 import contextlib
 import csv
 import glob
@@ -18,7 +20,6 @@ from typing import TextIO
 
 from data import DataError, compressed
 from data.compressed import MAX_EXPANSION
-from disk import absence, parse_json, refuse_pipe
 
 SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)

@@ -1,12 +1,13 @@
 """GPT-2's byte-pair table: the tokens in the order of their ranks, from any source that works."""
 
+from host.disk import write_whole
+
 import base64
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from data import DataError, packages
-from disk import write_whole
 
 CACHE = Path(__file__).parent / ".cache" / "gpt2.tiktoken"
 HASH = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # SHA-256 of the table

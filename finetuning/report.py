@@ -3,7 +3,7 @@
 import statistics
 
 from finetuning.tasks import PUBLISHED, TASKS
-from markdown_table import table
+from reports.markdown_table import table
 
 Group = tuple[str, str, float]  # model, task, learning rate
 

@@ -25,8 +25,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
-import interruption  # noqa: E402, F401 (first)
-import openmp  # noqa: E402, F401 (before torch)
+from host import interruption, openmp  # noqa: E402, F401 (first, before torch)
 
 import torch  # noqa: E402
 

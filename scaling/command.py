@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import configurator
 import overlays
-import picture
 from ablation.plan import MAY_CHANGE
 from ablation.product import LONGEST_NAME, file_name
 from architecture import ModelConfig
 from configurator import ConfigError
+from reports import picture
 from scaling import sizing
 from scaling.sizing import Size
 from training.config import OF_LADDERS, TrainConfig

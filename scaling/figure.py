@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-import picture
+from reports import picture
 from scaling.answers import Answers, ratio_at, ratios_at
 from scaling.curves import Curves
 from scaling.interpolation import common

@@ -3,8 +3,8 @@
 from ablation.execution import OUTPUT
 from comparison.labels import text
 from data import DataError, mixture
-from markdown_table import table
-from plural import counted
+from reports.markdown_table import table
+from reports.plural import counted
 from scaling.recipe import steps, tokens_per_step
 from scaling.study import Study
 from scaling.tables import shown

@@ -1,12 +1,13 @@
 """The files of a study: scaling.md, scaling.png, points.csv, fits.csv, multipliers.csv."""
 
+from host.disk import make_folder, write_whole
+
 import dataclasses
 from pathlib import Path
 
-import picture
 from ablation.plan import PlanError
-from disk import make_folder, write_whole
-from plural import counted
+from reports import picture
+from reports.plural import counted
 from scaling import figure, page, points, tables
 from scaling.answers import answers
 from scaling.command import ScaleConfig

@@ -3,7 +3,7 @@
 import textwrap
 from dataclasses import asdict
 
-from plural import counted
+from reports.plural import counted
 from scaling import intervals, rate_trials, tables
 from scaling.answers import Answers
 from scaling.curves import Curves

@@ -15,6 +15,8 @@ loss                validation loss at the end, in nats per token; empty where t
 bits_per_byte
 """
 
+from host.disk import refuse_pipe, write_whole
+
 import csv
 import io
 import math
@@ -25,7 +27,6 @@ from pathlib import Path
 from ablation.plan import PlanError
 from architecture import model_config
 from comparison.runs import read_run
-from disk import refuse_pipe, write_whole
 from models import flops_per_token, parameter_counts
 from scaling.sizing import body, parse
 

@@ -14,7 +14,7 @@ from ablation.product import Planned
 from architecture import ModelConfig, model_config
 from data import mixture
 from models import flops_per_token, parameter_counts
-from plural import counted
+from reports.plural import counted
 from scaling.step_times import of_model, threads
 from training.config import TrainConfig
 from training.dry_run import duration

@@ -5,8 +5,8 @@ import statistics
 from dataclasses import dataclass
 
 from comparison.labels import text
-from markdown_table import table
-from plural import counted
+from reports.markdown_table import table
+from reports.plural import counted
 from scaling import intervals
 from scaling.points import Point, mean_loss
 

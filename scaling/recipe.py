@@ -19,6 +19,8 @@ The rules are the same for every family and size:
   checkpoint lies where it begins, from which longer runs go on.
 """
 
+from host.disk import write_whole
+
 import dataclasses
 import itertools
 import json
@@ -29,7 +31,6 @@ from pathlib import Path
 from ablation.product import Planned, folder_name
 from architecture import ModelConfig
 from comparison.labels import text
-from disk import write_whole
 from models import flops_per_token
 from scaling.command import Family
 from scaling.sizing import Size

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from architecture import ModelConfig
 from models import parameter_counts, without_embeddings
-from plural import counted
+from reports.plural import counted
 
 TOLERANCE = 0.05  # of the target, for the number of parameters
 # widths are multiples of one of these, at a cost; an even head width suits rotations

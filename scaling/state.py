@@ -10,11 +10,12 @@ timed     what to say of the measurement of these, a line or none
 commands  the command lines that trained in this folder
 """
 
+from host.disk import read_json, write_whole
+
 import json
 from pathlib import Path
 
 from ablation.plan import PlanError
-from disk import read_json, write_whole
 
 FORMAT = "cofrgenet scaling 1"
 NUMBER = (int, float)

@@ -4,7 +4,7 @@ import math
 import statistics
 
 from comparison.labels import text
-from markdown_table import table
+from reports.markdown_table import table
 from scaling import intervals
 from scaling.answers import Answers
 from scaling.curves import Curves

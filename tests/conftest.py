@@ -1,7 +1,7 @@
 """What several tests share."""
 
-import openmp  # noqa: F401 (before torch)
 import tests.one_blas_thread  # noqa: F401 (before numpy)
+from host import openmp  # noqa: F401 (before torch)
 
 import json
 from pathlib import Path

@@ -14,12 +14,12 @@ import pytest
 
 import ablate
 import configurator
-import picture
 import train
 from ablation import execution
 from ablation.command import read
 from ablation.plan import Plan, claimed
 from configurator import ConfigError
+from reports import picture
 from training import checkpoint
 from training.config import DEFAULTS, TrainConfig
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from architecture import ModelConfig
-from beam import beam_search
+from decoding.beam import beam_search
 from layers import ATTENTION, FFN
 from layers.attention import SoftmaxAttention
 from layers.cross_attention import CrossAttention

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from beam import Hypothesis
+from decoding.beam import Hypothesis
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
@@ -55,7 +55,7 @@ def test_writes_on_from_the_start(trained, capsys):
 @pytest.mark.parametrize("keys", [["--start=ab", "--num_samples=2"], ["--interactive"]])
 def test_a_full_disk_is_told_and_the_texts_are_printed(trained, capsys, typed, monkeypatch, keys):
     """The status is 1, with prompts from a pipe too."""
-    monkeypatch.setattr("disk.no_link", lambda path, flags: os.open("/dev/full", flags))
+    monkeypatch.setattr("host.disk.no_link", lambda path, flags: os.open("/dev/full", flags))
     typed(b"ab\nab\n")
     with pytest.raises(SystemExit) as stop:
         main([str(trained), "--max_new_tokens=5", *keys])
@@ -141,7 +141,7 @@ def test_no_repeats(trained, capsys, how):
 
 
 def test_a_search_that_finds_few_texts(trained, capsys, monkeypatch):
-    monkeypatch.setattr("beam.beam_search", lambda *rest, **keys: [[Hypothesis([*b"xy"], 0.0)]])
+    monkeypatch.setattr("decoding.beam.beam_search", lambda *rest, **keys: [[Hypothesis([*b"xy"], 0.0)]])
     main([str(trained), "--start=ab", "--beams=2", "--num_samples=2"])
     said = capsys.readouterr()
     assert said.out == "--- sample 1 of 2 ---\nabxy\n--- sample 2 of 2 ---\nab\n"

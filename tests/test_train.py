@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-import picture
 from data.loader import Dataset
+from reports import picture
 from tests.training.records import losses
 from tests.training.refusals import refused
 from training import checkpoint, compilation, hardware, log, trainer

@@ -50,7 +50,7 @@ def test_a_text(trained, capsys):
 
 
 def test_a_full_disk_is_told_and_the_translation_is_printed(trained, capsys, monkeypatch):
-    monkeypatch.setattr("disk.no_link", lambda path, flags: os.open("/dev/full", flags))
+    monkeypatch.setattr("host.disk.no_link", lambda path, flags: os.open("/dev/full", flags))
     with pytest.raises(SystemExit) as stop:
         main([str(trained), "--text=abc", "--max_new_tokens=9"])
     assert stop.value.code == 1

@@ -8,6 +8,8 @@ own bookkeeping. There are two kinds:
     step_00000100/     sharded: a folder, see sharded_checkpoint.py, and best_00000100/
 """
 
+from host.disk import absence, new_file, why_not_written
+
 import math
 import os
 import pickle
@@ -20,8 +22,7 @@ from pathlib import Path
 import torch
 
 from architecture import ModelConfig
-from disk import absence, new_file, why_not_written
-from plural import counted
+from reports.plural import counted
 from training import archive, sharding
 from training.log import RunFolderError, read_log
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from plural import counted
+from reports.plural import counted
 
 # How long a rank waits for the answers of the others once its own collective has failed. torchrun kills all
 # ranks that are left 30 s after one has failed.

@@ -9,7 +9,7 @@ import torch
 from architecture import ModelConfig, model_config
 from data import mixture
 from models import built, flops_per_token, parameter_counts, without_embeddings
-from plural import counted
+from reports.plural import counted
 from training import saffu_passes, sharding
 from training.distributed import ranks_per_machine
 from training.endings import TrainingError

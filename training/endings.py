@@ -1,5 +1,7 @@
 """How train.py ends when it cannot go on: one message, from one rank, and a status that is not 0."""
 
+from host.disk import lacks_space
+
 import contextlib
 import io
 import os
@@ -10,7 +12,6 @@ from pathlib import Path
 import torch
 
 from data import DataError
-from disk import lacks_space
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, tell_torchrun

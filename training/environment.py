@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from plural import counted
+from reports.plural import counted
 from training.hardware import device_name
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from plural import counted
+from reports.plural import counted
 
 # Peak rate of dense matrix products in TFLOP/s, from NVIDIA's data sheets: (bfloat16, float16, float32).
 # None: the device has no units for this dtype. float32 is without TensorFloat-32, which PyTorch leaves off.

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from architecture import ModelConfig
 from layers import FFN
-from plural import counted
 from remote_code.packing import DTYPE
+from reports.plural import counted
 from training import hugging_face_t5 as t5
 from training.checkpoint import CheckpointError, check_layers
 

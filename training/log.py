@@ -6,6 +6,8 @@ out/<run>/config.json   the resolved config
           ckpt/         see training/checkpoint.py
 """
 
+from host.disk import lock, make_folder, no_link, parse_json, why_not_written, write_whole
+
 import itertools
 import json
 import os
@@ -14,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import picture
-from disk import lock, make_folder, no_link, parse_json, why_not_written, write_whole
+from reports import picture
 
 FILES = ("config.json", "log.jsonl", "loss.png")
 # left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty

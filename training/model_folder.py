@@ -4,6 +4,8 @@ data_tokenizer.json, if there is one, is the tokenizer in our form. SHA256SUMS, 
 checksums of the files as `sha256sum -c` reads them.
 """
 
+from host.disk import absence, make_folder, open_to_read, read_json, refuse_pipe, why_not_written
+
 import hashlib
 import json
 import os
@@ -14,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from disk import absence, make_folder, open_to_read, read_json, refuse_pipe, why_not_written
 from training.checkpoint import CheckpointError
 from training.log import write_whole
 

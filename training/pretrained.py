@@ -5,6 +5,8 @@ GPT-2 and Llama.
 model, `tokenizer_of` what reads its tokens. All weights are float32 here, under our names.
 """
 
+from host.disk import absence, read_json
+
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +21,6 @@ import torch
 from architecture import ModelConfig, model_config
 from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
-from disk import absence, read_json
 from language_model import LanguageModel
 from models import built
 from remote_code import packing, trial

@@ -14,7 +14,7 @@ from architecture import model_config
 from data.loader import Dataset
 from data.mixture import Mixture
 from models import flops_per_token, parameter_counts, without_embeddings
-from plural import counted
+from reports.plural import counted
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops
 from training.log import Log, start_wandb, write_whole

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.loader import Dataset
 from data.mixture import Mixture
-from plural import counted
+from reports.plural import counted
 from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
 from training.log import RunFolderError, read_log

@@ -7,6 +7,8 @@
 The pieces are those of torch.distributed.checkpoint, which reads them for any number of ranks.
 """
 
+from host.disk import errnos, open_to_read, why_not_written
+
 import dataclasses
 import datetime
 import io
@@ -31,7 +33,6 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from disk import errnos, open_to_read, why_not_written
 from training import archive, checkpoint
 from training.checkpoint import REST, SHARDED_FORMAT, CheckpointError
 from training.distributed import Ranks

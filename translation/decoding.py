@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from tqdm import tqdm
 
-from beam import beam_search
+from decoding.beam import beam_search
+from decoding.no_repeat import without_repeats
 from evaluation.models import Loaded
-from no_repeat import without_repeats
 
 EXTRA = 50  # tokens by which a translation may be longer than its source (Vaswani et al. 2017, section 6.1)
 

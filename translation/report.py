@@ -1,11 +1,12 @@
 """Translations -> a table of scores, and translations.txt."""
 
+from host.disk import append_whole
+
 import dataclasses
 import sys
 from pathlib import Path
 
-import markdown_table
-from disk import append_whole
+from reports import markdown_table
 from translation import scores
 from translation.sources import Sources
 

@@ -9,7 +9,7 @@ from data.loader import read_meta
 from data.pairs import PairDataset
 from data.tokenizer import valid_unicode
 from evaluation.models import Opened
-from plural import counted
+from reports.plural import counted
 from training import pretrained
 from translation import TranslationError
 

@@ -24,7 +24,7 @@ from configurator import parse  # noqa: E402
 from data import DataError, binary  # noqa: E402
 from data.files import lines  # noqa: E402
 from data.splits import Pair  # noqa: E402
-from plural import counted  # noqa: E402
+from reports.plural import counted  # noqa: E402
 
 SHOWN = 10  # mistakes in the message
 

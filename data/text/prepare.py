@@ -24,10 +24,11 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
+from host.disk import open_to_read  # noqa: E402
+
 from configurator import parse  # noqa: E402
 from data import DataError, binary, files, hub  # noqa: E402
 from data.compressed import MAX_EXPANSION  # noqa: E402
-from disk import open_to_read  # noqa: E402
 
 
 @dataclass

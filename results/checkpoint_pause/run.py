@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 import architecture
 import configurator
-from markdown_table import table
 from model import GPT
+from reports.markdown_table import table
 from training import checkpoint
 from training.distributed import Ranks
 from training.sharded_checkpoint import Saver

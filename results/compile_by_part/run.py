@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from markdown_table import table
+from reports.markdown_table import table
 
 ROOT = Path(__file__).resolve().parents[2]
 # config stack, micro-batch, block size

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-import picture  # noqa: E402
 from evaluation.figure import extrapolation  # noqa: E402
-from markdown_table import table  # noqa: E402
+from reports import picture  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 
 ARMS = {name: {"position": name} for name in ("learned", "sinusoidal", "rope", "expe", "exqpe")}
 ARMS["rope_500000"] = {"position": "rope", "rope_base": 500_000.0}

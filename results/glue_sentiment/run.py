@@ -27,8 +27,8 @@ from architecture import model_config  # noqa: E402
 from data import DataError, packages  # noqa: E402
 from data.splits import in_validation  # noqa: E402
 from finetuning.report import accuracy, details  # noqa: E402
-from markdown_table import table  # noqa: E402
 from models import parameter_counts  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 from training.log import write_whole  # noqa: E402
 
 PACKAGE = "vaderSentiment==3.3.2"

@@ -20,7 +20,7 @@ import language_model
 from benchmarks import training_step
 from benchmarks.worker import Worker
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
-from markdown_table import table
+from reports.markdown_table import table
 from training.environment import environment
 from training.hardware import autocast
 

@@ -2,8 +2,8 @@
 
 import math
 
-import picture
-from markdown_table import table
+from reports import picture
+from reports.markdown_table import table
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 NAMES = {"bible": "verses", "sotu": "speeches"}

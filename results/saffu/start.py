@@ -27,19 +27,20 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
+from host.disk import write_whole  # noqa: E402
+
 import numpy as np  # noqa: E402
 
 import configurator  # noqa: E402
-import picture  # noqa: E402
 from comparison.runs import Arm, Run, read_run  # noqa: E402
 from comparison.significance import difference  # noqa: E402
 from data import DataError, binary  # noqa: E402
 from data.bible import prepare as bible  # noqa: E402
 from data.mixture import open_dataset  # noqa: E402
-from disk import write_whole  # noqa: E402
 from evaluation.ngrams import NAMES, Ngrams, measure  # noqa: E402
-from markdown_table import table  # noqa: E402
-from plural import counted  # noqa: E402
+from reports import picture  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
+from reports.plural import counted  # noqa: E402
 from training.log import RunFolderError  # noqa: E402
 
 DATA = "data/bible/new_testament_bpe1024"

@@ -29,8 +29,8 @@ import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
-import picture  # noqa: E402
 from evaluation.ngrams import NAMES, Ngrams  # noqa: E402
+from reports import picture  # noqa: E402
 from results.saffu import cells, page  # noqa: E402
 
 FOLDER = Path(__file__).parent

@@ -18,15 +18,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
 
-import interruption  # noqa: E402, F401 (first)
+from host import interruption  # noqa: E402, F401 (first)
+from host.disk import write_whole  # noqa: E402
 
 import numpy as np  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
 from comparison.significance import paired  # noqa: E402
-from disk import write_whole  # noqa: E402
-from markdown_table import table  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 from scaling import intervals  # noqa: E402
 from scaling.answers import crossing, multiplier  # noqa: E402
 from scaling.curves import Curves, rows_of  # noqa: E402

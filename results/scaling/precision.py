@@ -13,10 +13,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
 
-import interruption  # noqa: E402, F401 (first)
+from host import interruption  # noqa: E402, F401 (first)
 
 from ablation.plan import PlanError  # noqa: E402
-from markdown_table import table  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 from scaling import points  # noqa: E402
 
 LABELS = ("dense", "F", "full", "ours", "constants")  # families, in their order in points.csv

@@ -20,20 +20,19 @@ from typing import Literal
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
 
-import interruption  # noqa: E402, F401 (first)
-import openmp  # noqa: E402, F401 (before torch)
+from host import interruption, openmp  # noqa: E402, F401 (first, before torch)
+from host.disk import read_json, write_whole  # noqa: E402
 
 import numpy as np  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
-import picture  # noqa: E402
 from ablation.plan import PlanError  # noqa: E402
 from data import DataError  # noqa: E402
-from disk import read_json, write_whole  # noqa: E402
 from evaluation import EvaluationError, recall, texts  # noqa: E402
 from evaluation.models import open_model  # noqa: E402
-from markdown_table import table  # noqa: E402
+from reports import picture  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 from scaling import points  # noqa: E402
 from scaling.sizing import parse  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402

@@ -39,7 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-import picture  # noqa: E402
 from ablation.command import mistakes_end, read  # noqa: E402
 from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
@@ -50,9 +49,10 @@ from comparison import figure  # noqa: E402
 from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from markdown_table import table  # noqa: E402
 from models import parameter_counts, without_embeddings  # noqa: E402
-from plural import counted  # noqa: E402
+from reports import picture  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
+from reports.plural import counted  # noqa: E402
 from results.trainability.studies import (  # noqa: E402
     GONE,
     GONE_SINCE,

@@ -15,15 +15,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
 
-import interruption  # noqa: E402, F401 (first)
-import openmp  # noqa: E402, F401 (before torch)
+from host import interruption, openmp  # noqa: E402, F401 (first, before torch)
 
 import torch  # noqa: E402
 
 import configurator  # noqa: E402
 from evaluation import EvaluationError  # noqa: E402
 from evaluation.models import Loaded, open_model  # noqa: E402
-from markdown_table import table  # noqa: E402
+from reports.markdown_table import table  # noqa: E402
 from results.translation.study import MODELS, SMALL  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402
 

@@ -14,8 +14,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for modules in this folder only
 
+from host.disk import write_whole  # noqa: E402
+
 import configurator  # noqa: E402
-from disk import write_whole  # noqa: E402
 from results.translation.study import MODELS, SMALL  # noqa: E402
 
 SHOWN = 10

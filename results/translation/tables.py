@@ -1,5 +1,7 @@
 """The rows of study.csv, and the study's tables from them."""
 
+from host.disk import write_whole
+
 import csv
 import io
 import statistics
@@ -8,8 +10,7 @@ from pathlib import Path
 
 from comparison.runs import Arm, Run
 from comparison.significance import difference
-from disk import write_whole
-from markdown_table import table
+from reports.markdown_table import table
 
 HERE = Path(__file__).resolve().parent
 OF_TEXT = ("part", "model", "dtype", "decoding", "source")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from markdown_table import table
+from reports.markdown_table import table
 
 ROOT = Path(__file__).resolve().parents[2]
 # what libgomp reads; without any, a thread spins for a while before it sleeps

@@ -13,7 +13,7 @@ from comparison import figure, ladder_figure, report, sweep
 from comparison.labels import labels, shortened, text, without_keys
 from comparison.runs import Arm, arms, different_tokenizers, read_run, read_runs
 from model import flops_per_token
-from picture import Look
+from reports.picture import Look
 
 
 def read(*folders):

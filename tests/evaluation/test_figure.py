@@ -3,7 +3,7 @@
 import pytest
 
 from evaluation import figure
-from picture import Look
+from reports.picture import Look
 
 
 def of_lengths(factors, refused=(), train=16):

@@ -4,7 +4,7 @@ import pytest
 
 from evaluation import published, report
 from finetuning.tasks import PUBLISHED, TASKS
-from markdown_table import table as markdown_table
+from reports.markdown_table import table as markdown_table
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 
-from markdown_table import table
+from reports.markdown_table import table
 from tests.faults import kept, runs
 from training import checkpoint
 from training.log import read_log

@@ -1,6 +1,6 @@
 """Tiny runs of train.py to break: how they are started, and what they said."""
 
-import openmp  # noqa: F401 (before torch)
+from host import openmp  # noqa: F401 (before torch)
 
 import contextlib
 import json
@@ -75,8 +75,8 @@ def warm_up(scratch: Path):
     """
     import torch._dynamo
 
-    import picture
     import train  # noqa: F401
+    from reports import picture
 
     torch.set_num_threads(1)
     picture.write(draw_losses("a run", [{"step": 0, "tokens": 0, "loss": 1.0}]), scratch / "warm_up.png")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from markdown_table import table
+from reports.markdown_table import table
 from tests.faults import kept, runs
 from tests.faults.watched import PHASES
 

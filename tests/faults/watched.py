@@ -197,7 +197,8 @@ class Counted:
 
 def install(watch: Watch, sharded: bool):
     """Watch the parts of train.py in this process, from here on. sharded: it writes such checkpoints."""
-    import disk
+    from host import disk
+
     import train
     from training import checkpoint, log, reporting, trainer
 
@@ -285,7 +286,7 @@ def run(spec: dict):
 
 
 if __name__ == "__main__":
-    import openmp  # noqa: F401 (before torch)
+    from host import openmp  # noqa: F401 (before torch)
 
     import json
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-import picture
 import scale
 from ablation import execution
 from data.binary import prepare
+from reports import picture
 from scaling import step_times
 from scaling.points import AMOUNTS, write
 from tests.data.test_pairs import pairs_of

@@ -19,6 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from host.disk import lacks_space
+
 import pytest
 import torch
 import torch._dynamo  # which the first optimizer of each child would import
@@ -26,7 +28,6 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import train as train_script
-from disk import lacks_space
 from tests.training.held_bytes import HeldBytes
 from training import checkpoint, pretrained, sharded_checkpoint
 from training.distributed import LostRankError, OtherRankError, Ranks

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from beam import beam_search
+from decoding.beam import beam_search
 from train import main
 from training import pretrained
 from training.checkpoint import CheckpointError

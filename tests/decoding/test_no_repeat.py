@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from beam import beam_search
-from no_repeat import without_repeats
+from decoding.beam import beam_search
+from decoding.no_repeat import without_repeats
 
 
 def grams(text, size):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from architecture import ModelConfig
-from beam import beam_search
+from decoding.beam import beam_search
+from decoding.no_repeat import without_repeats
 from layers import ATTENTION
 from model import GPT
-from no_repeat import without_repeats
 from tests.training.transformers_models import drawn, gpt2
 from training import hugging_face
 from training.compilation import CompiledDecoding

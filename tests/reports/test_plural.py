@@ -3,7 +3,7 @@
 import torch
 
 from data.binary import describe
-from plural import counted
+from reports.plural import counted
 from training.environment import environment
 from training.schedule import Dyadic
 

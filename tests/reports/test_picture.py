@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import matplotlib
 import pytest
 
-import picture
+from reports import picture
 
 
 @picture.drawing()

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 OF_SCRIPTS = [ROOT / name for name in ("data", "launch", "results")]
 
 

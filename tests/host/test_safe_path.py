@@ -11,9 +11,9 @@ import pytest
 
 from tests.test_imports import SCRIPTS, imported, module_files
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import sys; sys.path.insert(0, {root!r}); import safe_path
+import sys; sys.path.insert(0, {root!r}); from host import safe_path
 import multiprocessing
 
 def work(_):
@@ -34,7 +34,8 @@ def test_multiprocessing(tmp_path, folder, method):
     script = root / folder / "script.py"
     script.parent.mkdir(parents=True)
     elsewhere.mkdir()
-    shutil.copy(ROOT / "safe_path.py", root)
+    (root / "host").mkdir()
+    shutil.copy(ROOT / "host" / "safe_path.py", root / "host")
     (root / "own.py").write_text("NAME = 'of the repository'\n")
     script.write_text(SCRIPT.format(root=str(root), method=method))
     for name in ("own", "queue", "random", "socket"):
@@ -49,7 +50,7 @@ def test_multiprocessing(tmp_path, folder, method):
 
 
 def test_a_program_that_imports_a_script_keeps_its_environment():
-    code = "import safe_path, os; print('PYTHONSAFEPATH' in os.environ)"
+    code = "from host import safe_path; import os; print('PYTHONSAFEPATH' in os.environ)"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
     said = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=environment, text=True)
     assert said == "False\n"
@@ -61,7 +62,7 @@ def test_every_script_imports_it():
     reached = {}
     for name in graphlib.TopologicalSorter(graph).static_order():
         found = graph.get(name, set())
-        reached[name] = name == "safe_path" or any(reached[other] for other in found)
+        reached[name] = name == "host.safe_path" or any(reached[other] for other in found)
     prepare = {name for name in graph if name.endswith(".prepare")}
     assert len(prepare) > 10
     assert not [name for name in SCRIPTS | prepare | {"launch.measure_gpu"} if not reached[name]]

@@ -1,4 +1,4 @@
-from markdown_table import table
+from reports.markdown_table import table
 
 
 def test_columns_are_aligned():

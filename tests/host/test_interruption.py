@@ -1,6 +1,7 @@
 """Ctrl-C while a script is still importing ends it by one line, a reader who has gone by none."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [path.stem for path in ROOT.glob("*.py") if '__name__ == "__main__"' in path.read_text()]
 # like NumPy's as part of PyTorch's, this import swallows what Ctrl-C raises
 TORCH = """
@@ -39,12 +40,14 @@ def test_while_importing(tmp_path, script):
 
 def test_after_the_imports_it_is_an_exception(tmp_path):
     """A script may catch it; here none does."""
-    code = "import interruption, os, signal\ndef main(): os.kill(os.getpid(), signal.SIGINT)\n"
+    code = "import os, signal; from host import interruption\n"
+    code += "def main(): os.kill(os.getpid(), signal.SIGINT)\n"
     code += "try:\n    main()\nfinally:\n    print('tidied up')\n"
     script = tmp_path / "launch" / "a.py"
     script.parent.mkdir()
     script.write_text(code)
-    (tmp_path / "interruption.py").write_text((ROOT / "interruption.py").read_text())
+    (tmp_path / "host").mkdir()
+    shutil.copy(ROOT / "host" / "interruption.py", tmp_path / "host")
     done = subprocess.run(
         [sys.executable, script],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -68,16 +71,16 @@ def test_a_reader_who_has_gone(unbuffered):
 
 
 def test_another_pipe_that_breaks_is_told():
-    code = (
-        "import interruption, os; interruption.install(); r, w = os.pipe(); os.close(r); os.write(w, b' ')"
-    )
+    code = "import os; from host import interruption; interruption.install()\n"
+    code += "r, w = os.pipe(); os.close(r); os.write(w, b' ')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr.endswith("BrokenPipeError: [Errno 32] Broken pipe\n")
 
 
 def test_a_program_that_imports_a_script_keeps_its_own_ctrl_c():
-    code = "import interruption, signal, sys; print(signal.getsignal(signal.SIGINT), sys.excepthook)"
+    code = "from host import interruption; import signal, sys; "
+    code += "print(signal.getsignal(signal.SIGINT), sys.excepthook)"
     command = [sys.executable, "-c", code]
-    fresh = [sys.executable, "-c", code.replace("interruption, ", "")]
+    fresh = [sys.executable, "-c", code.replace("from host import interruption; ", "")]
     said = [subprocess.check_output(c, cwd=ROOT, text=True).split(" at ")[0] for c in (command, fresh)]
     assert said[0] == said[1]

@@ -2,13 +2,14 @@
 that are appended whole.
 """
 
+from host.disk import append_whole, lacks_space, lock, parse_json, read_json, why_not_written, write_whole
+
 import errno
 import re
 import resource
 
 import pytest
 
-import picture
 from ablation import execution
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Planned
@@ -19,8 +20,8 @@ from configurator import ConfigError, resolve
 from data import DataError
 from data.binary import prepare
 from data.loader import Dataset
-from disk import append_whole, lacks_space, lock, parse_json, read_json, why_not_written, write_whole
 from finetuning import records
+from reports import picture
 from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError
 from training.log import Log, RunFolderError, draw_losses, open_run, read_log

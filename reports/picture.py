@@ -8,6 +8,8 @@ nobody changed since: a picture of the same name replaces it. Any other file of 
 in folders that belong to a script (a run's loss.png, the pictures of an ablation) it is always replaced.
 """
 
+from host.disk import make_folder, write_whole
+
 import contextlib
 import hashlib
 import io
@@ -21,9 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from disk import make_folder, write_whole
-from picture_fit import fit
-from plural import counted
+from reports.picture_fit import fit
+from reports.plural import counted
 
 ENDINGS = (".png", ".pdf", ".svg")
 SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise

@@ -1,0 +1,1 @@
+"""Texts from a model: beam search, and no repeats."""

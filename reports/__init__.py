@@ -1,0 +1,1 @@
+"""Numbers in words, tables and pictures, for all scripts."""
