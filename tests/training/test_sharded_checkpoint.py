@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 import threading
 import zlib
 
@@ -225,6 +226,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
         rf"step_{step:08d} could not be written \(the disk is full.*\); earlier checkpoints are untouched"
         rf"\. --resume=True --out_dir={tmp_path / 'a'} goes on from step_{step - 2:08d}$"
     )
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # with a bar
     with pytest.raises(SystemExit, match=message):
         run("a", SHARDED, *steps, "--keep_checkpoints=1")
     assert capsys.readouterr().err.endswith("\n")  # the message has a line of its own
