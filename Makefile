@@ -8,8 +8,8 @@ PYTHON ?= python3
 PY = .venv/bin/python
 DATA = data/sotu/bpe4096
 CHECKED = tests/layers tests/kernels tests/test_config.py tests/test_configurator.py \
-  tests/test_count.py tests/test_docs.py tests/test_golden.py tests/test_imports.py tests/test_model.py \
-  tests/test_saved.py
+  tests/test_count.py tests/test_docs.py tests/test_golden.py tests/test_imports.py tests/test_mixers_by_layer.py \
+  tests/test_model.py
 
 .PHONY: demo test check lint clean setup
 
