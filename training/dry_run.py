@@ -149,6 +149,8 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
 
 
 def duration(hours: float) -> str:
+    if hours < 1 / 60:
+        return "less than a minute"
     return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.2g} minutes"
 
 
