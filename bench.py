@@ -30,10 +30,10 @@ from tqdm import tqdm
 
 import configurator
 import overlays
-from architecture import ModelConfig
 from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
+from models.architecture import ModelConfig
 from reports.markdown_table import table
 from reports.plural import counted
 from training import cuda_graph

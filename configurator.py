@@ -300,7 +300,7 @@ def _keys_of(script: Path) -> list[str]:
 
 def _of_training(assigned: dict, own) -> bool:
     """Whether a config file that assigns these keys is one of train.py, with none for this script alone."""
-    trained = {*_keys_of(ROOT / "training" / "config.py"), *_keys_of(ROOT / "architecture.py")}
+    trained = {*_keys_of(ROOT / "training" / "config.py"), *_keys_of(ROOT / "models" / "architecture.py")}
     return bool(assigned.keys() & trained - set(own)) and not assigned.keys() & set(own) - trained
 
 

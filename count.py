@@ -15,8 +15,8 @@ from pathlib import Path
 
 import configurator
 import overlays
-from architecture import ModelConfig
-from models import cache_bytes_per_token, flops_per_token, parameter_counts, without_embeddings
+from models.architecture import ModelConfig
+from models.kinds import cache_bytes_per_token, flops_per_token, parameter_counts, without_embeddings
 
 COLUMNS = "parameters published no_embeddings embedding position attention ffn norm forward training cache"
 

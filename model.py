@@ -1,26 +1,144 @@
 """The language model: embedding -> blocks -> norm -> head, and exact counts of its parameters and FLOPs.
 
-block.py holds a block. What stands behind `attention`, `ffn` and `position` is looked up by name in the
-registries of `layers`. `python count.py config/gpt2.py` prints the counts of any config.
+A block is x + attention(norm(x)), then x + ffn(norm(x)). Where there is an encoder (encoder_layers),
+x + cross(norm(x)) stands between the two: attention to the encoder's output. The encoder's blocks read a
+source and see it whole (Vaswani et al. 2017). Sources of a batch are padded on the right, to [B, S] tokens;
+lengths: [B] int64, the tokens of each source, at least 1. Padding is a key to no token, so that it changes
+no output that is read.
+
+What stands behind `attention`, `ffn` and `position` is looked up by name in the registries of `layers`.
+`python count.py config/gpt2.py` prints the counts of any config.
 """
 
 import contextlib
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import encoder
-from architecture import ModelConfig
-from block import Block, Cache, residual_outputs
 from kernels.embedding import embedding
-from language_model import LanguageModel
 from layers import POSITION
+from layers.cache import in_use
 from layers.cross_attention import CrossAttention
 from layers.norm import norm_of
 from layers.protocol import Drawn, Layers, Mixer, Part, built, has_nan, keep_constructor_values
+from models.architecture import ModelConfig
+from models.language_model import LanguageModel
+
+
+class Block(nn.Module):
+    """x: [B, T, C], the model's positional encoding, pos: [T] int64 -> [B, T, C]"""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.layer = layer
+        self.norm1 = norm_of(config)
+        self.attention = built(config.of_layer("attention", layer), config, layer)
+        self.cross = None
+        if config.encoder_layers:
+            self.norm_cross = norm_of(config)
+            self.cross = built(CrossAttention, config)
+        self.norm2 = norm_of(config)
+        self.ffn = built(config.of_layer("ffn", layer), config)
+
+    def forward(self, x, position, pos, cache=None, memory=None, lengths=None):
+        """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it. memory,
+        lengths: with an encoder, see `CrossAttention.forward`.
+        """
+        attention, h = self.attention, self.norm1(x)
+        hooks = {"position": position, "layer": self.layer} if attention.queries_and_keys else {}
+        if cache is not None:
+            x = x + attention.decode(h, pos, cache, **hooks)
+        else:
+            x = x + (attention(h, pos=pos, **hooks) if hooks else attention(h))
+        if self.cross is not None:
+            x = x + self.cross(self.norm_cross(x), memory, lengths)
+        return x + self.ffn(self.norm2(x))
+
+
+@dataclass
+class Cache:
+    """What decoding keeps of a batch of equally long sequences: see `GPT.new_cache` and `GPT.decode`."""
+
+    blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
+    filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
+    length: int  # tokens that it has room for
+    rows: list[int | None]  # `TokenMixer.cache_rows` of each block
+    # of an encoder-decoder: each block's keys and values of the source, and the lengths of the sources
+    source: tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor] | None = None
+
+    def in_use(self, new):
+        """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
+        room.
+        """
+        if (end := int(self.filled) + new) > self.length:
+            raise ValueError(f"{end} tokens do not fit into a cache of length {self.length}")
+        return self.first(end)
+
+    def first(self, end: int) -> list[tuple[torch.Tensor, ...]]:
+        """`blocks`, narrowed to their first `end` tokens."""
+        return [in_use(held, end, rows) for held, rows in zip(self.blocks, self.rows, strict=True)]
+
+    def clear(self):
+        self.filled.zero_()
+
+    def repeated(self, times: int) -> "Cache":
+        """A cache in which each row of the batch stands `times` times, one after the other."""
+
+        def repeat(blocks):
+            return [tuple(held.repeat_interleave(times, 0) for held in block) for block in blocks]
+
+        source = None
+        if self.source is not None:
+            source = repeat(self.source[0]), self.source[1].repeat_interleave(times, 0)
+        return replace(self, blocks=repeat(self.blocks), source=source)
+
+    def reorder(self, rows: torch.Tensor):
+        """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources,
+        which therefore stay where they are.
+        """
+        if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
+            return
+        for block in self.first(int(self.filled)):
+            for held in block:
+                held.copy_(held.index_select(0, rows))
+
+
+class EncoderBlock(nn.Module):
+    """x: [B, S, C], the model's positional encoding, pos: [S] int64, lengths -> [B, S, C]"""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.layer = layer
+        self.norm1 = norm_of(config)
+        self.attention = built(config.of_layer("attention", layer), config, layer)
+        self.norm2 = norm_of(config)
+        self.ffn = built(config.of_layer("ffn", layer), config)
+
+    def forward(self, x, position, pos, lengths):
+        x = x + self.attention.encode(self.norm1(x), lengths, position, pos, self.layer)
+        return x + self.ffn(self.norm2(x))
+
+
+class Encoder(nn.Module):
+    """config.encoder_layers blocks and a norm. x: [B, S, C], as the model embeds a source -> [B, S, C]"""
+
+    def __init__(self, config):
+        super().__init__()
+        self.blocks = nn.ModuleList(EncoderBlock(config, layer) for layer in range(config.encoder_layers))
+        self.norm = norm_of(config)
+
+    def forward(self, x, position, pos, lengths, run=EncoderBlock.__call__, checkpointing=False):
+        """run: calls a block, by default uncompiled. checkpointing: keep only the blocks' inputs."""
+        for block in self.blocks:
+            if checkpointing:
+                x = checkpoint(run, block, x, position, pos, lengths, use_reentrant=False)
+            else:
+                x = run(block, x, position, pos, lengths)
+        return self.norm(x)
 
 
 class GPT(LanguageModel):
@@ -44,7 +162,7 @@ class GPT(LanguageModel):
         self.embedding = nn.Embedding(config.padded_vocab_size, config.n_embd)
         self.position = built(POSITION[config.position], config)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = encoder.Encoder(config) if config.encoder_layers else None
+        self.encoder = Encoder(config) if config.encoder_layers else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = norm_of(config)
         if not config.tie_embeddings:
@@ -122,7 +240,7 @@ class GPT(LanguageModel):
         """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
         return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
 
-    def encode(self, source, lengths, embed=None, run=encoder.EncoderBlock.__call__):
+    def encode(self, source, lengths, embed=None, run=EncoderBlock.__call__):
         """source: [B, S] int64, lengths: [B] int64 -> [B, S, C], what cross-attention reads. embed, run: to
         call compiled code. Raises ValueError as `forward` does.
         """
@@ -239,6 +357,7 @@ def of_layers(config: ModelConfig, key: str, count: Callable, encoder: bool = Tr
     return sum(count(Layers(cls, config, numbers)) for cls, numbers in kinds.items())
 
 
-def without_embeddings(counts: dict[str, int]) -> int:
-    """Parameters without token and position embeddings; counts: of `parameter_counts`."""
-    return sum(counts.values()) - counts["embedding"] - counts["position"]
+def residual_outputs(blocks, scale: float) -> dict[int, float]:
+    """{id of a linear map that writes to the residual stream: scale}"""
+    mixers = [module for module in blocks.modules() if isinstance(module, Mixer)]
+    return {id(output): scale for mixer in mixers for output in mixer.residual_outputs()}

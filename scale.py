@@ -36,10 +36,10 @@ from ablation.command import mistakes_end
 from ablation.execution import carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import check
-from architecture import model_config
 from comparison.labels import shortened
 from configurator import ConfigError
 from data import DataError
+from models.architecture import model_config
 from reports import picture
 from reports.plural import counted
 from scaling import figure, listing, output, points, step_times

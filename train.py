@@ -5,7 +5,7 @@
     torchrun --nproc_per_node=8 train.py config/cofrgenet_f.py
 
 config -> data -> model -> optimizer -> loop: `run` puts them together. training/config.py holds the keys of
-a run with their defaults, architecture.py those of a model; `python train.py --help` lists all of them.
+a run with their defaults, models/architecture.py those of a model; `python train.py --help` lists them all.
 """
 
 from host import interruption, openmp  # noqa: F401 (first, before torch)
@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 import configurator
-from architecture import model_config
 from data import DataError
 from data.loader import Dataset
 from data.mixture import Mixture
-from language_model import LanguageModel
-from models import built
+from models.architecture import model_config
+from models.kinds import built
+from models.language_model import LanguageModel
 from training import causality, checkpoint, explicit_start, sharding
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from architecture import ModelConfig
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError, stacked
+from models.architecture import ModelConfig
 from training.config import OF_LADDERS
 
 LONGEST_NAME = 240  # bytes; most file systems take 255

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from architecture import ModelConfig
 from benchmarks.training_step import build, shallow
+from models.architecture import ModelConfig
 from training.compilation import CompiledDecoding
 
 SECTIONS = ("step", "prefill")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from architecture import ModelConfig
 from benchmarks import decoding, forms, operators, training_step
 from benchmarks.timing import costliest, measure, peak_bytes, quartiles, synchronize
-from models import cache_bytes_per_token, flops_per_token, parameter_counts
+from models.architecture import ModelConfig
+from models.kinds import cache_bytes_per_token, flops_per_token, parameter_counts
 from training import cuda_graph
 from training.hardware import device_name, peak_flops
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 import configurator
-from architecture import ModelConfig
 from benchmarks import correctness, decoding, forms, gpu_measurements, operators, training_step
 from benchmarks.gpu_measurements import Timing
 from benchmarks.lines import Lines
 from benchmarks.session import Task
 from benchmarks.training_run import TrainingTask
+from models.architecture import ModelConfig
 from training import cuda_graph
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"

@@ -5,7 +5,7 @@ import dataclasses
 from benchmarks.timing import quartiles
 from benchmarks.training_step import PARTS
 from evaluation import published
-from models import cache_bytes_per_token, flops_per_token, parameter_counts
+from models.kinds import cache_bytes_per_token, flops_per_token, parameter_counts
 from reports.markdown_table import table
 from training.hardware import device_name, peak_flops
 

@@ -17,11 +17,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from architecture import ModelConfig
 from benchmarks import levers
 from benchmarks.levers import CastOnce
-from language_model import LanguageModel
-from models import built
+from models.architecture import ModelConfig
+from models.kinds import built
+from models.language_model import LanguageModel
 from training.compilation import compiled_for_training
 from training.cuda_graph import CapturedBackward
 from training.hardware import autocast

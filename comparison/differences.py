@@ -3,8 +3,8 @@
 import dataclasses
 import difflib
 
-from architecture import ModelConfig, model_config
 from comparison.runs import INCIDENTAL, Arm
+from models.architecture import ModelConfig, model_config
 from training.config import OF_LADDERS
 
 # these decide which batches a run saw: sample i is a function of the first three and of i

@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 
 from comparison.runs import Arm, Run
-from models import without_embeddings
+from models.kinds import without_embeddings
 
 WORDS, COUNTS = ("arm",), ("seed", "without_embeddings", "step", "tokens", "spikes")
 # these may be empty

@@ -11,9 +11,9 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from architecture import model_config
 from data import mixture
-from models import flops_per_token, parameter_counts
+from models.architecture import model_config
+from models.kinds import flops_per_token, parameter_counts
 from training.config import TrainConfig
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step

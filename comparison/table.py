@@ -6,7 +6,7 @@ import statistics
 
 from comparison.runs import Arm
 from comparison.significance import difference
-from models import without_embeddings
+from models.kinds import without_embeddings
 from reports.markdown_table import table
 
 COLUMNS = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from language_model import LanguageModel, check_finite
+from models.language_model import LanguageModel, check_finite
 
 LARGEST_PENALTY = 10  # of both signs; powers of the number of tokens overflow beyond some hundred
 

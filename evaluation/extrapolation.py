@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from architecture import ModelConfig
 from evaluation import EvaluationError
 from evaluation.models import Loaded
+from models.architecture import ModelConfig
 from reports.plural import counted
 
 BINS = 16  # bins of positions per training length, over which JSON and the picture average

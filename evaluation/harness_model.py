@@ -16,12 +16,12 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from block import Cache
 from data.tokenizer import END_OF_TEXT
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
-from language_model import sample_token
+from model import Cache
+from models.language_model import sample_token
 
 MOST_NEW_TOKENS = 256  # default of the harness, for tasks that set no limit
 SEED = 1234  # for sampling; the harness's seed

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from architecture import ModelConfig
 from data.tokenizer import Tokenizer, build_tokenizer
 from evaluation import EvaluationError
-from language_model import LanguageModel
+from models.architecture import ModelConfig
+from models.language_model import LanguageModel
 from training import checkpoint, pretrained
 from training.hardware import autocast, choose_device, choose_dtype
 

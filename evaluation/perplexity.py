@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from architecture import ModelConfig
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
+from models.architecture import ModelConfig
 
 
 def windows(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:

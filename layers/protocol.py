@@ -16,7 +16,7 @@ from torch import nn
 
 from layers.cache import update_cache
 
-ADD_FIELD = "; add the field to ModelConfig in architecture.py, or mend the name"
+ADD_FIELD = "; add the field to ModelConfig in models/architecture.py, or mend the name"
 
 
 class Drawn(nn.Module):

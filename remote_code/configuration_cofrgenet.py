@@ -4,7 +4,7 @@ from transformers import PretrainedConfig
 
 
 class CoFrGeNetConfig(PretrainedConfig):
-    """`model` holds the keys of ModelConfig in architecture.py. Sizes follow from it."""
+    """`model` holds the keys of ModelConfig in models/architecture.py. Sizes follow from it."""
 
     model_type = "cofrgenet"
 

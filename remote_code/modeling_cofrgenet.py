@@ -7,10 +7,9 @@ import torch
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from architecture import ModelConfig, model_config
-from block import Cache
 from layers.protocol import Drawn, Part
-from model import GPT
+from model import GPT, Cache
+from models.architecture import ModelConfig, model_config
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
 
 FEWEST_ROWS = 64  # of a new cache

@@ -7,8 +7,8 @@ import configurator
 import overlays
 from ablation.plan import MAY_CHANGE
 from ablation.product import LONGEST_NAME, file_name
-from architecture import ModelConfig
 from configurator import ConfigError
+from models.architecture import ModelConfig
 from reports import picture
 from scaling import sizing
 from scaling.sizing import Size

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ablation.plan import PlanError
-from architecture import model_config
 from comparison.runs import read_run
-from models import flops_per_token, parameter_counts
+from models.architecture import model_config
+from models.kinds import flops_per_token, parameter_counts
 from scaling.sizing import body, parse
 
 

@@ -11,9 +11,9 @@ from tqdm import tqdm
 from ablation.execution import steps_so_far
 from ablation.plan import Plan
 from ablation.product import Planned
-from architecture import ModelConfig, model_config
 from data import mixture
-from models import flops_per_token, parameter_counts
+from models.architecture import ModelConfig, model_config
+from models.kinds import flops_per_token, parameter_counts
 from reports.plural import counted
 from scaling.step_times import of_model, threads
 from training.config import TrainConfig

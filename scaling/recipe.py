@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablation.product import Planned, folder_name
-from architecture import ModelConfig
 from comparison.labels import text
-from models import flops_per_token
+from models.architecture import ModelConfig
+from models.kinds import flops_per_token
 from scaling.command import Family
 from scaling.sizing import Size
 from training import checkpoint

@@ -22,8 +22,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from architecture import ModelConfig
-from models import parameter_counts, without_embeddings
+from models.architecture import ModelConfig
+from models.kinds import parameter_counts, without_embeddings
 from reports.plural import counted
 
 TOLERANCE = 0.05  # of the target, for the number of parameters

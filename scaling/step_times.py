@@ -15,9 +15,9 @@ import torch
 from tqdm import tqdm
 
 from ablation.plan import PlanError
-from architecture import ModelConfig
 from benchmarks import training_step
 from benchmarks.timing import seconds
+from models.architecture import ModelConfig
 from training import cuda_graph
 from training.config import TrainConfig
 from training.hardware import choose_device, choose_dtype

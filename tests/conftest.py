@@ -13,10 +13,10 @@ from hypothesis import settings
 
 import train
 from ablation import execution
-from architecture import ModelConfig
 from data.binary import prepare
 from data.splits import Pair
 from model import GPT
+from models.architecture import ModelConfig
 from remote_code import trial
 from training.log import Log
 

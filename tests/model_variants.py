@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from architecture import ModelConfig
 from layers import ATTENTION, FFN
+from models.architecture import ModelConfig
 
 VARIANTS = list(itertools.product(ATTENTION, FFN))
 OPTIONS = [

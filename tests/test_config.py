@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from architecture import ModelConfig, model_config
 from configurator import resolve
 from data import mixture
 from layers import POSITION
-from models import flops_per_token, parameter_counts
+from models.architecture import ModelConfig, model_config
+from models.kinds import flops_per_token, parameter_counts
 from results.trainability import studies as study
 from training.config import TrainConfig
 

@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import count
-from architecture import ModelConfig
 from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
+from models.architecture import ModelConfig
 from tests.model_variants import every_option
 
 ROOT = Path(__file__).resolve().parents[1]

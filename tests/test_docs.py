@@ -28,9 +28,9 @@ import layers
 import sample
 import scale
 import translate
-from architecture import ModelConfig
 from launch.measure_gpu import MeasureConfig, with_values
 from model import GPT, cache_bytes_per_token
+from models.architecture import ModelConfig
 from training import pretrained
 from training.config import TrainConfig
 

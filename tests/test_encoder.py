@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from architecture import ModelConfig
 from decoding.beam import beam_search
 from layers import ATTENTION, FFN
 from layers.attention import SoftmaxAttention
 from layers.cross_attention import CrossAttention
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
+from models.architecture import ModelConfig
 from training.compilation import CompiledDecoding, CompiledTraining
 
 ENCODER = {"encoder_layers": 3, "vocab_size": 60}

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import export
-from architecture import ModelConfig
 from configurator import ROOT
-from models import cache_bytes_per_token, flops_per_token, parameter_counts
+from models.architecture import ModelConfig
+from models.kinds import cache_bytes_per_token, flops_per_token, parameter_counts
 from scaling import sizing
 from tests.counting_compiler import Counter
 from training import checkpoint, pretrained

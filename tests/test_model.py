@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from architecture import ModelConfig, model_config
-from language_model import sample_token
 from layers import ATTENTION, FFN, POSITION
 from layers.ladder import Fraction
 from model import GPT
+from models.architecture import ModelConfig, model_config
+from models.language_model import sample_token
 from tests.model_variants import VARIANTS, every_option
 from training.compilation import CompiledTraining
 

@@ -10,8 +10,8 @@ import ablate
 import bench
 import count
 import overlays
-from architecture import ModelConfig
 from configurator import ConfigError, assigned, resolve
+from models.architecture import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "config").rglob("*.py"))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from architecture import REGISTRIES, ModelConfig
 from layers.protocol import Drawn, Part, built
+from models.architecture import REGISTRIES, ModelConfig
 from training.endings import TrainingError
 
 WINDOW = 64  # tokens, if the model has so many

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from architecture import ModelConfig
+from models.architecture import ModelConfig
 from reports.plural import counted
 from training import archive, sharding
 from training.log import RunFolderError, read_log

@@ -17,10 +17,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from block import Block, Cache
-from encoder import EncoderBlock
-from language_model import LanguageModel
-from model import GPT
+from model import GPT, Block, Cache, EncoderBlock
+from models.language_model import LanguageModel
 from training.cuda_graph import captured
 from training.sharding import as_forward, is_sharded
 

@@ -5,9 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from architecture import ModelConfig
 from data import DataError, mixture
 from layers import ATTENTION, FFN
+from models.architecture import ModelConfig
 from training import saffu_passes
 from training.distributed import max_restarts
 from training.hardware import missing_gpu

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from architecture import ModelConfig, model_config
 from data import mixture
-from models import built, flops_per_token, parameter_counts, without_embeddings
+from models.architecture import ModelConfig, model_config
+from models.kinds import built, flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted
 from training import saffu_passes, sharding
 from training.distributed import ranks_per_machine

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from architecture import ModelConfig
 from layers import FFN
+from models.architecture import ModelConfig
 from remote_code.packing import DTYPE
 from reports.plural import counted
 from training import hugging_face_t5 as t5

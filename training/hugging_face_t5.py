@@ -7,7 +7,7 @@ by sqrt(D), so that its queries become sqrt(D) times as large, and it multiplies
 
 import torch
 
-from architecture import ModelConfig
+from models.architecture import ModelConfig
 
 # copies of the embedding, and a table that old files hold and no layer reads
 UNUSED = ("coder.embed_tokens.weight", ".EncDecAttention.relative_attention_bias.weight")

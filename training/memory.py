@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from tqdm import tqdm
 
-from architecture import ModelConfig
 from kernels.linear_cross_entropy import CHUNK_BYTES
-from language_model import LanguageModel
-from models import built
+from models.architecture import ModelConfig
+from models.kinds import built
+from models.language_model import LanguageModel
 from training.hardware import autocast
 from training.optimizer import hidden_matrices
 

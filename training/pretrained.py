@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from architecture import ModelConfig, model_config
 from data import DataError, gpt2, mixture
 from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
-from language_model import LanguageModel
-from models import built
+from models.architecture import ModelConfig, model_config
+from models.kinds import built
+from models.language_model import LanguageModel
 from remote_code import packing, trial
 from training import checkpoint, hugging_face, model_folder
 from training.checkpoint import CheckpointError

@@ -10,10 +10,10 @@ import torch
 from tqdm import tqdm
 
 import configurator
-from architecture import model_config
 from data.loader import Dataset
 from data.mixture import Mixture
-from models import flops_per_token, parameter_counts, without_embeddings
+from models.architecture import model_config
+from models.kinds import flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops

@@ -20,7 +20,7 @@ import torch
 from kernels.linear_cross_entropy import CHUNK_BYTES
 from layers import bit_cipher, explicit
 from layers.saffu import SPECIAL, Unit, last_ends, products, vectors
-from saffu import Saffu
+from models.saffu import Saffu
 
 CHUNK_TOKENS = 2**14
 CHUNK_NUMBERS = 2**25  # of the widest tensor of a chunk, 128 MiB

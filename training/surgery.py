@@ -6,9 +6,9 @@ for later positions.
 
 import dataclasses
 
-from architecture import REGISTRIES, ModelConfig
 from configurator import ConfigError
-from language_model import LanguageModel
+from models.architecture import REGISTRIES, ModelConfig
+from models.language_model import LanguageModel
 from training import checkpoint, sharding
 from training.pretrained import Source, read_checked
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from data.loader import Dataset, Loader
 from data.mixture import Mixture
 from data.pairs import batches_for
-from language_model import LanguageModel
+from models.language_model import LanguageModel
 from training import checkpoint, compilation, cuda_graph, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from tqdm import tqdm
 
-import architecture
 import configurator
 from model import GPT
+from models import architecture
 from reports.markdown_table import table
 from training import checkpoint
 from training.distributed import Ranks

@@ -41,9 +41,9 @@ def child(name: str, form: str):
     """Print what FOUND names."""
     import torch
 
-    import architecture
     import configurator
     from benchmarks.training_step import batch, build
+    from models import architecture
     from training.compilation import CompiledTraining
     from training.hardware import keep_freed_memory
 

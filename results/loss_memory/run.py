@@ -14,12 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-import architecture
 import configurator
-import language_model
 from benchmarks import training_step
 from benchmarks.worker import Worker
 from kernels.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_naive
+from models import architecture, language_model
 from reports.markdown_table import table
 from training.environment import environment
 from training.hardware import autocast

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from architecture import model_config
 from configurator import resolve
 from data.loader import Dataset
-from saffu import Saffu
+from models.architecture import model_config
+from models.saffu import Saffu
 from training.config import TrainConfig
 from training.explicit_start import samples
 from training.saffu_passes import Pass, chunk_samples, plan

@@ -44,12 +44,12 @@ from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.preparation import prepare  # noqa: E402
 from ablation.product import Planned  # noqa: E402
-from architecture import model_config  # noqa: E402
 from comparison import figure  # noqa: E402
 from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from models import parameter_counts, without_embeddings  # noqa: E402
+from models.architecture import model_config  # noqa: E402
+from models.kinds import parameter_counts, without_embeddings  # noqa: E402
 from reports import picture  # noqa: E402
 from reports.markdown_table import table  # noqa: E402
 from reports.plural import counted  # noqa: E402

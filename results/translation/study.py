@@ -38,9 +38,9 @@ from ablation import execution  # noqa: E402
 from ablation.command import mistakes_end  # noqa: E402
 from ablation.plan import Plan, claimed  # noqa: E402
 from ablation.product import Planned  # noqa: E402
-from architecture import model_config  # noqa: E402
 from comparison.runs import Run, read_run  # noqa: E402
-from models import flops_per_token, parameter_counts, without_embeddings  # noqa: E402
+from models.architecture import model_config  # noqa: E402
+from models.kinds import flops_per_token, parameter_counts, without_embeddings  # noqa: E402
 from results.translation.tables import (  # noqa: E402
     DECODING,
     best_rates,

@@ -42,9 +42,9 @@ def child(form: str, threads: int):
     """Print the tokens per second of training."""
     import torch
 
-    import architecture
     import configurator
     from benchmarks import training_step
+    from models import architecture
     from training.hardware import keep_freed_memory
 
     torch.set_num_threads(threads)

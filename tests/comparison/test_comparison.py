@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from architecture import model_config
 from compare import main
 from comparison import table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
 from model import flops_per_token, parameter_counts
+from models.architecture import model_config
 from training.log import RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]

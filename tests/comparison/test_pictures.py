@@ -7,12 +7,12 @@ import statistics
 
 import pytest
 
-from architecture import model_config
 from compare import main
 from comparison import figure, ladder_figure, report, sweep
 from comparison.labels import labels, shortened, text, without_keys
 from comparison.runs import Arm, arms, different_tokenizers, read_run, read_runs
 from model import flops_per_token
+from models.architecture import model_config
 from reports.picture import Look
 
 

@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 import torch
 
-from architecture import ModelConfig
 from decoding.beam import beam_search
 from decoding.no_repeat import without_repeats
 from layers import ATTENTION
 from model import GPT
+from models.architecture import ModelConfig
 from tests.training.transformers_models import drawn, gpt2
 from training import hugging_face
 from training.compilation import CompiledDecoding
@@ -103,7 +103,7 @@ def test_every_cache(build, monkeypatch, keys, new):
         read.append(torch.cat((read[-1][orders[-1]], tokens), dim=1))
         return model.decode(read[-1])
 
-    monkeypatch.setattr("block.Cache.reorder", lambda cache, rows: orders.append(rows))
+    monkeypatch.setattr("model.Cache.reorder", lambda cache, rows: orders.append(rows))
     without = beam_search(model, prompts, 4, new, NEVER, 0.5, step=whole)
     assert len(orders) == min(new - 1, 13)  # then the window slides
     for ours, expected in zip(with_cache, without, strict=True):

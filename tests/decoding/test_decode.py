@@ -7,12 +7,12 @@ import torch
 from torch.nn.functional import layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
-from architecture import ModelConfig
-from language_model import sample_token
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 from layers.protocol import TokenMixer
 from model import GPT, cache_bytes_per_token
+from models.architecture import ModelConfig
+from models.language_model import sample_token
 from tests.counting_compiler import Counter
 from training.compilation import CompiledDecoding, missing_for_compile
 

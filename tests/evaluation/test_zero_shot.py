@@ -14,7 +14,7 @@ import yaml
 from data.tokenizer import END_OF_TEXT, BpeTokenizer
 from evaluation import EvaluationError, models, zero_shot
 from evaluation import harness as harness_process
-from language_model import sample_token
+from models.language_model import sample_token
 from tests.conftest import documents
 from tests.training.transformers_models import drawn, gpt2, llama
 

@@ -13,7 +13,6 @@ import pytest
 from ablation import execution
 from ablation.plan import Plan, PlanError, claimed
 from ablation.product import Planned
-from architecture import ModelConfig
 from benchmarks.lines import Lines, LinesError
 from comparison.runs import read_run
 from configurator import ConfigError, resolve
@@ -21,6 +20,7 @@ from data import DataError
 from data.binary import prepare
 from data.loader import Dataset
 from finetuning import records
+from models.architecture import ModelConfig
 from reports import picture
 from training import checkpoint, pretrained
 from training.checkpoint import CheckpointError

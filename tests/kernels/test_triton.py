@@ -16,8 +16,8 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
-from architecture import ModelConfig
 from kernels import backend
+from models.architecture import ModelConfig
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from architecture import ModelConfig
 from layers.attention import SoftmaxAttention
 from layers.bigbird import BigBird, attended_blocks
 from model import GPT, parameter_counts
+from models.architecture import ModelConfig
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 # block, g, w, r of sequences of at most 17 tokens

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from architecture import ModelConfig
 from kernels import split
 from kernels.continued_fraction import (
     continued_fraction,
@@ -15,6 +14,7 @@ from kernels.continued_fraction import (
     denominator,
 )
 from layers.ladder import Fraction, LadderEnsemble
+from models.architecture import ModelConfig
 
 
 def ensemble(n_in=8, n_out=5, ladders=3, depth=3, linear=True, project=True, dtype=torch.float32, **keys):

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from architecture import ModelConfig
 from layers import POSITION
 from layers.attention import SoftmaxAttention
 from layers.position import RotaryPosition, SinusoidalPosition, sinusoids
 from model import GPT
+from models.architecture import ModelConfig
 
 LLAMA3 = {
     "rope_base": 500_000.0, "rope_scaling": "llama3", "rope_factor": 8.0, "rope_low_freq_factor": 1.0,

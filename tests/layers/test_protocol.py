@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from architecture import OF_ALL, ModelConfig
 from layers import ATTENTION, FFN, POSITION
 from layers.position import NoPosition
 from layers.protocol import ADD_FIELD, ChannelMixer, TokenMixer
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
+from models.architecture import OF_ALL, ModelConfig
 
 
 class Decaying(TokenMixer):

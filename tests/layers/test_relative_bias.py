@@ -2,9 +2,9 @@
 
 import torch
 
-from architecture import ModelConfig
 from layers.attention import SoftmaxAttention
 from layers.relative_bias import RelativeBias, bucket
+from models.architecture import ModelConfig
 
 
 def test_buckets_are_t5s():

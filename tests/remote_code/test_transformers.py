@@ -13,10 +13,10 @@ import torch
 import yaml
 
 import layers
-from architecture import ModelConfig
 from data.tokenizer import BpeTokenizer
 from evaluation import harness, models
 from model import GPT
+from models.architecture import ModelConfig
 from remote_code import packing
 from tests.conftest import documents
 from training import pretrained

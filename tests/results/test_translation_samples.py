@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from architecture import ModelConfig
-from models import built
+from models.architecture import ModelConfig
+from models.kinds import built
 from results.translation import decoding, samples
 
 TEXT = """--- best.pt, greedy, /data/libreoffice/val.bin ---

@@ -2,7 +2,7 @@
 
 from ablation.plan import Plan
 from ablation.product import Planned
-from architecture import model_config
+from models.architecture import model_config
 from scaling import quick_times
 from tests.ablation.planned_runs import planned
 from training.config import DEFAULTS, TrainConfig

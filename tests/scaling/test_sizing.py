@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import configurator
-from architecture import ModelConfig
+from models.architecture import ModelConfig
 from scaling.sizing import Size, body, parse, resized, shape
 from training.config import TrainConfig
 

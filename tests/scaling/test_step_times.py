@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from architecture import model_config
+from models.architecture import model_config
 from scaling import step_times
 from training.config import TrainConfig
 

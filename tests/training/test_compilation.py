@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from architecture import ModelConfig
 from layers import FFN
 from layers.feedforward import MLP
 from model import GPT
+from models.architecture import ModelConfig
 from tests.counting_compiler import Counter
 from training import compilation
 from training.compilation import CompiledDecoding, CompiledTraining, missing_for_compile

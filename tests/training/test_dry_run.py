@@ -5,8 +5,8 @@ import resource
 
 import pytest
 
-from architecture import ModelConfig
 from model import flops_per_token
+from models.architecture import ModelConfig
 from train import main
 from training import dry_run
 

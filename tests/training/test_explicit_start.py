@@ -17,9 +17,9 @@ import finetune
 import sample
 import scale
 import train
-from architecture import ModelConfig
 from data.loader import Dataset
-from models import parameter_counts
+from models.architecture import ModelConfig
+from models.kinds import parameter_counts
 from tests.training.test_distributed import train_watched
 from training import checkpoint, explicit_start, pretrained, saffu_passes, trainer
 

@@ -79,8 +79,8 @@ def test_every_script_says_that_there_is_no_gpu(monkeypatch, script, keys):
 
 def test_mfu_is_model_flops_over_the_peak(run, monkeypatch):
     """On a device of 1 GFLOP/s: three forward passes' FLOPs per token; nothing where it is not known."""
-    from architecture import model_config
     from model import flops_per_token
+    from models.architecture import model_config
     from training import reporting
     from training.config import TrainConfig
 

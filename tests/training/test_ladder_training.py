@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from architecture import model_config
 from data.loader import Dataset
 from layers.ladder import Fraction
 from model import GPT
+from models.architecture import model_config
 from tests.training.records import losses
 from training import checkpoint, trainer
 from training.distributed import Ranks

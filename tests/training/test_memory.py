@@ -7,10 +7,10 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from architecture import model_config
 from configurator import resolve
 from layers import FFN
 from model import GPT
+from models.architecture import model_config
 from training import memory, sharding
 from training.config import TrainConfig
 from training.optimizer import adamw, muon

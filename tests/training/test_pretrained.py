@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import export
 import sample
 from data.tokenizer import BpeTokenizer, BytesTokenizer
-from models import parameter_counts
+from models.kinds import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama

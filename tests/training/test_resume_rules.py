@@ -221,7 +221,7 @@ def test_every_key_has_a_rule():
     """A new key of TrainConfig is refused on resume until someone has thought about it."""
     import dataclasses
 
-    from architecture import ModelConfig
+    from models.architecture import ModelConfig
     from training.config import TrainConfig
     from training.resume import CHANGEABLE, FREE, REASONS
 

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from architecture import model_config
 from layers.bit_cipher import distributions, embeddings
-from models import built
+from models.architecture import model_config
+from models.kinds import built
 from training.config import TrainConfig
 from training.saffu_passes import Pass, chunk_samples, plan
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from architecture import ModelConfig
 from model import GPT
+from models.architecture import ModelConfig
 from tests.counting_compiler import Counter
 from tests.training import forked_ranks
 from tests.training.test_distributed import PLAIN, records

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from architecture import OF_ALL, REGISTRIES, ModelConfig
 from configurator import ConfigError, resolve
 from layers import ATTENTION
 from model import GPT
+from models.architecture import OF_ALL, REGISTRIES, ModelConfig
 from tests.training.transformers_models import drawn, gpt2
 from train import main
 from training import checkpoint, pretrained, surgery

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import model
-import saffu
-from architecture import ModelConfig
-from language_model import LanguageModel
+from models import saffu
+from models.architecture import ModelConfig
+from models.language_model import LanguageModel
 
 
 @dataclass

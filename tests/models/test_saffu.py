@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from architecture import ModelConfig
 from layers.saffu import SPECIAL
-from models import built, flops_per_token, parameter_counts, without_embeddings
-from saffu import Saffu
+from models.architecture import ModelConfig
+from models.kinds import built, flops_per_token, parameter_counts, without_embeddings
+from models.saffu import Saffu
 
 END = 3
 KEYS = {

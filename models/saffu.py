@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from architecture import ModelConfig
 from kernels.autocast import without_autocast
-from language_model import LanguageModel
 from layers.saffu import SPECIAL, Unit, extended, last_ends
+from models.architecture import ModelConfig
+from models.language_model import LanguageModel
 
 
 @dataclass
