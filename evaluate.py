@@ -26,8 +26,8 @@ from typing import Literal
 import torch
 
 import configurator
-from data import DataError, mixture
-from data.tokenizer import Tokenizer
+from corpus import DataError, mixture
+from corpus.tokenizer import Tokenizer
 from evaluation import (
     EvaluationError,
     extrapolation,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import configurator
-from data import DataError
+from corpus import DataError
 from remote_code import trial
 from remote_code.packing import PackingError
 from training import pretrained

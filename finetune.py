@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 import configurator
-from data import DataError
+from corpus import DataError
 from finetuning import glue, records
 from finetuning.classifier import Classifier
 from finetuning.glue import TaskData

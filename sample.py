@@ -22,8 +22,8 @@ import torch
 from tqdm import tqdm
 
 import configurator
-from data import DataError
-from data.tokenizer import valid_unicode
+from corpus import DataError
+from corpus.tokenizer import valid_unicode
 from decoding import beam
 from decoding.no_repeat import without_repeats
 from reports.plural import counted

@@ -38,7 +38,7 @@ from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import check
 from comparison.labels import shortened
 from configurator import ConfigError
-from data import DataError
+from corpus import DataError
 from models.architecture import model_config
 from reports import picture
 from reports.plural import counted

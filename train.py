@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 import configurator
-from data import DataError
-from data.loader import Dataset
-from data.mixture import Mixture
+from corpus import DataError
+from corpus.loader import Dataset
+from corpus.mixture import Mixture
 from models.architecture import model_config
 from models.kinds import built
 from models.language_model import LanguageModel

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 
 import configurator
-from data import DataError
+from corpus import DataError
 from decoding import beam
 from evaluation import EvaluationError
 from evaluation.models import Opened, open_model

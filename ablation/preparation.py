@@ -4,7 +4,7 @@ from ablation.execution import steps_so_far
 from ablation.plan import Plan
 from ablation.product import Planned
 from configurator import ConfigError
-from data import DataError
+from corpus import DataError
 from reports.plural import counted
 from training.config import DEFAULTS, TrainConfig
 from training.inputs import open_data

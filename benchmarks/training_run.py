@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from benchmarks.session import Session
 from benchmarks.worker import BenchError, Unanswered, Worker
-from data.binary import prepare
+from corpus.binary import prepare
 from training.checkpoint import numbered, step_of
 from training.log import read_log
 

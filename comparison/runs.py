@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import mixture
+from corpus import mixture
 from models.architecture import model_config
 from models.kinds import flops_per_token, parameter_counts
 from training.config import TrainConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import DataError
+from corpus import DataError
 from evaluation import EvaluationError, report
 from evaluation.models import Loaded, open_model
 from training.checkpoint import CheckpointError

@@ -16,7 +16,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from data.tokenizer import END_OF_TEXT
+from corpus.tokenizer import END_OF_TEXT
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from data.tokenizer import Tokenizer, build_tokenizer
+from corpus.tokenizer import Tokenizer, build_tokenizer
 from evaluation import EvaluationError
 from models.architecture import ModelConfig
 from models.language_model import LanguageModel

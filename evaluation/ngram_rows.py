@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data import DataError
-from data.mixture import open_dataset
-from data.tokenizer import Tokenizer
+from corpus import DataError
+from corpus.mixture import open_dataset
+from corpus.tokenizer import Tokenizer
 from evaluation import EvaluationError
 from evaluation.models import Opened
 from evaluation.ngrams import NAMES, Ngrams, measure

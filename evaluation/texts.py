@@ -21,9 +21,9 @@ from typing import Literal, get_args
 import numpy as np
 from tqdm import tqdm
 
-from data import DataError, files, hub
-from data.loader import Dataset
-from data.tokenizer import Tokenizer, valid_unicode
+from corpus import DataError, files, hub
+from corpus.loader import Dataset
+from corpus.tokenizer import Tokenizer, valid_unicode
 from evaluation import EvaluationError
 
 Join = Literal["blank_line", "space", "end_of_text", "separate"]

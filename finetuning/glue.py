@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import DataError, hub
+from corpus import DataError, hub
 from finetuning.tasks import Task
 
 HUB = "nyu-mll/glue"

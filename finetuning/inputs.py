@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data.tokenizer import Tokenizer
+from corpus.tokenizer import Tokenizer
 from finetuning.glue import Example
 
 PORTION = 1024  # examples encoded at a time

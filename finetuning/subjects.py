@@ -5,8 +5,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import DataError
-from data.tokenizer import Tokenizer
+from corpus import DataError
+from corpus.tokenizer import Tokenizer
 from finetuning.glue import TaskData
 from finetuning.inputs import Inputs, encode
 from training import pretrained

@@ -2,7 +2,7 @@
 
 from ablation.execution import OUTPUT
 from comparison.labels import text
-from data import DataError, mixture
+from corpus import DataError, mixture
 from reports.markdown_table import table
 from reports.plural import counted
 from scaling.recipe import steps, tokens_per_step

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from ablation.execution import steps_so_far
 from ablation.plan import Plan
 from ablation.product import Planned
-from data import mixture
+from corpus import mixture
 from models.architecture import ModelConfig, model_config
 from models.kinds import flops_per_token, parameter_counts
 from reports.plural import counted

@@ -13,8 +13,8 @@ from hypothesis import settings
 
 import train
 from ablation import execution
-from data.binary import prepare
-from data.splits import Pair
+from corpus.binary import prepare
+from corpus.splits import Pair
 from model import GPT
 from models.architecture import ModelConfig
 from remote_code import trial

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from configurator import resolve
-from data import mixture
+from corpus import mixture
 from layers import POSITION
 from models.architecture import ModelConfig, model_config
 from models.kinds import flops_per_token, parameter_counts

@@ -12,10 +12,10 @@ import torch
 
 import evaluate
 import export
-from data.binary import prepare
-from data.loader import Dataset
-from data.pairs import PairDataset
-from data.tokenizer import BpeTokenizer
+from corpus.binary import prepare
+from corpus.loader import Dataset
+from corpus.pairs import PairDataset
+from corpus.tokenizer import BpeTokenizer
 from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
 from evaluation.ngrams import Ngrams

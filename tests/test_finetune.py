@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import finetune
-from data.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.tokenizer import BpeTokenizer, BytesTokenizer
 from finetune import FinetuneConfig, main
 from finetuning import loop
 from finetuning.classifier import Classifier

@@ -33,7 +33,7 @@ def test_no_circle_and_no_script_is_imported():
     files = module_files()
     graph = {name: imported(path, files.keys()) for name, path in files.items()}
     assert len(graph) > 90
-    assert "data.loader" in graph["data.mixture"]
+    assert "corpus.loader" in graph["corpus.mixture"]
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError that names the files
     importers = {name: found & SCRIPTS for name, found in graph.items()}
     assert not {name: scripts for name, scripts in importers.items() if scripts}

@@ -8,9 +8,9 @@ import ablate
 import configurator
 import finetune
 from configurator import ConfigError
-from data import DataError, files
-from data.binary import prepare
-from data.tokenizer import parse_tokenizer_name
+from corpus import DataError, files
+from corpus.binary import prepare
+from corpus.tokenizer import parse_tokenizer_name
 from training import pretrained
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig

@@ -212,8 +212,8 @@ def test_each_line_of_a_pipe_is_continued(trained, capsys, typed):
 
 
 def test_a_line_that_the_tokenizer_cannot_encode(trained, capsys, typed, monkeypatch):
-    from data import DataError
-    from data.tokenizer import BytesTokenizer
+    from corpus import DataError
+    from corpus.tokenizer import BytesTokenizer
 
     encode = BytesTokenizer.encode
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.loader import Dataset
+from corpus.loader import Dataset
 from reports import picture
 from tests.training.records import losses
 from tests.training.refusals import refused

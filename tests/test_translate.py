@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from data.binary import prepare
+from corpus.binary import prepare
 from tests.conftest import pairs
 from translate import main
 from translation.scores import score

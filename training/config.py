@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from data import DataError, mixture
+from corpus import DataError, mixture
 from layers import ATTENTION, FFN
 from models.architecture import ModelConfig
 from training import saffu_passes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from data import mixture
+from corpus import mixture
 from models.architecture import ModelConfig, model_config
 from models.kinds import built, flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from data import DataError
+from corpus import DataError
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.distributed import LostRankError, OtherRankError, Ranks, tell_torchrun

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from data.pairs import batches_for
+from corpus.pairs import batches_for
 from layers.ladder import Fraction
 from training.distributed import Ranks
 from training.hardware import autocast
@@ -27,7 +27,7 @@ def evaluate(
 ) -> dict:
     """Score every target token of `windows` [count, T + 1] once, whatever the number of ranks.
 
-    Tokens that are not scored are ~token, as in data/loader.py. Returns mean loss in nats per token,
+    Tokens that are not scored are ~token, as in corpus/loader.py. Returns mean loss in nats per token,
     perplexity, and bits per byte; `text_bytes` is the size of the targets' text. If the ladders are clipped
     to their ranges in evaluation, `val_loss_unclipped` is the loss without clipping. If `parts` divides the
     windows, {name: indices}, `val_loss_<name>` is the loss of each part.

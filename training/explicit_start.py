@@ -12,7 +12,7 @@ import time
 import torch
 from tqdm import tqdm
 
-from data.mixture import Mixture
+from corpus.mixture import Mixture
 from training.endings import TrainingError
 from training.saffu_passes import Pass, chunk_samples, plan
 from training.trainer import Trainer

@@ -2,8 +2,8 @@
 
 import json
 
-from data import gpt2
-from data.tokenizer import END_OF_TEXT, Gpt2Tokenizer, Tokenizer
+from corpus import gpt2
+from corpus.tokenizer import END_OF_TEXT, Gpt2Tokenizer, Tokenizer
 
 
 def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> dict[str, str]:

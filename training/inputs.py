@@ -13,9 +13,9 @@ import numpy as np
 from tqdm import tqdm
 
 from configurator import ConfigError
-from data import DataError, VocabularyError, commands, mixture
-from data.loader import Dataset
-from data.mixture import Mixture
+from corpus import DataError, VocabularyError, commands, mixture
+from corpus.loader import Dataset
+from corpus.mixture import Mixture
 from training import checkpoint, pretrained, surgery
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig

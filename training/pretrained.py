@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from data import DataError, gpt2, mixture
-from data.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
+from corpus import DataError, gpt2, mixture
+from corpus.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from models.architecture import ModelConfig, model_config
 from models.kinds import built
 from models.language_model import LanguageModel

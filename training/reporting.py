@@ -10,8 +10,8 @@ import torch
 from tqdm import tqdm
 
 import configurator
-from data.loader import Dataset
-from data.mixture import Mixture
+from corpus.loader import Dataset
+from corpus.mixture import Mixture
 from models.architecture import model_config
 from models.kinds import flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted

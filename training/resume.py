@@ -5,8 +5,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.loader import Dataset
-from data.mixture import Mixture
+from corpus.loader import Dataset
+from corpus.mixture import Mixture
 from reports.plural import counted
 from training import checkpoint, sharding
 from training.checkpoint import CheckpointError

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data.loader import Dataset, Loader
-from data.mixture import Mixture
-from data.pairs import batches_for
+from corpus.loader import Dataset, Loader
+from corpus.mixture import Mixture
+from corpus.pairs import batches_for
 from models.language_model import LanguageModel
 from training import checkpoint, compilation, cuda_graph, sharding
 from training.distributed import Ranks

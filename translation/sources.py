@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data import mixture
-from data.files import lines
-from data.loader import read_meta
-from data.pairs import PairDataset
-from data.tokenizer import valid_unicode
+from corpus import mixture
+from corpus.files import lines
+from corpus.loader import read_meta
+from corpus.pairs import PairDataset
+from corpus.tokenizer import valid_unicode
 from evaluation.models import Opened
 from reports.plural import counted
 from training import pretrained

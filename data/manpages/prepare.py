@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, compressed, packages, roff, sentences  # noqa: E402
-from data.splits import Pair  # noqa: E402
+from corpus import DataError, binary, compressed, packages, roff, sentences  # noqa: E402
+from corpus.splits import Pair  # noqa: E402
 
 
 @dataclass

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary  # noqa: E402
-from data.files import lines  # noqa: E402
-from data.splits import Pair  # noqa: E402
+from corpus import DataError, binary  # noqa: E402
+from corpus.files import lines  # noqa: E402
+from corpus.splits import Pair  # noqa: E402
 from reports.plural import counted  # noqa: E402
 
 SHOWN = 10  # mistakes in the message

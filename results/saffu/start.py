@@ -34,9 +34,9 @@ import numpy as np  # noqa: E402
 import configurator  # noqa: E402
 from comparison.runs import Arm, Run, read_run  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from data import DataError, binary  # noqa: E402
+from corpus import DataError, binary  # noqa: E402
+from corpus.mixture import open_dataset  # noqa: E402
 from data.bible import prepare as bible  # noqa: E402
-from data.mixture import open_dataset  # noqa: E402
 from evaluation.ngrams import NAMES, Ngrams, measure  # noqa: E402
 from reports import picture  # noqa: E402
 from reports.markdown_table import table  # noqa: E402

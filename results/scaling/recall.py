@@ -28,7 +28,7 @@ from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
 from ablation.plan import PlanError  # noqa: E402
-from data import DataError  # noqa: E402
+from corpus import DataError  # noqa: E402
 from evaluation import EvaluationError, recall, texts  # noqa: E402
 from evaluation.models import open_model  # noqa: E402
 from reports import picture  # noqa: E402

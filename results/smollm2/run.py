@@ -26,9 +26,9 @@ import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import configurator  # noqa: E402
-from data import DataError  # noqa: E402
+from corpus import DataError  # noqa: E402
+from corpus.splits import in_validation  # noqa: E402
 from data.sotu.prepare import PACKAGE, fetch_speeches  # noqa: E402
-from data.splits import in_validation  # noqa: E402
 from training import pretrained  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402
 

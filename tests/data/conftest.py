@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import packages
-from data.loader import Dataset
+from corpus import packages
+from corpus.loader import Dataset
 from tests.data.prepare_scripts import tar_bytes, write_parquet
 
 

@@ -9,8 +9,8 @@ import tarfile
 
 import pytest
 
-from data import DataError, packages, roff, sentences
-from data.splits import Pair
+from corpus import DataError, packages, roff, sentences
+from corpus.splits import Pair
 from tests.data.prepare_scripts import load_script
 
 libreoffice = load_script("libreoffice")

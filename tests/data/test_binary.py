@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError, binary, encoding, splits
-from data.loader import Dataset
-from data.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
+from corpus import DataError, binary, encoding, splits
+from corpus.loader import Dataset
+from corpus.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -332,7 +332,7 @@ def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 from pathlib import Path
-from data import binary, encoding
+from corpus import binary, encoding
 
 def documents():
     for i in range(10**9):

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError, checksums
-from data.binary import prepare
-from data.loader import Dataset
-from data.mixture import open_dataset
+from corpus import DataError, checksums
+from corpus.binary import prepare
+from corpus.loader import Dataset
+from corpus.mixture import open_dataset
 from tests.data.test_loader import change_meta
 
 

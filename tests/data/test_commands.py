@@ -10,8 +10,8 @@ import pytest
 
 import export
 from configurator import resolve
-from data import DataError, binary, commands
-from data.loader import Dataset
+from corpus import DataError, binary, commands
+from corpus.loader import Dataset
 from tests.conftest import documents
 from tests.data.prepare_scripts import load_script
 from train import main

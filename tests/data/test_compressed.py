@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from data import DataError, compressed, files
+from corpus import DataError, compressed, files
 
 pyarrow = pytest.importorskip("pyarrow")
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from data import DataError, hub
-from data.mixture import open_dataset
+from corpus import DataError, hub
+from corpus.mixture import open_dataset
 from tests.data.prepare_scripts import ROOT, load_script, write_parquet
 
 pytest.importorskip("datasets")
@@ -153,7 +153,7 @@ def test_rows_without_a_score_are_refused(tmp_path, served):
 
 
 def test_a_tokenizer_of_a_file_names_the_folder(tmp_path, served, texts):
-    from data.tokenizer import BpeTokenizer
+    from corpus.tokenizer import BpeTokenizer
 
     path = tmp_path / "bpe300" / "tokenizer.json"
     path.parent.mkdir()

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from configurator import parse
-from data import DataError
+from corpus import DataError
 from tests.data.prepare_scripts import load_script
 
 english = load_script("english")

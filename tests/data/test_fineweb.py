@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from data import DataError, hub
+from corpus import DataError, hub
 from tests.data.prepare_scripts import ROOT, load_script
 
 pytest.importorskip("datasets")

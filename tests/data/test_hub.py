@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data import DataError, binary, encoding, hub, splits
+from corpus import DataError, binary, encoding, hub, splits
 from tests.data.prepare_scripts import write_parquet
 
 pytest.importorskip("datasets")
@@ -140,11 +140,11 @@ def test_the_form_of_a_state_is_kept(hub):
 
 
 def test_a_first_part_is_refused_where_the_whole_is_wanted(hub, monkeypatch):
-    import data.hub
+    import corpus.hub
 
     request_forms(hub, RuntimeError("scripts are no longer supported"), {"text": TEXTS})
     listed = ["plain_text/train/0000.parquet"]
-    monkeypatch.setattr(data.hub, "files", lambda name, revision: listed)
+    monkeypatch.setattr(corpus.hub, "files", lambda name, revision: listed)
     assert len(list(stream(which=forms(whole=True)))) == 100
     listed[0] = "plain_text/partial-train/0000.parquet"
     with pytest.raises(DataError, match="it holds the first part only"):
@@ -169,7 +169,7 @@ def test_without_network():
 KILLED = """
 import sys, time
 from pathlib import Path
-from data import binary, encoding, hub
+from corpus import binary, encoding, hub
 
 encoding.BATCH_CHARACTERS = 300
 binary.PROGRESS_SECONDS = 0

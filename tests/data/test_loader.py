@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from data import DataError
-from data.loader import Dataset, Loader, keys_of, permute
+from corpus import DataError
+from corpus.loader import Dataset, Loader, keys_of, permute
 
 BLOCK = 8
 N_TOKENS = 101  # 12 windows, 4 tokens left over

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import configurator
-from data import DataError
-from data.binary import prepare
-from data.loader import Dataset, Loader
-from data.mixture import LONGEST_PERIOD, Shares, open_dataset, parse, short_names
+from corpus import DataError
+from corpus.binary import prepare
+from corpus.loader import Dataset, Loader
+from corpus.mixture import LONGEST_PERIOD, Shares, open_dataset, parse, short_names
 from tests.data.test_loader import change_meta, write_folder
 from train import main
 from training.config import TrainConfig

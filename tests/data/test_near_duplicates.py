@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from data.near_duplicates import EVERY, WINDOW, NearDuplicates
+from corpus.near_duplicates import EVERY, WINDOW, NearDuplicates
 
 
 def words(seed, count):

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-import data.hub
-from data import DataError
+import corpus.hub
+from corpus import DataError
 from tests.data.prepare_scripts import load_script, tar_bytes
 
 openwebtext = load_script("openwebtext")
@@ -24,8 +24,8 @@ def run(out, **keys):
 @pytest.fixture
 def listed(monkeypatch):
     """The files that the hub lists, by revision."""
-    found = {None: [], data.hub.PARQUET: ["plain_text/train/0000.parquet"]}
-    monkeypatch.setattr(data.hub, "files", lambda name, revision=None: found[revision])
+    found = {None: [], corpus.hub.PARQUET: ["plain_text/train/0000.parquet"]}
+    monkeypatch.setattr(corpus.hub, "files", lambda name, revision=None: found[revision])
     return found
 
 
@@ -73,7 +73,7 @@ def test_complete(tmp_path, hub, monkeypatch, capsys):
 
 
 def test_converted(tmp_path, hub, listed, texts, capsys):
-    hub[NAME], hub[NAME, data.hub.PARQUET] = SCRIPT, {"text": PAGES}
+    hub[NAME], hub[NAME, corpus.hub.PARQUET] = SCRIPT, {"text": PAGES}
     meta = run(tmp_path / "set")
     assert sorted(texts(tmp_path / "set")) == sorted(PAGES)
     assert meta["read_as"] == "the hub's own conversion to Parquet"
@@ -84,10 +84,10 @@ def test_converted(tmp_path, hub, listed, texts, capsys):
 def test_archives(tmp_path, hub, listed, archives, texts, capsys, conversion):
     hub[NAME] = SCRIPT
     if conversion == "missing":
-        hub[NAME, data.hub.PARQUET] = FileNotFoundError("no such revision")
+        hub[NAME, corpus.hub.PARQUET] = FileNotFoundError("no such revision")
     else:
-        hub[NAME, data.hub.PARQUET] = {"text": PAGES}
-        listed[data.hub.PARQUET] = ["plain_text/partial-train/0000.parquet"]
+        hub[NAME, corpus.hub.PARQUET] = {"text": PAGES}
+        listed[corpus.hub.PARQUET] = ["plain_text/partial-train/0000.parquet"]
     meta = run(tmp_path / "set")
     assert sorted(texts(tmp_path / "set")) == sorted(PAGES[:40])
     assert meta["read_as"] == "its archives"
@@ -97,7 +97,7 @@ def test_archives(tmp_path, hub, listed, archives, texts, capsys, conversion):
 
 
 def test_archives_can_be_gone_on_with(hub, listed, archives):
-    hub[NAME], hub[NAME, data.hub.PARQUET] = SCRIPT, FileNotFoundError("no such revision")
+    hub[NAME], hub[NAME, corpus.hub.PARQUET] = SCRIPT, FileNotFoundError("no such revision")
     for n in (0, 13, 20, 39):
         first = openwebtext.documents()
         assert [next(first) for _ in range(n)] == PAGES[:n]
@@ -105,7 +105,7 @@ def test_archives_can_be_gone_on_with(hub, listed, archives):
 
 
 def test_nothing_there(tmp_path, hub, listed):
-    hub[NAME], hub[NAME, data.hub.PARQUET] = SCRIPT, FileNotFoundError("no such revision")
+    hub[NAME], hub[NAME, corpus.hub.PARQUET] = SCRIPT, FileNotFoundError("no such revision")
     with pytest.raises(DataError) as caught:
         run(tmp_path / "set")
     for part in (

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from data import DataError, compressed, packages
+from corpus import DataError, compressed, packages
 from tests.data.prepare_scripts import load_script
 
 wikipedia = load_script("wikipedia_vital")

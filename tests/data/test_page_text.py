@@ -1,6 +1,6 @@
 """The text of HTML and Mallard pages."""
 
-from data.page_text import page_text
+from corpus.page_text import page_text
 
 
 def test_html():

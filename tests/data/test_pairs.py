@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from data import DataError
-from data.binary import prepare
-from data.loader import IGNORED, Dataset, Loader
-from data.mixture import open_dataset
-from data.pairs import CHUNK, MULTIPLE, PairDataset
-from data.splits import Pair
+from corpus import DataError
+from corpus.binary import prepare
+from corpus.loader import IGNORED, Dataset, Loader
+from corpus.mixture import open_dataset
+from corpus.pairs import CHUNK, MULTIPLE, PairDataset
+from corpus.splits import Pair
 
 BLOCK = 40
 END = 256
@@ -109,7 +109,7 @@ def test_every_epoch_leaves_out_others(folder):
 
 
 def test_batches_hold_pairs_of_similar_lengths(folder, monkeypatch):
-    monkeypatch.setattr("data.pairs.POOL", 4 * CHUNK)
+    monkeypatch.setattr("corpus.pairs.POOL", 4 * CHUNK)
     data = PairDataset(folder, "train", BLOCK)
     lengths = np.array([len(row) for row in rows(data, 0, data.epoch)]).reshape(-1, CHUNK)
     assert np.ptp(lengths, axis=1).mean() < 0.4 * np.ptp(lengths)

@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from data import DataError, encoding
-from data.binary import prepare
-from data.files import lines
-from data.loader import Dataset
-from data.splits import Choice, Pair, check_splits, in_validation
+from corpus import DataError, encoding
+from corpus.binary import prepare
+from corpus.files import lines
+from corpus.loader import Dataset
+from corpus.splits import Choice, Pair, check_splits, in_validation
 from tests.data.prepare_scripts import load_script
 
 script = load_script("pairs")

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError, files, packages
-from data.loader import Dataset
+from corpus import DataError, files, packages
+from corpus.loader import Dataset
 from tests.data.prepare_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from data import DataError, binary, encoding
-from data.loader import Dataset
-from data.splits import Choice, check_splits, cut
+from corpus import DataError, binary, encoding
+from corpus.loader import Dataset
+from corpus.splits import Choice, check_splits, cut
 from tests.data.prepare_scripts import load_script
 
 LINES = "".join(f"Line {i}, naïve 数😀 e\u0301\r{'.' * (i % 9)}\n" for i in range(400))

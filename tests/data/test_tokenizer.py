@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DataError, gpt2, packages
-from data import tokenizer as module
-from data.tokenizer import (
+from corpus import DataError, gpt2, packages
+from corpus import tokenizer as module
+from corpus.tokenizer import (
     END_OF_TEXT,
     GPT2_SPLIT,
     BpeTokenizer,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tokenizer import BytesTokenizer
+from corpus.tokenizer import BytesTokenizer
 from evaluation.models import Loaded
 
 

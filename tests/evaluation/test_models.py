@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from data import DataError
-from data.tokenizer import BpeTokenizer
+from corpus import DataError
+from corpus.tokenizer import BpeTokenizer
 from evaluation import EvaluationError
 from evaluation.models import load
 from training import pretrained

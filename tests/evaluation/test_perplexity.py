@@ -161,7 +161,7 @@ def test_losses_of_tokens_are_those_of_training(build):
 
 def test_joins(tmp_path):
     """What stands between the documents of one text."""
-    from data.tokenizer import BytesTokenizer
+    from corpus.tokenizer import BytesTokenizer
 
     text = texts.Documents("two", "end_of_text", None, {}, ["ab", "cd\n"])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.tokenizer import BpeTokenizer, BytesTokenizer
 from evaluation import EvaluationError
 from evaluation.perplexity import perplexity, windows
 from evaluation.recall import LONGEST, check_comparable, recall, repeats

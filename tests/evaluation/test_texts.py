@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from data import DataError, binary
-from data.splits import Pair, in_validation
-from data.tokenizer import BytesTokenizer
+from corpus import DataError, binary
+from corpus.splits import Pair, in_validation
+from corpus.tokenizer import BytesTokenizer
 from evaluation import EvaluationError
 from evaluation.texts import NAMED, Documents, open_text
 from tests.data.prepare_scripts import write_parquet
@@ -27,7 +27,7 @@ def served(monkeypatch, tmp_path):
         return real("parquet", data_files=files, split=split, streaming=streaming)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("data.hub.files", lambda name, revision=None: ["test/0000.parquet"])
+    monkeypatch.setattr("corpus.hub.files", lambda name, revision=None: ["test/0000.parquet"])
     return found
 
 

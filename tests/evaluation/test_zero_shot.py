@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from data.tokenizer import END_OF_TEXT, BpeTokenizer
+from corpus.tokenizer import END_OF_TEXT, BpeTokenizer
 from evaluation import EvaluationError, models, zero_shot
 from evaluation import harness as harness_process
 from models.language_model import sample_token

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data.binary import prepare
+from corpus.binary import prepare
 from training.log import draw_losses
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tokenizer import BytesTokenizer
+from corpus.tokenizer import BytesTokenizer
 from finetuning.classifier import Classifier
 from finetuning.glue import Example
 from finetuning.inputs import MULTIPLE, by_length, encode, padded, shortened, steps_in_epoch, training_order

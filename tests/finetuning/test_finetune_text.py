@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data.binary import prepare
-from data.tokenizer import BpeTokenizer
+from corpus.binary import prepare
+from corpus.tokenizer import BpeTokenizer
 from tests.conftest import documents
 from train import main
 

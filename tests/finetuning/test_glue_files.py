@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from data import DataError
-from data import hub as hub_module
+from corpus import DataError
+from corpus import hub as hub_module
 from finetuning.glue import MSR, read_folder, read_hub
 from finetuning.tasks import PUBLISHED, TASKS
 from tests.finetuning.glue_files import HEADERS, write_task, write_tsv

@@ -16,9 +16,9 @@ from ablation.product import Planned
 from benchmarks.lines import Lines, LinesError
 from comparison.runs import read_run
 from configurator import ConfigError, resolve
-from data import DataError
-from data.binary import prepare
-from data.loader import Dataset
+from corpus import DataError
+from corpus.binary import prepare
+from corpus.loader import Dataset
 from finetuning import records
 from models.architecture import ModelConfig
 from reports import picture

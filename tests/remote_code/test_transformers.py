@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import layers
-from data.tokenizer import BpeTokenizer
+from corpus.tokenizer import BpeTokenizer
 from evaluation import harness, models
 from model import GPT
 from models.architecture import ModelConfig

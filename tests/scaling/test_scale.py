@@ -10,7 +10,7 @@ import pytest
 
 import scale
 from ablation import execution
-from data.binary import prepare
+from corpus.binary import prepare
 from reports import picture
 from scaling import step_times
 from scaling.points import AMOUNTS, write

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.loader import Dataset, Loader
+from corpus.loader import Dataset, Loader
 from tests.training import forked_ranks
 from training import checkpoint
 

@@ -12,9 +12,9 @@ import export
 import finetune
 import sample
 import translate
-from data.binary import prepare
-from data.loader import IGNORED
-from data.pairs import MULTIPLE, PairDataset, source_and_target
+from corpus.binary import prepare
+from corpus.loader import IGNORED
+from corpus.pairs import MULTIPLE, PairDataset, source_and_target
 from tests.data.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched

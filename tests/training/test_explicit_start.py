@@ -17,7 +17,7 @@ import finetune
 import sample
 import scale
 import train
-from data.loader import Dataset
+from corpus.loader import Dataset
 from models.architecture import ModelConfig
 from models.kinds import parameter_counts
 from tests.training.test_distributed import train_watched

@@ -115,7 +115,7 @@ def test_resume_with_another_configuration_is_refused(run, arguments, capsys, tm
 
 
 def test_resume_on_other_data_is_refused(run, arguments, capsys, tmp_path):
-    from data.binary import prepare
+    from corpus.binary import prepare
 
     folder, _ = run("a", "--max_iters=5")
     texts = [f"text number {n} " * 40 for n in range(100)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data.loader import Dataset
+from corpus.loader import Dataset
 from layers.ladder import Fraction
 from model import GPT
 from models.architecture import model_config

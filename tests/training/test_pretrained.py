@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import export
 import sample
-from data.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.tokenizer import BpeTokenizer, BytesTokenizer
 from models.kinds import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM

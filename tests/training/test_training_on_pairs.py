@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import ablate
-from data.binary import prepare
-from data.loader import batch_of
-from data.pairs import PairDataset
+from corpus.binary import prepare
+from corpus.loader import batch_of
+from corpus.pairs import PairDataset
 from tests.data.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched

@@ -76,7 +76,7 @@ class TwoRanks:
 
 
 def test_ranks_take_turns(dataset, monkeypatch):
-    from data.loader import Dataset
+    from corpus.loader import Dataset
     from training.config import TrainConfig
 
     config, data = TrainConfig(verify_data=True), Dataset(dataset, "train", 32)

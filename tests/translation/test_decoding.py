@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from data.tokenizer import BytesTokenizer
+from corpus.tokenizer import BytesTokenizer
 from evaluation.models import Loaded
 from translation import decoding
 from translation.decoding import Decoding, batches, translate

@@ -6,8 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from data import DataError
-from data.tokenizer import parse_tokenizer_name
+from corpus import DataError
+from corpus.tokenizer import parse_tokenizer_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "prepare.py"

@@ -21,9 +21,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from data import DataError, VocabularyError, checksums, commands
-from data.binary import FORMAT
-from data.tokenizer import Tokenizer, from_json
+from corpus import DataError, VocabularyError, checksums, commands
+from corpus.binary import FORMAT
+from corpus.tokenizer import Tokenizer, from_json
 from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin
@@ -101,7 +101,7 @@ class Dataset:
         return from_json(saved)
 
     def verified(self) -> Iterator[int]:
-        """Reads the whole split and compares it with meta.json, see data/checksums.py.
+        """Reads the whole split and compares it with meta.json, see corpus/checksums.py.
 
         Yields the number of bytes of each portion. Raises DataError.
         """

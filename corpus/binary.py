@@ -7,7 +7,7 @@
     tokenizer.json       only for a BPE
     meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
 
-data/splits.py decides which split a document belongs to. Until the folder is complete, its name is
+corpus/splits.py decides which split a document belongs to. Until the folder is complete, its name is
 `<name>.partial`. A preparation from the hub stores its progress there in progress.json and continues from
 it after it was stopped or killed.
 """
@@ -31,10 +31,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data import DataError, checksums, commands
-from data.encoding import Batch, encode_documents, token_dtype, up_to_tokens
-from data.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
-from data.tokenizer import build_tokenizer, parse_tokenizer_name
+from corpus import DataError, checksums, commands
+from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
+from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
+from corpus.tokenizer import build_tokenizer, parse_tokenizer_name
 from reports.plural import counted
 
 FORMAT = 1
@@ -71,7 +71,7 @@ def prepare(
     - known_documents: the number of documents in the source, which is compared if max_tokens is None.
     - min_tokens: documents with fewer tokens are left out.
     - test_fraction: above 0, there is a third split, test.
-    - contiguous: the end of each document is validation, see data/splits.py.
+    - contiguous: the end of each document is validation, see corpus/splits.py.
     - pairs: the documents are of `splits.Pair`. meta.json has their number as "pairs", and counts each as
       two documents.
     - scan: first read documents until each split has one, so that an empty split is found before anything

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from data import DataError, compressed
-from data.compressed import MAX_EXPANSION
+from corpus import DataError, compressed
+from corpus.compressed import MAX_EXPANSION
 
 SUFFIXES = (".txt", ".jsonl", ".json", ".csv", ".parquet")
 FOREIGN = (".tsv", ".md", ".html", ".xml", ".arrow", ".zip", ".bin", *compressed.ENDINGS)
@@ -96,7 +96,7 @@ def documents(
 ) -> Iterator[str]:
     """The documents of the files, in order. Raises DataError that names the file and the line.
 
-    max_expansion: see data/compressed.py.
+    max_expansion: see corpus/compressed.py.
     """
     for path in paths:
         if format_of(path) == ".parquet":

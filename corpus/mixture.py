@@ -28,10 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import DataError
-from data.loader import Dataset, read_meta
-from data.pairs import PairDataset
-from data.tokenizer import Tokenizer
+from corpus import DataError
+from corpus.loader import Dataset, read_meta
+from corpus.pairs import PairDataset
+from corpus.tokenizer import Tokenizer
 
 LONGEST_PERIOD = 100_000  # samples; its table takes a fraction of a second and a megabyte
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from data import DataError, gpt2, lossless
-from data.lossless import END_OF_TEXT
+from corpus import DataError, gpt2, lossless
+from corpus.lossless import END_OF_TEXT
 
 MOST_BYTES = 2**31 - 1  # of the text that a BPE is trained on: `tokenizers` counts a pair in int32
 PIECE = 1 << 20  # characters; an even part has many pieces

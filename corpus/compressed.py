@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from data import DataError
+from corpus import DataError
 
 ENDINGS = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 100

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from data import DataError, compressed
+from corpus import DataError, compressed
 
 PIP = [
     sys.executable,

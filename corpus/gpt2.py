@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from data import DataError, packages
+from corpus import DataError, packages
 
-CACHE = Path(__file__).parent / ".cache" / "gpt2.tiktoken"
+CACHE = Path(__file__).resolve().parents[1] / "data" / ".cache" / "gpt2.tiktoken"
 HASH = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # SHA-256 of the table
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import DataError
+from corpus import DataError
 
 PORTION = 1 << 24  # bytes read at a time
 MEND = "put back a sound copy, or delete the folder and prepare the data set again"

@@ -8,7 +8,7 @@ translations of sentences are left out: fewer than 3 or more than 80 words in th
 import re
 from collections.abc import Iterable, Iterator
 
-from data.splits import Pair
+from corpus.splits import Pair
 
 Section = list[tuple[str, str]]  # (kind, text) of each block
 # a blank behind the end of a sentence, perhaps with a closing mark, and before a capital, perhaps with an

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import DataError
-from data.loader import Dataset, batch_of, keys_of, permute
+from corpus import DataError
+from corpus.loader import Dataset, batch_of, keys_of, permute
 from kernels.linear_cross_entropy import IGNORED
 
 CHUNK = 64  # samples of similar length, one after the other

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from data import DataError
-from data.tokenizer import valid_unicode
+from corpus import DataError
+from corpus.tokenizer import valid_unicode
 
 
 class Pair(NamedTuple):

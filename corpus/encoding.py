@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data import DataError
-from data.splits import Choice, Document, is_empty, texts_of
-from data.tokenizer import Tokenizer
+from corpus import DataError
+from corpus.splits import Choice, Document, is_empty, texts_of
+from corpus.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20  # per batch: enough to hide the cost of sending it to a worker
 TINY = 4  # so few batches are encoded sooner than another process starts

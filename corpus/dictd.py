@@ -2,7 +2,7 @@
 
 import string
 
-from data import DataError, compressed
+from corpus import DataError, compressed
 
 DIGITS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 

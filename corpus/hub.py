@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from data import DataError
+from corpus import DataError
 
 WAITS = (5, 10, 20, 40, 60)  # seconds before each new attempt; they start over after any progress
 PARQUET = "refs/convert/parquet"  # the branch with the hub's own conversion

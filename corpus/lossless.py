@@ -5,7 +5,7 @@ Truncation and padding of such a file are overridden, so they are no complaint.
 
 from collections.abc import Iterator
 
-from data import gpt2
+from corpus import gpt2
 
 END_OF_TEXT = "<|endoftext|>"
 # pre-tokenizers that drop what they split at, or replace it
