@@ -33,7 +33,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable
-from os.path import isfile
+from os.path import isfile, lexists
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -333,6 +333,9 @@ def _run_file(path: str, mistakes: list[str]) -> tuple[dict, Callable | None]:
         is_file = Path(path).is_file()
     except OSError as error:
         mistakes.append(_of_the_system(error))
+        return {}, None
+    if not is_file and lexists(path):
+        mistakes.append(f"{path} is no config file: a folder, a pipe, or a link to nothing")
         return {}, None
     if not is_file:
         folder = Path(path).parent

@@ -111,9 +111,12 @@ def main(argv: list[str]):
             for number in range(1, config.num_samples + 1):
                 print(f"--- sample {number} of {config.num_samples} ---")
                 written = []
-                show(write(prompt, start, number), written)
-                print()
-                keep(Path(config.out_dir), source.path, config, "".join(written), failed)
+                try:
+                    show(write(prompt, start, number), written)
+                    print()
+                finally:  # Ctrl-C, or a reader of the output who has gone
+                    if written:
+                        keep(Path(config.out_dir), source.path, config, "".join(written), failed)
     except KeyboardInterrupt:
         if not config.interactive:  # else between a text and the next prompt
             where = "" if failed else "; finished texts are in samples.txt"
@@ -260,7 +263,9 @@ def write_one(tokenizer, tokens, prompt, start, number) -> Iterator[str]:
 def read_start(start: str) -> str:
     """The prompt; raises OSError or DataError where its file cannot be read."""
     if start.startswith("FILE:"):
-        path = Path(start.removeprefix("FILE:"))
+        if not (name := start.removeprefix("FILE:")):
+            raise DataError("start=FILE: names no file: write FILE:path")
+        path = Path(name)
         try:
             refuse_pipe(path)
             return path.read_text(encoding="utf-8-sig")

@@ -1,6 +1,6 @@
 """Reads run folders and groups runs that differ in the seed only into arms."""
 
-from host.disk import read_json
+from host.disk import absence, read_json
 
 import functools
 import itertools
@@ -128,7 +128,7 @@ class Arm:
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Reads a run. Raises RunFolderError if the folder is no run or has no evaluation yet."""
     if not folder.exists():
-        raise RunFolderError(f"{folder} does not exist: give a run folder of train.py")
+        raise RunFolderError(f"{folder} {absence(folder)}: give a run folder of train.py")
     if not (folder / "config.json").exists() and any(folder.glob("*/config.json")):
         raise RunFolderError(f"{folder} is a folder of runs: write {shlex.quote(str(folder))}/*/")
     try:

@@ -99,8 +99,9 @@ def make_folder(path: Path):
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = absence(path) if path.is_symlink() else f"cannot be made ({why_not_written(error)})"
-        raise OSError(f"{path} {reason}, or choose another folder") from error
+        if path.is_symlink():
+            raise OSError(f"{path} {absence(path)}, or choose another folder") from error
+        raise OSError(f"{path} cannot be made ({why_not_written(error)}): choose another folder") from error
 
 
 def no_link(path: str, flags: int) -> int:
@@ -167,6 +168,8 @@ def unwritable(path: Path, folder: bool = False) -> str:
         return "is a folder that holds something; give one of its own" if any(path.iterdir()) else ""
     if path.exists():
         return "exists already, and is not overwritten"
+    if path.is_symlink():
+        return absence(path)
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():
         return f"cannot be written: there is no folder {above}"

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -204,6 +205,14 @@ def test_a_file_in_another_encoding(tmp_path):
     (found,) = mistakes([str(path)])
     assert found.startswith(f"{path} is not in UTF-8 (")
     assert not overlays.is_overlay(str(path))
+
+
+def test_what_is_no_file(tmp_path):
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("loop.py", "pipe.py"):
+        (found,) = mistakes([str(tmp_path / name)])
+        assert f"{name} is no config file" in found
 
 
 def test_a_missing_file_names_its_neighbours(tmp_path):

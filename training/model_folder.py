@@ -6,6 +6,7 @@ checksums of the files as `sha256sum -c` reads them.
 
 from host.disk import absence, make_folder, open_to_read, read_json, refuse_pipe, why_not_written
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from training.checkpoint import CheckpointError
+from models.architecture import ModelConfig
+from training.checkpoint import CheckpointError, check_layers
 from training.log import write_whole
 
 TOKENIZER = "data_tokenizer.json"
@@ -24,14 +26,31 @@ INDEX = "model.safetensors.index.json"
 CHECKSUMS = "SHA256SUMS"
 
 
-def check_weights_exist(folder: Path):
-    """Raises CheckpointError where a folder with a config.json has no file of weights."""
+def check_weights_exist(folder: Path, config: ModelConfig):
+    """Raises CheckpointError where a folder with a config.json has no file of weights, or one with fewer
+    tensors than `config` has layers. Tensors are not read.
+    """
+    from safetensors import SafetensorError, safe_open
+
     weights = folder / "model.safetensors"
     if not weights.is_file() and not (folder / INDEX).is_file():
         raise CheckpointError(
             f"{folder} has a config.json but no weights: {weights} does not exist (weights are read from "
             "safetensors files only); put the file beside config.json, or give another folder"
         )
+    if weights.is_file() and not (folder / INDEX).is_file():
+        with contextlib.suppress(SafetensorError, OSError), safe_open(weights, "pt") as file:
+            check_layers(config, file.keys(), folder)  # of a damaged file, `read_tensors` says more
+
+
+def check_finite(weights: dict[str, torch.Tensor], path: Path):
+    """Raises CheckpointError, naming one, where weights are nan or infinite."""
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise CheckpointError(
+                f"{path}: {name} is not finite, so that the model gives no finite loss: take an earlier "
+                "checkpoint, or another run"
+            )
 
 
 def read_tensors(folder: Path, file: Callable[[str], Path | None] | None = None) -> dict[str, torch.Tensor]:

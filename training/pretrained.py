@@ -96,7 +96,7 @@ def open_source(name: str, which: str = "best", planned: bool = False) -> Source
             "its checkpoints is missing; put that folder back, or give another run"
         )
     config = _foreign_config(content, path / "config.json")
-    model_folder.check_weights_exist(path)
+    model_folder.check_weights_exist(path, config)
 
     def read():
         return hugging_face.our_weights(model_folder.read_tensors(path), config, path)
@@ -216,6 +216,7 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
         trial_of = functools.partial(trial.load, model=model, **keys)
     else:
         weights = read_checked(source)
+    model_folder.check_finite(weights, source.path)
     end = None if source.tokenizer is None else end_of_text_of(source.tokenizer)
     content = hugging_face.config_json(config, end)
     files, packages = {}, None
@@ -280,7 +281,7 @@ def _ours(path: Path, content: dict) -> Source:
         wrong = [str(error)]
     if wrong:
         raise CheckpointError(f"{path}/config.json: {'; '.join(wrong)}")
-    model_folder.check_weights_exist(path)
+    model_folder.check_weights_exist(path, config)
 
     def read():
         tensors = model_folder.read_tensors(path)

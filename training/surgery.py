@@ -9,7 +9,7 @@ import dataclasses
 from configurator import ConfigError
 from models.architecture import REGISTRIES, ModelConfig
 from models.language_model import LanguageModel
-from training import checkpoint, sharding
+from training import checkpoint, model_folder, sharding
 from training.pretrained import Source, read_checked
 
 TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
@@ -101,6 +101,7 @@ def initialise(model: LanguageModel, source: Source) -> list[str]:
     The parts that are new keep their weights. Raises CheckpointError.
     """
     weights = read_checked(source)
+    model_folder.check_finite(weights, source.path)
     old, new = source.config, model.config
     if new.block_size < old.block_size:
         weights = crop_block_size(weights, old, new.block_size)

@@ -15,7 +15,7 @@ from models.kinds import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
-from training import hugging_face, model_folder, pretrained
+from training import checkpoint, hugging_face, model_folder, pretrained
 from training.checkpoint import CheckpointError
 
 MODELS = {
@@ -445,7 +445,19 @@ def test_a_damaged_number_of_layers(build, tmp_path, keys):
     text = path.read_text().replace(f'"n_layer": {model.config.n_layer}', '"n_layer": 1000000000')
     path.write_text(text)
     with pytest.raises(CheckpointError, match=r"holds .* tensors, and its configuration says 1,000,000,"):
-        pretrained.build(pretrained.open_source(str(tmp_path / "out")))
+        pretrained.open_source(str(tmp_path / "out"))
+
+
+def test_weights_that_are_not_finite(run, tmp_path):
+    folder, _ = run("a", "--max_iters=2")
+    path = checkpoint.find(folder, "best")
+    content = checkpoint.load(path)
+    content["model"]["norm.weight"].fill_(float("nan"))
+    torch.save(content, path)
+    with pytest.raises(SystemExit, match=r"norm\.weight is not finite"):
+        export.main([str(folder), str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"norm\.weight is not finite"):
+        run("b", f"--init_from={folder}", "--max_iters=2")
 
 
 @pytest.mark.parametrize("key", ["kind", "hash"])
