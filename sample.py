@@ -115,7 +115,7 @@ def main(argv: list[str]):
                     show(write(prompt, start, number), written)
                     print()
                 finally:  # Ctrl-C, or a reader of the output who has gone
-                    if written:
+                    if any(written):
                         keep(Path(config.out_dir), source.path, config, "".join(written), failed)
     except KeyboardInterrupt:
         if not config.interactive:  # else between a text and the next prompt
