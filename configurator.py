@@ -243,8 +243,10 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
     hints = typing.get_type_hints(config_class)
     alone = " (a bool without a value is True: --key means --key=True)" if bool in hints.values() else ""
     lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", f"keys{alone}:"]
-    notes = field_comments(config_class)
+    notes, headings = field_comments(config_class), field_headings(config_class)
     for field in dataclasses.fields(config_class):
+        if field.name in headings:
+            lines += ["", f"{headings[field.name]}:"]
         if field.default_factory is not dataclasses.MISSING:
             default = repr(field.default_factory())
         else:
@@ -263,6 +265,18 @@ def field_comments(config_class) -> dict[str, str]:
                 if found := re.match(r"    (\w+): [^#]*?(?:\"[^\"]*\")?\s*# (.*)", line):
                     notes[found[1]] = found[2]
     return notes
+
+
+def field_headings(config_class) -> dict[str, str]:
+    """{the first field of a group: the comment that stands above it on a line of its own}"""
+    found = {}
+    for cls in config_class.__mro__:
+        if dataclasses.is_dataclass(cls):
+            source = inspect.getsource(cls)
+            found |= {
+                key: text for text, key in re.findall(r"^    # (.+)\n    (\w+): ", source, re.MULTILINE)
+            }
+    return found
 
 
 def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ SHARED = ("model", "block_size", "vocab_size")  # keys of every kind of model
 class ModelConfig:
     """The architecture, in flat keys."""
 
+    # model
     model: Literal["gpt", "saffu"] = "gpt"  # gpt: blocks on a residual stream; saffu: see docs/saffu.md
     n_layer: int = 12  # blocks
     encoder_layers: int = 0  # blocks that read a source, seen whole, for pairs; 0: no encoder
@@ -35,24 +36,27 @@ class ModelConfig:
     vocab_size: int | None = None  # tokens in the vocabulary; None: that of the data set
     bias: bool = False  # biases in the linear layers and layer norms of the Transformer
     dropout: float = 0.0  # share of activations dropped in training
-    # by layer where several stand with commas between them, which repeat over the layers
+    # attention and feed-forward: several names with commas between them repeat over the layers
     attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird; or a,b,..
     ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added; or a,b,..
     ffn_hidden: int | None = None  # hidden width; None: 4 (mlp), 8/3 (swiglu), 1 (gated Cffn) n_embd
     mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
+    # positions, norms, embeddings
     position: str = "learned"  # positional encoding: learned, sinusoidal, rope, t5, expe, exqpe, none
     t5_buckets: int = 32  # t5: learned numbers of a head, each for one distance or several
     t5_max_distance: int = 128  # t5: from this distance on, all share one number
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: float = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding
+    # rope
     rope_base: float = 10_000.0  # rope: the slowest pair of columns turns by about 1 / rope_base a token
     rope_scaling: Literal["none", "llama3"] = "none"  # rope: llama3 divides the slow frequencies
     rope_factor: float = 32.0  # llama3: the slowest frequencies are divided by this
     rope_low_freq_factor: float = 1.0  # llama3: fewer turns than this in the original length are slow
     rope_high_freq_factor: float = 4.0  # llama3: frequencies with at least this many turns stay as they are
     rope_original_max_position_embeddings: int = 8192  # llama3: the original length, in tokens
+    # expe, exqpe
     expe_width: int | None = None  # expe, exqpe: l, columns that hold the position; None: n_embd/16, >= 16
     expe_start: float = 0.0  # expe, exqpe: S, the value at position 0
     expe_theta: float | None = None  # expe, exqpe: increase per token; None: 1 / (4 block_size)
@@ -63,6 +67,7 @@ class ModelConfig:
     expe_inference_scale: float = 1.0  # expe, exqpe: factor on the l columns outside training
     exqpe_theta_1: float | None = None  # exqpe: step between columns; None: expe_theta
     exqpe_theta_2: float | None = None  # exqpe: increase per token of its one column; None: l expe_theta
+    # continued fractions
     cf_ladders: int = 7  # L, continued-fraction ladders in an ensemble (in each head)
     cf_depth: int = 3  # d, partial denominators in a ladder
     cf_pole: Literal[POLES] = "positive"  # near K_d = 0: clamp as printed, positive softplus(a) + cf_floor
@@ -76,6 +81,7 @@ class ModelConfig:
     cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
     cf_clip_of: Literal["z", "ladder"] = "z"  # what is clipped; ladder: a_0 + z, where a_0 is at hand
     cf_control: Literal["none", "zero", "constant"] = "none"  # replace fractions by 0 or constants
+    # cffn_*, cattn_*
     cffn_gate: Literal["self", "glu_collapsed"] = "self"  # cffn_gated: what h is
     cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z
     cattn_heads: int | None = 1  # cattn_m, cattn_relative: heads, each with its ladders; None: n_head
@@ -83,12 +89,14 @@ class ModelConfig:
     cattn_proj: bool = False  # cattn_m, cattn_relative: a linear map on the output
     cattn_strict: bool = False  # cattn_m: a token does not attend to itself
     cattn_content: bool = False  # cattn_relative: columns hold a linear map of their token too
+    # synthesizer, bigbird
     synthesizer_proj: bool = True  # synthesizer: a linear map on the output
     bigbird_block: int = 64  # bigbird: tokens in a block
     bigbird_global: int = 1  # bigbird: g, first blocks that every token attends to
     bigbird_window: int = 3  # bigbird: w, odd, blocks around a token's own; future ones are left out
     bigbird_random: int = 3  # bigbird: r, further blocks of the past, drawn for each layer and head
     bigbird_seed: int = 0  # bigbird: seed of the random blocks
+    # model=saffu
     saffu_block: int | None = 128  # b, slots of the block unit; None: no block unit
     saffu_radius: int | None = 8  # r, slots of the radius unit; None: no radius unit
     saffu_block_width: int = 128  # D_b, width of the block unit's embedding

@@ -298,6 +298,8 @@ def test_help_and_printout_name_every_key(capsys, monkeypatch):
             assert f"--{field.name}=" in text
             assert field_comments(cls).get(field.name), f"{cls.__name__}.{field.name} has no comment"
     assert "--runs=[]  (" in help_text(Config)
+    assert "\nrun:\n  --out_dir=" in help_text(TrainConfig)
+    assert "\ncontinued fractions:\n  --cf_ladders=" in help_text(TrainConfig)
     assert "--out_dir=required  (" in help_text(SampleConfig)
     assert differing(TrainConfig(seed=4, dataset="b")) == "seed=4, dataset=b"
     with pytest.raises(SystemExit) as stop:
