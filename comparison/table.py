@@ -28,13 +28,19 @@ COLUMNS = {
 }
 # left out of the Markdown table if no arm has them
 OPTIONAL = ("seeds", "difference", "p", "wakes", "clamped")
+
+
+def _minutes(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
+
+
 FORMATS = {
-    "loss": "{:.4f}",
-    "best": "{:.4f}",
-    "bits_per_byte": "{:.4f}",
-    "tokens_per_second": "{:,.0f}",
-    "minutes": "{:.1f}",
-    "clamped": "{:.2%}",
+    "loss": "{:.4f}".format,
+    "best": "{:.4f}".format,
+    "bits_per_byte": "{:.4f}".format,
+    "tokens_per_second": "{:,.0f}".format,
+    "minutes": _minutes,
+    "clamped": "{:.2%}".format,
 }
 MEASURED = tuple(FORMATS)
 
@@ -75,9 +81,9 @@ def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
             cells["p"] = f"{found.p:.2g}"
     for key, values in arm.measures().items():
         if values:
-            cells[key] = FORMATS[key].format(statistics.fmean(values))
+            cells[key] = FORMATS[key](statistics.fmean(values))
         if len(values) > 1:
-            cells[key] += f" ± {FORMATS[key].format(statistics.stdev(values))}"
+            cells[key] += f" ± {FORMATS[key](statistics.stdev(values))}"
     return cells
 
 
