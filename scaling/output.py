@@ -95,7 +95,12 @@ def write(
     if config.plot:
         picture.write(figure.draw(made, called, look), Path(config.plot))
         written.append(f"picture: {config.plot}")
-    screen = [tables.trained(made, names), "", tables.multipliers(made, names)]
-    for some in (made.trends and tables.trends(made, names), tables.crossings(made, names)):
-        screen += [some, ""] if some else []
+    baseline = names[made.baseline]
+    screen = ["what was trained:", tables.trained(made, names), ""]
+    screen += [f"multipliers: how many times as much {baseline} needs:", tables.multipliers(made, names)]
+    for title, some in (
+        ("how they change from the first loss to the last:", made.trends and tables.trends(made, names)),
+        (f"where curves cross that of {baseline}:", tables.crossings(made, names)),
+    ):
+        screen += [title, some, ""] if some else []
     return [*screen, *told, *written]
