@@ -22,6 +22,7 @@ demo: setup $(DATA)/meta.json
 	$(PY) sample.py out/demo_dense --start="My fellow citizens, the state of our Union" --max_new_tokens=150
 	$(PY) sample.py out/demo_cofrgenet --start="My fellow citizens, the state of our Union" --max_new_tokens=150
 	@echo "== 4/4 side by side"
+	@rm -f out/demo.png
 	$(PY) compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
 
 test: setup .venv/tools

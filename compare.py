@@ -1,6 +1,6 @@
 """One table and one picture of several runs.
 
-    python compare.py out/demo_dense out/demo_cofrgenet --plot=out/demo.png
+    python compare.py out/demo_dense out/demo_cofrgenet --plot=out/both.png
     python compare.py out/ablation/*/ --study=cf_depth --against=flops --markdown=depth.md --csv=depth.csv
     python compare.py out/ablation/*/ --against=learning_rate --plot=out/rates.pdf --plot_size=3.3x2.4
     python compare.py out/demo_cofrgenet --picture=ladders --plot=out/ladders.png
@@ -35,7 +35,7 @@ class CompareConfig:
     baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
     against: str = "tokens"  # horizontal axis of the picture: steps, tokens, flops, hours, or a varied key
     picture: Literal["losses", "ladders"] = "losses"  # ladders: denominators and |z|, by layer
-    plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before; None: no picture
+    plot: str | None = None  # picture file (.png, .pdf, .svg), which must not exist; None: no picture
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
     plot_labels: str | None = None  # what the legend calls the lines, in the order of the table: dense,ours

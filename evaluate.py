@@ -87,7 +87,7 @@ class EvaluateConfig:
     lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
     # extrapolation and recall
-    plot: str | None = None  # picture file (.png, .pdf, .svg), replaced if drawn before
+    plot: str | None = None  # picture file (.png, .pdf, .svg), which must not exist
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
     plot_labels: str | None = None  # what the legend calls the models, in the table's order: dense,ours

@@ -60,7 +60,7 @@ def main(argv: list[str]):
             names = called(list(dict.fromkeys(p.family for p in found)), look)
             output.refuse(folder)
             output.refuse_to_lose(folder, found)
-            for line in output.write(found, names, folder, config, look, command, own=False):
+            for line in output.write(found, names, folder, config, look, command):
                 print(line)
             return
         if not families:
@@ -99,7 +99,7 @@ def main(argv: list[str]):
             failed = listing.failures(study)
             commands = "\n".join(study.state["commands"])
             lines = [*told, *study.remarks, *failed]
-            wrote = output.write(found, names, folder, config, look, commands, True, lines)
+            wrote = output.write(found, names, folder, config, look, commands, lines)
             print("\n".join(wrote))
             sys.exit(1 if failed or study.hopeless else 0)
 

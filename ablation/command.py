@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import configurator
 import overlays
@@ -29,7 +30,7 @@ class AblateConfig:
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
     parallel: int = 1  # runs at the same time, in turn on the GPUs; without GPUs they share the cores
     against: str = "tokens"  # horizontal axis of the pictures: steps, tokens, flops, hours, or a varied key
-    plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
+    plot: str | None = None  # one more picture file (.png, .pdf, .svg), which must not exist
     plot_size: str | None = None  # width and height of that picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of that picture
     plot_labels: str | None = None  # what its legend calls the lines, in the order of the table: dense,ours
@@ -45,7 +46,8 @@ class AblateConfig:
         ]
         if len(set(seeds)) < len(seeds):
             wrong.append(f"seeds: one of {','.join(seeds)} is given twice")
-        return wrong + picture.mistakes(self) + report.wrong_axis(self.against)
+        own = [Path(self.out_dir) / f"{name}.png" for name in ("curves", *DEFAULTS)]
+        return wrong + picture.mistakes(self, own=own) + report.wrong_axis(self.against)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def write(path: Path) -> int:
     text, drawn = report(lines), path.with_suffix(".png")
     try:
         if figure := roofline(lines):
-            picture.write(figure, drawn)
+            picture.write(figure, drawn, own=True)
             text += f"\n![kernels below their roofs]({drawn.name})\n"
     except (ImportError, OSError) as error:
         text += f"\nno picture: {error}\n"

@@ -3,34 +3,32 @@
 The ending of the name is the format: .png, .pdf or .svg. Fonts are embedded (.pdf), and text stays text
 (.svg). The same numbers give the same bytes: no file holds a date.
 
-The file holds a seal, a checksum of itself. A picture with an unbroken seal is one that a script drew and
-nobody changed since: a picture of the same name replaces it. Any other file of that name is refused. Only
-in folders that belong to a script (a run's loss.png, the pictures of an ablation) it is always replaced.
+Under a name of the script's own (a run's loss.png, the pictures of an ablation or of a page) a picture
+replaces what lies there. Under a name that the user gave, a file that exists is refused.
 """
 
 from host.disk import make_folder, write_whole
 
 import contextlib
-import hashlib
 import io
 import math
 import re
 import statistics
-import struct
 import sys
-import zlib
+import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.picture_fit import fit
 from reports.plural import counted
 
 ENDINGS = (".png", ".pdf", ".svg")
 SIZE = (6.0, 3.7)  # inches, unless a user or the kind of picture says otherwise
 NARROW = 4.5  # inches: below that, panels stand one above the other
+TAKEN = "exists: move it away, or choose another name"
 LIMITS = (2.0, 40.0)  # inches that a side may have
-SEAL = b"drawn by CoFrGeNet, sha256 "
+LEAST = 0.4  # of the sides of a picture: what its texts must leave to its panels
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is pale on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -69,12 +67,12 @@ def look(config) -> Look:
     return Look(size or None, config.plot_title, config.plot_labels and _split(config.plot_labels))
 
 
-def mistakes(config, always: Sequence[str] = ()) -> list[str]:
+def mistakes(config, always: Sequence[str] = (), own: Iterable[Path] = ()) -> list[str]:
     """Complaints about plot, plot_size, plot_title and plot_labels of a script's config.
 
-    always: those that change something without plot as well.
+    always: those that change something without plot as well. own: pictures that the script draws anyway.
     """
-    wrong = refused(config.plot)
+    wrong = refused(config.plot, own)
     for key in ("plot_size", "plot_title", "plot_labels"):
         if key not in always and config.plot is None and getattr(config, key) is not None:
             wrong.append(f"{key} acts with a picture only: give --plot=FILE as well")
@@ -100,18 +98,16 @@ def mistakes(config, always: Sequence[str] = ()) -> list[str]:
     return wrong
 
 
-def refused(plot: str | None) -> list[str]:
-    """Complaints about the name of a picture. None: no picture."""
+def refused(plot: str | None, own: Iterable[Path] = ()) -> list[str]:
+    """Complaints about the name of a picture. None: no picture. own: see `mistakes`."""
     if plot is None:
         return []
     path = Path(plot)
     if path.suffix not in ENDINGS or not path.stem:
         return [f"plot must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, not {plot!r}"]
-    if path.is_dir():
-        return [f"plot={plot} is a folder: choose another name"]
-    if path.exists() and not is_ours(path):
-        return [f"plot: {_taken(path)}"]
-    return []
+    if path.resolve() in [each.resolve() for each in own]:
+        return [f"plot={plot} is a picture that is drawn anyway: choose another name"]
+    return [f"plot={plot} {TAKEN}"] if path.exists() else []
 
 
 def wrong_size(chosen: Look, rows: int, columns: int) -> list[str]:
@@ -134,32 +130,25 @@ def wrong_labels(labels: list[str] | None, names: Sequence[str]) -> list[str]:
     return [f"plot_labels needs a label for each line; it has {len(labels)} for {lines}: {told}"]
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a file is a picture that `write` wrote and nobody changed."""
-    data = path.read_bytes() if path.is_file() else b""
-    length, at = len(_seal(b"", path.suffix)), _end(path.suffix)
-    without = data[: len(data) - at - length] + data[len(data) - at :]
-    return SEAL in data and _seal(without, path.suffix) == data
-
-
 def write(figure, path: Path, own: bool = False):
-    """Write a figure as a picture, whole or not at all; the folder is made.
+    """Write a figure as a picture, whole or not at all; the folder is made. A figure that is too small for
+    its texts is enlarged; for a name that the user gave, a line on stderr says so.
 
-    own: the place belongs to the script (such as loss.png in a run folder), and whatever lies there is
-    replaced. Raises OSError where a file cannot be written, or must not be replaced.
+    own: the name is the script's (such as loss.png in a run folder), and whatever lies there is replaced.
+    Raises OSError where a file cannot be written, or must not be replaced.
     """
     import matplotlib
 
     make_folder(path.parent)
-    if not own and path.exists() and not is_ours(path):
-        raise OSError(_taken(path))
+    if not own and path.exists():
+        raise OSError(f"{path} {TAKEN}")
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     image = io.BytesIO()
     size = figure.get_size_inches().tolist()
     with matplotlib.rc_context(STYLE):
-        fit(figure)
+        _fit(figure)
         figure.savefig(image, format=path.suffix[1:], metadata=dates[path.suffix])
-    write_whole(path, _seal(image.getvalue(), path.suffix))
+    write_whole(path, image.getvalue())
     if not own and (fitted := figure.get_size_inches().tolist()) != size:
         before, after = (f"{width:g}x{height:g}" for width, height in (size, fitted))
         print(
@@ -169,27 +158,58 @@ def write(figure, path: Path, own: bool = False):
         )
 
 
-def _taken(path: Path) -> str:
-    return (
-        f"{path} exists, and only a picture that a script of this repository drew, and nobody changed, is "
-        "replaced: move it away, or choose another name"
-    )
+def _fit(figure):
+    """Wrap the texts of a figure, and enlarge it until they leave enough to its panels."""
+    width = 0.96 * figure.bbox.width
+    if figure._suptitle:
+        _wrap(figure._suptitle, width)
+    for legend in figure.legends:
+        _wrap(legend.get_title(), width)
+        more = max(0, legend.get_window_extent().width - width)
+        longest = max(text.get_window_extent().width for text in legend.texts)
+        for text in legend.texts:
+            _wrap(text, longest - more)
+    labels = [(a, text) for a in figure.axes for text in (a.title, a.xaxis.label, a.yaxis.label)]
+    for _ in range(12):
+        for _, text in labels:
+            text.set_in_layout(False)  # the room that panels have without them
+        _shares(figure)
+        for axes, text in labels:
+            _wrap(text, axes.bbox.height if text is axes.yaxis.label else axes.bbox.width)
+            text.set_in_layout(True)
+        shares, size = _shares(figure), figure.get_size_inches()
+        if min(shares) >= LEAST or max(size) >= LIMITS[1]:
+            return
+        grown = size * [1.2 if share < LEAST else 1.0 for share in shares]
+        # tenths of an inch can be written as plot_size
+        figure.set_size_inches(grown.round(1).clip(max=LIMITS[1]))
 
 
-def _end(ending: str) -> int:
-    return 12 if ending == ".png" else 0  # bytes of the chunk that must be a PNG's last
+def _shares(figure) -> tuple[float, float]:
+    """Lay a figure out -> the shares of its width and of its height that its panels have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="constrained_layout not applied")
+        try:
+            figure.draw_without_rendering()
+        except UserWarning:
+            return 0.0, 0.0
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    grid = panels[0].get_gridspec()
+    boxes = [axes.get_position() for axes in panels]
+    return grid.ncols * min(box.width for box in boxes), grid.nrows * min(box.height for box in boxes)
 
 
-def _seal(data: bytes, ending: str) -> bytes:
-    """A picture and its checksum, where readers of its format expect a remark."""
-    text = SEAL + hashlib.sha256(data).hexdigest().encode()
-    if ending == ".png":
-        chunk = b"tEXtComment\0" + text
-        text = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    else:
-        text = b"%% " + text + b"\n" if ending == ".pdf" else b"<!-- " + text + b" -->\n"
-    at = len(data) - _end(ending)
-    return data[: max(0, at)] + text + data[max(0, at) :]
+def _wrap(text, room: float):
+    """Wrap a text that is longer than `room` pixels, before brackets first; formulas stay whole."""
+    box, shown = text.get_window_extent(), text.get_text()
+    length = box.height if text.get_rotation() == 90 else box.width  # a label of a y axis is upright
+    if length <= room:
+        return
+    letters = max(8, int(0.95 * max(map(len, shown.split("\n"))) * room / length))
+    kept = re.sub(r"\$[^$]*\$", lambda found: found[0].replace(" ", "\0"), shown.replace(" (", "\n("))
+    how = {"break_long_words": "$" not in shown, "break_on_hyphens": False, "max_lines": 4}
+    lines = [textwrap.fill(part, letters, placeholder="…", **how) for part in kept.split("\n")]
+    text.set_text("\n".join(lines).replace("\0", " "))
 
 
 def _split(labels: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import configurator
 import overlays
@@ -52,7 +53,7 @@ class ScaleConfig:
     losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
     shared_e: bool = True  # the families share the irreducible loss E in every fit
     samples: int = 300  # studies drawn anew with other seeds, for the 95 % intervals
-    plot: str | None = None  # one more picture file (.png, .pdf, .svg), replaced if drawn before
+    plot: str | None = None  # one more picture file (.png, .pdf, .svg), which must not exist
     plot_size: str | None = None  # width and height of that picture in inches, such as 7x5
     plot_title: str | None = None  # title of that picture
     plot_labels: str | None = None  # what legend and tables call the families: dense,ours
@@ -92,7 +93,8 @@ class ScaleConfig:
                     wrong.append(f"check_size={self.check_size} is swept anyway: take a larger one")
             except ValueError as error:
                 wrong.append(f"check_size: {error}")
-        return wrong + picture.mistakes(self, always=["plot_labels"])
+        own = [Path(self.out_dir) / "scaling.png"]
+        return wrong + picture.mistakes(self, always=["plot_labels"], own=own)
 
     def targets(self) -> list[Size]:
         """The sizes, smallest first."""

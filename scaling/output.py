@@ -29,8 +29,8 @@ def refuse(folder: Path):
         if path.is_dir() or (path.is_file() and not path.read_bytes().startswith(start.encode())):
             raise PlanError(f"{path} exists and is none of scale.py's: choose another --out_dir")
     path = folder / "scaling.png"
-    if path.exists() and not picture.is_ours(path):
-        raise PlanError(f"{path} exists, and is no picture that scale.py drew: choose another --out_dir")
+    if path.is_dir() or (path.exists() and not (folder / "scaling.md").exists()):
+        raise PlanError(f"{path} exists, and no scaling.md of scale.py shows it: choose another --out_dir")
 
 
 def refuse_to_lose(folder: Path, found: list[Point]):
@@ -64,13 +64,12 @@ def write(
     config: ScaleConfig,
     look: picture.Look,
     commands: str,
-    own: bool,
     lines: list[str] = (),
 ) -> list[str]:
     """Write all files of the points into a folder -> the answers and the files' names, for the screen.
 
-    names: what to call the families. commands: those that the points are of, a line each. own: the folder
-    belongs to a study. lines: further remarks.
+    names: what to call the families. commands: those that the points are of, a line each. lines: further
+    remarks.
     """
     if not any(p.rule and p.loss is not None for p in found):
         return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
@@ -89,7 +88,7 @@ def write(
     called = [names[family] for family in made.families]
     look = dataclasses.replace(look, labels=look.labels and called)  # the baseline is first
     drawn = figure.draw(made, called, picture.Look(labels=look.labels))
-    picture.write(drawn, folder / "scaling.png", own)
+    picture.write(drawn, folder / "scaling.png", own=True)
     written = [f"page: {folder / 'scaling.md'}", f"picture: {folder / 'scaling.png'}"]
     written += [f"numbers: {folder / name}" for name in ("points.csv", "fits.csv", "multipliers.csv")]
     if config.plot:

@@ -19,7 +19,6 @@ from ablation import execution
 from ablation.command import read
 from ablation.plan import Plan, claimed
 from configurator import ConfigError
-from reports import picture
 from training import checkpoint
 from training.config import DEFAULTS, TrainConfig
 
@@ -246,6 +245,14 @@ def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
     )
     assert "plot_size acts with a picture only" in refused([*arguments, plot[1]], capsys)
     assert not here
+    for name in ("curves.png", "learning_rate.png"):
+        said = refused([*arguments, f"--plot={folder / name}"], capsys)
+        assert f"{name} is a picture that is drawn anyway: choose another name" in said
+    (tmp_path / "rates.svg").write_text("mine")
+    assert "rates.svg exists: move it away, or choose another name" in refused([*arguments, *plot], capsys)
+    assert (tmp_path / "rates.svg").read_text() == "mine"
+    assert not here
+    (tmp_path / "rates.svg").unlink()
     status, said = ablated([*arguments, *plot], capsys)
     assert status == 1
     found = said[said.index("| learning_rate | ffn=mlp, nats per token | ffn=swiglu, nats per token |") :]
@@ -261,8 +268,8 @@ def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
     (folder / "curves.png").write_bytes(b"")
     monkeypatch.setattr(train, "main", original)
     assert ablated([f"--out_dir={folder}"], capsys)[0] == 0
-    assert picture.is_ours(folder / "curves.png")
     again = (folder / "curves.png").read_bytes()
+    assert again.startswith(b"\x89PNG")
     assert ablated([f"--out_dir={folder}"], capsys)[0] == 0
     assert (folder / "curves.png").read_bytes() == again
 

@@ -300,9 +300,10 @@ def test_a_data_set_without_its_parts_is_refused_before_training(arguments, caps
 
 def test_nan_in_the_log_does_not_stop_the_picture(tmp_path):
     records = [{"tokens": n, "loss": float("nan") if n == 3 else 1.0} for n in range(5)]
-    picture.write(draw_losses("a", records), tmp_path / "a.png")
-    picture.write(draw_losses("b", [{"tokens": 1, "val_loss": float("nan")}]), tmp_path / "a.png")
-    assert (tmp_path / "a.png").exists()
+    picture.write(draw_losses("a", records), tmp_path / "a.png", own=True)
+    before = (tmp_path / "a.png").read_bytes()
+    picture.write(draw_losses("b", [{"tokens": 1, "val_loss": float("nan")}]), tmp_path / "a.png", own=True)
+    assert (tmp_path / "a.png").read_bytes() != before
 
 
 def test_the_first_losses_of_a_run_from_weights_are_seen():

@@ -201,7 +201,7 @@ def check(out: Path):
 def write_page():
     rows, ngrams, published = read()
     (FOLDER / "tables.md").write_text(page.text(rows, ngrams, published))
-    picture.write(page.draw(rows, ngrams), FOLDER / "tables.png")
+    picture.write(page.draw(rows, ngrams), FOLDER / "tables.png", own=True)
 
 
 def read() -> tuple[page.Rows, page.Rows, page.Rows]:

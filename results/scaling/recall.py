@@ -248,7 +248,7 @@ def main():
             f: label for f, label in zip(families, labels, strict=True) if f in {r.family for r in rows}
         }
         write_whole(folder / "recall.md", page(rows, names, command_of(folder)))
-        picture.write(draw(rows, names), folder / "recall.png")
+        picture.write(draw(rows, names), folder / "recall.png", own=True)
     except (CheckpointError, DataError, EvaluationError, PlanError, OSError) as error:
         sys.exit(f"recall.py: {error}")
     except KeyboardInterrupt:

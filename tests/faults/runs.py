@@ -79,7 +79,8 @@ def warm_up(scratch: Path):
     from reports import picture
 
     torch.set_num_threads(1)
-    picture.write(draw_losses("a run", [{"step": 0, "tokens": 0, "loss": 1.0}]), scratch / "warm_up.png")
+    some = draw_losses("a run", [{"step": 0, "tokens": 0, "loss": 1.0}])
+    picture.write(some, scratch / "warm_up.png", own=True)
 
 
 def fork(action: Callable[[], object], output: Path, environment: dict[str, str] | None = None) -> int:

@@ -11,7 +11,6 @@ import pytest
 import scale
 from ablation import execution
 from corpus.binary import prepare
-from reports import picture
 from scaling import step_times
 from scaling.points import AMOUNTS, write
 from tests.data.test_pairs import pairs_of
@@ -79,7 +78,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
         assert part in page
     assert "| L(N) " in page
-    assert picture.is_ours(folder / "scaling.png")
+    assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert len({row["family"] for row in rows(folder / "fits.csv")}) == 2
     assert {row["amount"] for row in rows(folder / "multipliers.csv")} == set(AMOUNTS)
 
@@ -195,12 +194,16 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert "page: " in said
     change = r"\| {} +\| +\S+ \| +\S+ \| +\S+ \(\S+ to \S+\): {} \|"
     assert re.search(change.format("ours", "shrinks"), page)
+    assert "frontier.svg exists: move it away" in refused([*arguments, "--baseline=ours"], capsys)
+    assert (tmp_path / "page" / "scaling.md").read_text() == page
+    (tmp_path / "frontier.svg").unlink()
     assert scaled([*arguments, "--baseline=ours"], capsys)[0] == 0
     turned = (tmp_path / "page" / "scaling.md").read_text()
     legend = re.findall(r">(Transformer|ours)</text>", (tmp_path / "frontier.svg").read_text())
     assert legend == ["ours", "Transformer"]
     assert "Baseline: ours." in turned
     assert re.search(change.format("Transformer", "grows"), turned)
+    (tmp_path / "frontier.svg").unlink()
     assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
     said = refused([*arguments, "--sizes=1M", "--dry_run"], capsys)
     assert "--points trains nothing: leave out --sizes=1M --dry_run" in said
@@ -208,6 +211,11 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     (tmp_path / "page" / "scaling.md").write_text("mine")
     assert "exists and is none of scale.py's" in refused(arguments, capsys)
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
+    (tmp_path / "page" / "scaling.md").unlink()
+    assert "scaling.png exists, and no scaling.md of scale.py" in refused(arguments, capsys)
+    arguments = [each for each in arguments if not each.startswith(("--plot=", "--plot_size"))]
+    own = [*arguments, f"--plot={tmp_path / 'page' / 'scaling.png'}"]
+    assert "scaling.png is a picture that is drawn anyway" in refused(own, capsys)
 
 
 def test_points_are_not_lost(capsys, tmp_path):
