@@ -159,34 +159,34 @@ def write(figure, path: Path, own: bool = False):
 
 
 def _fit(figure):
-    """Wrap the texts of a figure, and enlarge it until they leave enough to its panels."""
+    """Wrap the texts of a figure, and enlarge it where they leave too little to its panels."""
     width = 0.96 * figure.bbox.width
-    if figure._suptitle:
-        _wrap(figure._suptitle, width)
     for legend in figure.legends:
-        _wrap(legend.get_title(), width)
-        more = max(0, legend.get_window_extent().width - width)
+        more = legend.get_window_extent().width - width
         longest = max(text.get_window_extent().width for text in legend.texts)
         for text in legend.texts:
             _wrap(text, longest - more)
+        _wrap(legend.get_title(), width)
+    if figure._suptitle:
+        _wrap(figure._suptitle, width)
     labels = [(a, text) for a in figure.axes for text in (a.title, a.xaxis.label, a.yaxis.label)]
+    whole = [text.get_text() for _, text in labels]
     for _ in range(12):
-        for _, text in labels:
-            text.set_in_layout(False)  # the room that panels have without them
+        for (_, text), words in zip(labels, whole, strict=True):
+            text.set(text=words, in_layout=False)  # the room that panels have without them
         _shares(figure)
         for axes, text in labels:
-            _wrap(text, axes.bbox.height if text is axes.yaxis.label else axes.bbox.width)
+            _wrap(text, 1.05 * (axes.bbox.height if text is axes.yaxis.label else axes.bbox.width))
             text.set_in_layout(True)
         shares, size = _shares(figure), figure.get_size_inches()
         if min(shares) >= LEAST or max(size) >= LIMITS[1]:
             return
-        grown = size * [1.2 if share < LEAST else 1.0 for share in shares]
-        # tenths of an inch can be written as plot_size
-        figure.set_size_inches(grown.round(1).clip(max=LIMITS[1]))
+        size = size * [1.2 if share < LEAST else 1.0 for share in shares]
+        figure.set_size_inches(size.round(1).clip(max=LIMITS[1]))  # that plot_size can say
 
 
 def _shares(figure) -> tuple[float, float]:
-    """Lay a figure out -> the shares of its width and of its height that its panels have."""
+    """Lay a figure out -> the shares of its width and height that its panels have; 0 where none fits."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="constrained_layout not applied")
         try:
@@ -194,22 +194,21 @@ def _shares(figure) -> tuple[float, float]:
         except UserWarning:
             return 0.0, 0.0
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    grid = panels[0].get_gridspec()
-    boxes = [axes.get_position() for axes in panels]
-    return grid.ncols * min(box.width for box in boxes), grid.nrows * min(box.height for box in boxes)
+    grid, sizes = panels[0].get_gridspec(), [axes.get_position().size for axes in panels]
+    return grid.ncols * min(width for width, _ in sizes), grid.nrows * min(height for _, height in sizes)
 
 
 def _wrap(text, room: float):
-    """Wrap a text that is longer than `room` pixels, before brackets first; formulas stay whole."""
-    box, shown = text.get_window_extent(), text.get_text()
-    length = box.height if text.get_rotation() == 90 else box.width  # a label of a y axis is upright
-    if length <= room:
-        return
-    letters = max(8, int(0.95 * max(map(len, shown.split("\n"))) * room / length))
-    kept = re.sub(r"\$[^$]*\$", lambda found: found[0].replace(" ", "\0"), shown.replace(" (", "\n("))
-    how = {"break_long_words": "$" not in shown, "break_on_hyphens": False, "max_lines": 4}
-    lines = [textwrap.fill(part, letters, placeholder="…", **how) for part in kept.split("\n")]
-    text.set_text("\n".join(lines).replace("\0", " "))
+    """Wrap a text longer than `room` pixels, in four lines at most; formulas stay whole."""
+    whole, length = (
+        text.get_text(),
+        max(text.get_window_extent().size),
+    )  # of a label of a y axis: its height
+    if whole and length > room:
+        letters = max(10, int(0.95 * max(map(len, whole.split("\n"))) * room / length))
+        kept = re.sub(r"\$[^$]*\$", lambda found: found[0].replace(" ", "\0"), whole)
+        how = {"break_long_words": "$" not in whole, "break_on_hyphens": False, "max_lines": 4}
+        text.set_text(textwrap.fill(kept, letters, placeholder="…", **how).replace("\0", " "))
 
 
 def _split(labels: str) -> list[str]:
