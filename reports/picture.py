@@ -188,6 +188,7 @@ def _fit(figure):
 def _shares(figure) -> tuple[float, float]:
     """Lay a figure out -> the shares of its width and height that its panels have; 0 where none fits."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=RuntimeWarning)  # of panels without width or height
         warnings.filterwarnings("error", message="constrained_layout not applied")
         try:
             figure.draw_without_rendering()
