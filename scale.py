@@ -11,9 +11,8 @@ those of the first family, the baseline; each family brings the keys of its mode
 train.py applies to all runs.
 
 The learning rate is swept at the smallest size and at a larger one, for each family by itself; other sizes
-follow a power of the width through both. With --lr_schedule=wsd and several tokens_per_parameter, the
-lengths of a model share their steps before the decay. What will be trained is listed with its hours before
-anything starts.
+follow a power of the width through both. What will be trained is listed with its hours before anything
+starts.
 
 Each run is a train.py with its own folder in --out_dir. The same command, called again, skips finished
 runs, continues interrupted ones and repeats failed ones. Other sizes in the same folder extend the study.

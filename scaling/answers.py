@@ -7,14 +7,13 @@ and their largest; elsewhere it is None, "not measured". The fits give the same 
 
 import math
 import statistics
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling import intervals
 from scaling.checks import Check, best_lines, check
-from scaling.curves import SURFACE, Curves, HeldOut, curves, held_out
+from scaling.curves import Curves, HeldOut, curves, held_out
 from scaling.interpolation import Line, common
 from scaling.points import AMOUNTS, Point
 
@@ -77,15 +76,14 @@ class Trend:
 
 @dataclass
 class Answers:
-    """All answers; ratio: the tokens per parameter of the curves over one amount. curves: by amount,
-    without hours where no run has any.
+    """All answers; ratio: the tokens per parameter of all runs. curves: by amount, without hours where
+    no run has any.
     """
 
     points: list[Point]
     families: list[str]
     ratio: float
     curves: dict[str, Curves]
-    surface: Curves
     held_out: list[HeldOut]
     multipliers: list[Multiplier]
     checks: list[Check]
@@ -105,25 +103,24 @@ def answers(
     losses: list[float] | None = None,
     baseline: str | None = None,
 ) -> Answers:
-    """points: of all runs; those at the rule's learning rate count. baseline: None: the first family."""
+    """points: of all runs, of one length; those at the rule's learning rate count. baseline: None: the
+    first family.
+    """
     main = [p for p in points if p.rule and p.loss is not None]
     families = list(dict.fromkeys([*([baseline] if baseline else []), *(p.family for p in points)]))
     baseline, rest = families[0], families[1:]
-    ratio = main_ratio(main)
-    line = [p for p in main if p.tokens_per_parameter == ratio]
     of = {}
     for amount in AMOUNTS:
-        known = [p for p in line if getattr(p, amount) is not None]
+        known = [p for p in main if getattr(p, amount) is not None]
         if known:
-            of[amount] = curves(known, (amount,), shared, samples)
-    surface = curves(main, SURFACE, shared, samples)
-    held = [one for found in (*of.values(), surface) for one in held_out(found, shared, samples)]
+            of[amount] = curves(known, amount, shared, samples)
+    held = [one for found in of.values() for one in held_out(found, shared, samples)]
     levels = {family: losses or default_losses(of["parameters"], baseline, family) for family in rest}
     pairs = [(family, loss) for family in rest for loss in levels[family]]
     multipliers = [
         multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in of
     ]
-    best = best_lines([p for p in points if p.tokens_per_parameter == ratio], "parameters")
+    best = best_lines(points, "parameters")
     checks = [check(of["parameters"], best, baseline, family, loss) for family, loss in pairs]
     trends, crossings, leads = [], [], []
     for family in rest:
@@ -133,16 +130,8 @@ def answers(
             found, leader = crossing(of[amount], baseline, family)
             crossings += found
             leads += leader
-    return Answers(
-        points, families, ratio, of, surface, held, multipliers, checks, trends, crossings, leads
-    )  # fmt: skip
-
-
-def main_ratio(points: list[Point]) -> float:
-    """The tokens per parameter with the most places; of several such, the largest."""
-    places = {(p.family, p.size, p.tokens_per_parameter) for p in points}
-    counts = Counter(ratio for _, _, ratio in places)
-    return max(counts, key=lambda ratio: (counts[ratio], ratio)) if counts else 0.0
+    ratio = points[0].tokens_per_parameter
+    return Answers(points, families, ratio, of, held, multipliers, checks, trends, crossings, leads)
 
 
 def default_losses(curves: Curves, baseline: str, family: str) -> list[float]:
@@ -157,7 +146,7 @@ def default_losses(curves: Curves, baseline: str, family: str) -> list[float]:
 
 
 def multiplier(curves: Curves, baseline: str, family: str, loss: float) -> Multiplier:
-    found = Multiplier(curves.amounts[0], family, loss, None, None)
+    found = Multiplier(curves.amount, family, loss, None, None)
     if all(name in curves.lines and curves.lines[name].reaches(loss) for name in (baseline, family)):
         found.value = ratio_at(curves.lines, baseline, family, loss)
         found.interval = intervals.interval(ratios_at(curves, baseline, family, loss))
@@ -194,7 +183,7 @@ def trend(curves: Curves, baseline: str, family: str, found: list[Multiplier]) -
         return last / first if first else math.nan
 
     interval = intervals.interval([factor(lines) for lines in curves.samples])
-    return [Trend(curves.amounts[0], family, losses[0], losses[-1], factor(curves.lines), interval)]
+    return [Trend(curves.amount, family, losses[0], losses[-1], factor(curves.lines), interval)]
 
 
 def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing], list[Lead]]:
@@ -210,7 +199,7 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
     if not places:
         same = [not some and own[0] == signs[0] for own, some in drawn]
         share = statistics.fmean(same) if same else None
-        return [], [Lead(curves.amounts[0], family, family if signs[0] < 0 else baseline, share)]
+        return [], [Lead(curves.amount, family, family if signs[0] < 0 else baseline, share)]
     found = []
     for place in places:
         after = signs[min(np.searchsorted(grid, place), GRID - 1)]
@@ -221,7 +210,7 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
         ]  # fmt: skip
         found.append(
             Crossing(
-                curves.amounts[0], family, place, intervals.interval(near),
+                curves.amount, family, place, intervals.interval(near),
                 family if after < 0 else baseline,
                 statistics.fmean(bool(some) for _, some in drawn) if drawn else None,
             )

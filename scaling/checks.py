@@ -46,7 +46,7 @@ def best_tried(points: list[Point]) -> list[Point]:
     """
     places: dict[tuple, list[list[Point]]] = {}
     for key, runs in grouped(points).items():
-        places.setdefault(key[:3], []).append(runs)
+        places.setdefault(key[:2], []).append(runs)
     found = []
     for rates in places.values():
         rule = next((runs for runs in rates if runs[0].rule), None)

@@ -40,7 +40,7 @@ class ScaleConfig:
     """The keys of the study itself; all other keys are train.py's and apply to every run."""
 
     sizes: list[str] | None = None  # parameters without embeddings: 0.5M,1M; 1M:2 for two of the seeds
-    tokens_per_parameter: list[float] = field(default_factory=lambda: [20.0])  # lengths of the runs
+    tokens_per_parameter: float = 20.0  # length of the runs, of the size that was asked for
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
     rate_exponent: float | None = None  # the rate falls with the width to it; None: from a second sweep
@@ -70,11 +70,13 @@ class ScaleConfig:
             wrong.append(f"sizes: one of {','.join(self.sizes)} is given twice")
         if most := [size for size in sizes if size.seeds and size.seeds > len(self.seeds)]:
             wrong.append(f"sizes: {most[0].label}:{most[0].seeds} is more than the {len(self.seeds)} seeds")
-        for key in ("tokens_per_parameter", "seeds", "rates", "losses"):
+        for key in ("seeds", "rates", "losses"):
             values = getattr(self, key)
             if values is not None and len(set(values)) < len(values):
                 wrong.append(f"{key}: one of {','.join(map(str, values))} is given twice")
-        for key in ("tokens_per_parameter", "rates", "losses"):
+        if self.tokens_per_parameter <= 0:
+            wrong.append(f"tokens_per_parameter must be above 0, not {self.tokens_per_parameter}")
+        for key in ("rates", "losses"):
             if wrong_ones := [value for value in getattr(self, key) or [] if value <= 0]:
                 wrong.append(f"{key} must be above 0, not {wrong_ones[0]}")
         wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
@@ -99,10 +101,6 @@ class ScaleConfig:
     def targets(self) -> list[Size]:
         """The sizes, smallest first."""
         return sorted(map(sizing.parse, self.sizes or []), key=lambda size: size.target)
-
-    def lengths(self) -> list[float]:
-        """Tokens per parameter, shortest runs first."""
-        return sorted(self.tokens_per_parameter)
 
     def checked(self) -> str | None:
         """The label of the size at which the rate is swept again or checked; None: nowhere."""
@@ -135,6 +133,11 @@ def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
         key = _key(argument)
         if key in INSTEAD:
             mistakes.append(f"{argument}: {INSTEAD[key]}")
+        elif key == "tokens_per_parameter" and "," in argument:
+            mistakes.append(
+                f"{argument}: all runs of a study have one length, so that losses compare; give one "
+                "number, and each length its own --out_dir"
+            )
         else:
             (own if key in known else others).append(argument)
     config, families, remarks = None, [], []

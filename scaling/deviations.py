@@ -1,4 +1,4 @@
-"""How far losses spread over seeds, where each place (family, size, length) has few of them or one.
+"""How far losses spread over seeds, where each place (family, size) has few of them or one.
 
 Two or three seeds tell little of their deviation s. So each place's true deviation σ is drawn from its own
 seeds and from those of all places of the study, as far as these agree. With n seeds of size N:
@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scaling.points import Point
+from scaling.points import Place, Point
 from scaling.sizing import parse
 
 LEVELS = np.arange(-4, 6.01, 0.2)  # of log τ at the middle size, from that of all places pooled
@@ -28,15 +28,13 @@ USUAL_SLOPE = 0.5  # standard deviation of what is believed of the slope before 
 DEGREES = np.array([1, 2, 4, 8, 16, 32, 10_000])  # d
 CORRELATIONS = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
 
-Place = tuple[str, str, float]
-
 
 def places(points: list[Point]) -> dict[Place, dict[int, float]]:
-    """{(family, size, tokens per parameter): {seed: loss}} of the runs that came to their end."""
+    """{place: {seed: loss}} of the runs that came to their end."""
     found: dict[Place, dict[int, float]] = {}
     for p in points:
         if p.loss is not None:
-            found.setdefault((p.family, p.size, p.tokens_per_parameter), {})[p.seed] = p.loss
+            found.setdefault(p.place, {})[p.seed] = p.loss
     return found
 
 
@@ -59,7 +57,7 @@ class Deviations:
     @cached_property
     def expected(self) -> np.ndarray:
         """[levels, slopes, places]: log τ²"""
-        sizes = np.log([parse(size).target for _, size, _ in self.losses])
+        sizes = np.log([parse(size).target for _, size in self.losses])
         pooled = self.squares.sum() / self.degrees.sum()
         middle = math.log(max(pooled, 1e-24)) / 2  # losses may all be the same
         trend = SLOPES[:, None] * (sizes - sizes.mean())

@@ -65,7 +65,7 @@ def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN)
 def losses(axes, curves: Curves, family: str, number: int):
     """Points with error bars, the fit and its band; returns the points' handle."""
     style = picture.line_style(number)
-    amount = curves.amounts[0]
+    amount = curves.amount
     at: dict[float, list[float]] = {}
     for p in curves.points:
         if p.family == family:

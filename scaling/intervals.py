@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from scaling.deviations import Deviations, Place, places
-from scaling.points import Point
+from scaling.deviations import Deviations, places
+from scaling.points import Place, Point
 
 SEED = 20_220_329  # of the draws, so that a page is made again to the byte
 
@@ -26,12 +26,8 @@ def samples(points: list[Point], count: int) -> list[list[tuple[Point, float]]]:
     if spread is None or count == 0:
         return []
     losses = spread.drawn(count, np.random.Generator(np.random.PCG64(SEED)))
-    known = [(p, losses(place_of(p), p.seed)) for p in points if p.loss is not None]
+    known = [(p, losses(p.place, p.seed)) for p in points if p.loss is not None]
     return [[(p, float(of[n])) for p, of in known] for n in range(count)]
-
-
-def place_of(p: Point) -> Place:
-    return p.family, p.size, p.tokens_per_parameter
 
 
 def noise(spread: Deviations, place: Place, seeds: int) -> float:

@@ -35,8 +35,7 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     rows = []
     for family in study.families:
         for size in study.sizes:
-            for ratio in study.lengths:
-                rows.append(_row(study, family, size, ratio, names))
+            rows.append(_row(study, family, size, names))
     found = [table(rows), ""]
     known, coming = study.known(), study.to_come()
     done = [run for run in known if run.name in study.plan.done]
@@ -50,24 +49,13 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     )
     found += _rate_lines(study, names)
     recipe = study.families[0].config
-    longest = steps(recipe, study.sizes[-1], study.lengths[-1]) * tokens_per_step(recipe)
+    longest = steps(recipe, study.sizes[-1], study.ratio) * tokens_per_step(recipe)
     there = training_tokens(recipe)
     if longest > there:
         found.append(
             f"the longest runs read the {there:,} training tokens {longest / there:.1f} times: scaling "
             "laws are about text that is new"
         )
-    if len(study.lengths) > 1 and recipe.lr_schedule != "wsd":
-        found.append(
-            f"with lr_schedule={recipe.lr_schedule} each length is a run of its own; with wsd they would "
-            "share their steps"
-        )
-    for family in study.families:
-        if len(study.lengths) > 1 and recipe.lr_schedule == "wsd" and family.config.dyadic:
-            found.append(
-                f"{names[family.name]}: the dyadic schedule depends on the length, so that each length is "
-                "a run of its own"
-            )
     return found
 
 
@@ -80,10 +68,10 @@ def _left(study: Study, runs: list) -> list:
     return [run for run in runs if run.name not in study.plan.done]
 
 
-def _row(study: Study, family, size, ratio: float, names: dict[str, str]) -> dict[str, str]:
+def _row(study: Study, family, size, names: dict[str, str]) -> dict[str, str]:
     shape = study.shapes[family.name, size.label]
     model, rate = shape.model, study.rates.of(family, size)
-    run = study.run(family, size, ratio, rate or family.config.learning_rate, study.config.seeds[0])
+    run = study.run(family, size, rate or family.config.learning_rate, study.config.seeds[0])
     return {
         "family": names[family.name],
         "size": size.label,

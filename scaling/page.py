@@ -23,7 +23,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         HEAD,
         textwrap.indent(commands, "    ") + "\n",
         f"![loss and multipliers]({picture})\n",
-        f"Baseline: {names[a.baseline]}. Multipliers and fits over one amount are of runs with {a.ratio:g} "
+        f"Baseline: {names[a.baseline]}. All runs have {a.ratio:g} "
         f"{'token' if a.ratio == 1 else 'tokens'} per parameter. Intervals are 95 %, from studies drawn "
         "anew with other seeds. They leave out what another learning rate would change, and errors of the "
         "measured step times.\n",
@@ -50,8 +50,7 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         else "",
         tables.checks(a, names),
         "## Fits\n",
-        "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. "
-        "L(N, D) = E + A N^-α + B D^-β for parameters and tokens together. Fitted with the Huber loss on "
+        "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. Fitted with the Huber loss on "
         "log L, as in Hoffmann et al. (2022).\n",
         tables.fits(a, names) + "\n",
         "The largest size, as the fit of all smaller ones predicts it:\n" if a.held_out else "",
@@ -85,13 +84,13 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     sizes = {p.family: {q.size for q in main if q.family == p.family} for p in main}
     if len(set(map(frozenset, sizes.values()))) > 1:
         lines.append("the families were not all trained at the same sizes")
-    every = (*a.curves.values(), a.surface)
-    if edges := [tables.law_name(curves.amounts) for curves in every if tables.at_the_edge(curves)]:
+    every = a.curves.values()
+    if edges := [tables.law_name(curves.amount) for curves in every if tables.at_the_edge(curves)]:
         lines.append(
             f"{', '.join(edges)}: E or an exponent is at the edge of the search. These losses do not "
             "determine the constants, only the curve within the measured range"
         )
-    for curves in a.curves.values():
+    for curves in every:
         lines += _missed(curves, names)
     return lines + rate_trials.remarks(a.points, names)
 
@@ -115,10 +114,10 @@ def _missed(curves: Curves, names: dict[str, str]) -> list[str]:
     """Where a fit is further from the mean of the seeds than these explain."""
     places = grouped(curves.points)
     found, missed = {}, tables.misses(curves)
-    for (family, size, _, _), own in places.items():
+    for (family, size, _), own in places.items():
         error = missed.get((family, size))
         if error is not None and curves.samples:
-            at = curves.lines[family].amounts.index(getattr(own[0], curves.amounts[0]))
+            at = curves.lines[family].amounts.index(getattr(own[0], curves.amount))
             low, high = intervals.interval([lines[family].losses[at] for lines in curves.samples])
             if not low <= curves.lines[family].losses[at] + error <= high:
                 found[family, size] = error
@@ -126,7 +125,7 @@ def _missed(curves: Curves, names: dict[str, str]) -> list[str]:
         return []
     worst = max(found, key=lambda place: abs(found[place]))
     return [
-        f"the fits of {tables.law_name(curves.amounts)} miss {counted(len(found), 'mean')} of "
+        f"the fits of {tables.law_name(curves.amount)} miss {counted(len(found), 'mean')} of "
         f"{len(missed)} by more than seeds explain, most of all "
         f"{names[worst[0]]} at {worst[1]} by {found[worst]:+.3f}"
     ]
@@ -134,20 +133,20 @@ def _missed(curves: Curves, names: dict[str, str]) -> list[str]:
 
 def fits_csv(a: Answers) -> str:
     rows = []
-    for curves in (*a.curves.values(), a.surface):
+    for curves in a.curves.values():
         for family, law in curves.laws.items():
             for number, laws in enumerate([curves.laws, *curves.law_samples]):
                 law = laws[family]
                 row = {
-                    "law": tables.law_name(curves.amounts),
+                    "law": tables.law_name(curves.amount),
                     "family": family,
                     "sample": number,
                     "E": law.irreducible,
+                    "A": law.factor,
+                    "alpha": law.exponent,
                 }
-                row |= dict(zip(("A", "B"), law.factors, strict=False))
-                row |= dict(zip(("alpha", "beta"), law.exponents, strict=False))
                 rows.append({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
-    return written(rows, ["law", "family", "sample", "E", "A", "alpha", "B", "beta"])
+    return written(rows, ["law", "family", "sample", "E", "A", "alpha"])
 
 
 def multipliers_csv(a: Answers) -> str:

@@ -2,7 +2,7 @@
 
 family              config files of the model
 size                the number of parameters that was asked for
-tokens_per_parameter  of that number
+tokens_per_parameter  of that number, the same in a whole study
 seed, n_layer, n_head, n_embd
 parameters          without token and position embeddings, exactly
 all_parameters      with them
@@ -30,6 +30,8 @@ from models.architecture import model_config
 from models.kinds import flops_per_token, parameter_counts
 from scaling.sizing import body, parse
 
+Place = tuple[str, str]  # a family and a size of it
+
 
 @dataclass(frozen=True)
 class Point:
@@ -49,6 +51,10 @@ class Point:
     rule: int
     loss: float | None
     bits_per_byte: float | None
+
+    @property
+    def place(self) -> Place:
+        return self.family, self.size
 
 
 COLUMNS = [field.name for field in fields(Point)]
@@ -109,9 +115,10 @@ def write(path: Path, points: list[Point]):
 
 
 def read(paths: list[str]) -> list[Point]:
-    """The points of several files, each run once. Raises PlanError where a file holds anything else, or
-    where two of them do not agree about a run. What is the rule's learning rate at a family's size is for
-    the last file to say that has runs at one there. Families keep their order; sizes ascend.
+    """The points of several files, each run once. Raises PlanError where a file holds anything else, where
+    two of them do not agree about a run, or for runs of several lengths. What is the rule's learning rate
+    at a family's size is for the last file to say that has runs at one there. Families keep their order;
+    sizes ascend.
     """
     found: dict[tuple, tuple[Point, str]] = {}
     rates: dict[tuple, float] = {}  # the rule's
@@ -141,23 +148,26 @@ def read(paths: list[str]) -> list[Point]:
                 )
             found[key(point)] = point, path
             if point.rule:
-                rates[place(point)] = point.learning_rate
+                rates[point.place] = point.learning_rate
     if not found:
         raise PlanError(f"--points={','.join(paths)}: no run has ended yet")
+    ratios = sorted({p.tokens_per_parameter for p, _ in found.values()})
+    if len(ratios) > 1:
+        told = ", ".join(f"{ratio:g}" for ratio in ratios)
+        raise PlanError(
+            f"--points={','.join(paths)} has runs with {told} tokens per parameter, and multipliers are of "
+            "runs with one number of them: give files that hold the rows of one tokens_per_parameter alone"
+        )
     families = list(dict.fromkeys(p.family for p, _ in found.values()))
-    ruled = [replace(p, rule=int(p.rule and p.learning_rate == rates[place(p)])) for p, _ in found.values()]
+    ruled = [replace(p, rule=int(p.rule and p.learning_rate == rates[p.place])) for p, _ in found.values()]
     if len(paths) > 1:
-        ruled.sort(key=lambda p: (families.index(p.family), parse(p.size).target, p.tokens_per_parameter))
+        ruled.sort(key=lambda p: (families.index(p.family), parse(p.size).target))
     return ruled
-
-
-def place(point: Point) -> tuple:
-    return point.family, point.size, point.tokens_per_parameter
 
 
 def key(point: Point) -> tuple:
     """What tells runs apart."""
-    return *place(point), point.seed, point.learning_rate
+    return *point.place, point.tokens_per_parameter, point.seed, point.learning_rate
 
 
 def _point(row: dict[str, str]) -> Point:
@@ -188,8 +198,8 @@ def mean_loss(points: list[Point]) -> str:
 
 
 def grouped(points: list[Point]) -> dict[tuple, list[Point]]:
-    """{(family, size, tokens per parameter, learning rate): runs}"""
+    """{(family, size, learning rate): runs}"""
     found: dict[tuple, list[Point]] = {}
     for p in points:
-        found.setdefault((p.family, p.size, p.tokens_per_parameter, p.learning_rate), []).append(p)
+        found.setdefault((*p.place, p.learning_rate), []).append(p)
     return found

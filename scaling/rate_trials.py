@@ -8,7 +8,7 @@ from comparison.labels import text
 from reports.markdown_table import table
 from reports.plural import counted
 from scaling import intervals
-from scaling.points import Point, mean_loss
+from scaling.points import Place, Point, mean_loss
 
 SAME = 1.05  # factor up to which two learning rates are as good as one
 
@@ -34,15 +34,15 @@ class Trial:
         return {p.seed for p in self.points}
 
 
-def trials_of(points: list[Point]) -> dict[tuple, list[Trial]]:
-    """{(family, size, tokens per parameter): rates that were tried}, where there are several."""
+def trials_of(points: list[Point]) -> dict[Place, list[Trial]]:
+    """{place: rates that were tried}, where there are several."""
     found = {}
-    for key in dict.fromkeys((p.family, p.size, p.tokens_per_parameter) for p in points if not p.rule):
+    for place in dict.fromkeys(p.place for p in points if not p.rule):
         by_rate: dict[float, list[Point]] = {}
         for p in points:
-            if (p.family, p.size, p.tokens_per_parameter) == key:
+            if p.place == place:
                 by_rate.setdefault(p.learning_rate, []).append(p)
-        found[key] = [Trial(rate, by_rate[rate]) for rate in sorted(by_rate)]
+        found[place] = [Trial(rate, by_rate[rate]) for rate in sorted(by_rate)]
     return found
 
 
@@ -51,7 +51,7 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
     seeds in bold.
     """
     rows = []
-    for (family, size, ratio), trials in trials_of(points).items():
+    for (family, size), trials in trials_of(points).items():
         most = max(len(one.points) for one in trials)
         best = min((one for one in trials if len(one.points) == most), key=lambda one: one.mean(one.seeds))
         rule = next((one for one in trials if one.rule), None)
@@ -61,7 +61,7 @@ def listed(points: list[Point], names: dict[str, str]) -> str:
                 {
                     "family": names[family],
                     "size": size,
-                    "tokens per parameter": f"{ratio:g}",
+                    "tokens per parameter": f"{points[0].tokens_per_parameter:g}",
                     "learning rate": text(one.rate) + (" (the rule's)" if one.rule else ""),
                     "seeds": str(len(one.points)),
                     "loss": f"**{loss}**" if one is best and one.mean(one.seeds) < math.inf else loss,

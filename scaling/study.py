@@ -13,7 +13,7 @@ from comparison.runs import read_run
 from scaling import sizing, state, sweep
 from scaling.command import INSTEAD, OF_FAMILY, Family, ScaleConfig
 from scaling.rates import Rates
-from scaling.recipe import Scaled, chained, head_start, moved_rate, run_of, steps, warmup_of
+from scaling.recipe import Scaled, moved_rate, run_of
 from scaling.sizing import Shape, Size
 
 
@@ -25,7 +25,7 @@ class Study:
 
     def __init__(self, config: ScaleConfig, families: list[Family], plan: Plan, vocab_size: int):
         self.config, self.families, self.plan = config, families, plan
-        self.sizes, self.lengths = config.targets(), config.lengths()
+        self.sizes, self.ratio = config.targets(), config.tokens_per_parameter
         recipe = self._recipe()
         self.state = state.new(recipe)
         self.handed: set[str] = set()  # runs that were given to `execute`
@@ -40,13 +40,22 @@ class Study:
                     f"{plan.folder} has runs of another recipe ({told}), which cannot be compared: leave "
                     "it as it was, or choose another folder"
                 )
+            self._refuse_other_lengths()
         elif plan.runs:
             raise PlanError(f"{plan.folder} holds an ablation, but no scaling study: choose another folder")
         self.shapes = self._shapes(vocab_size)
         rules = self.state["families"]
         self.rates = Rates(config, families, self.sizes, self.shapes, rules, plan.folder)
         self.remarks = self.rates.remarks
-        self.warmups = {size.label: self._warmup(size) for size in self.sizes}
+
+    def _refuse_other_lengths(self):
+        ratios = {mark["ratio"] for mark in self.state["runs"].values()} - {self.ratio}
+        if ratios:
+            told = ", ".join(f"{ratio:g}" for ratio in sorted(ratios))
+            raise PlanError(
+                f"{self.plan.folder} has runs with {told} tokens per parameter, which cannot be compared "
+                f"with tokens_per_parameter={self.ratio:g}: leave it as it was, or choose another folder"
+            )
 
     def _recipe(self) -> dict:
         """What all runs of a study have in common: the keys of the first family's config, but for those of
@@ -71,44 +80,19 @@ class Study:
             raise PlanError("\n  ".join(["some sizes cannot be had:", *wrong]))
         return found
 
-    def _warmup(self, size: Size) -> int:
-        """Steps of the warmup: those of runs that the folder has at this size, or the rule's."""
-        recipe = self.families[0].config
-        known = [
-            self.plan.runs[name] for name, mark in self.state["runs"].items() if mark["size"] == size.label
-        ]
-        if not known:
-            return warmup_of(recipe, size, self.lengths[0])
-        warmup, shortest = known[0].config["warmup_iters"], steps(recipe, size, self.lengths[0])
-        if 2 * warmup > shortest:
-            raise PlanError(
-                f"{self.plan.folder} has longer runs at {size.label}, with a warmup of {warmup} steps: too "
-                f"many for {shortest} steps. Leave out tokens_per_parameter={self.lengths[0]:g}, or choose "
-                "another folder and name all lengths at once"
-            )
-        return warmup
-
-    def run(self, family: Family, size: Size, ratio: float, rate: float, seed: int) -> Scaled:
+    def run(self, family: Family, size: Size, rate: float, seed: int) -> Scaled:
         model = self.shapes[family.name, size.label].model
-        found = run_of(family, model, size, ratio, rate, seed, self.warmups[size.label])
+        found = run_of(family, model, size, self.ratio, rate, seed)
         found.seconds = self.state["seconds"].get(family.name, {}).get(size.label, math.nan)
         return found
 
     def seeds(self, size: Size) -> list[int]:
         return self.config.seeds[: size.seeds]
 
-    def main_runs(self, family: Family, size: Size, rate: float | None = None) -> list[Scaled]:
-        """The runs of a size at the rule's rate, or at a stand-in for it; each seed is a chain."""
+    def runs_at(self, family: Family, size: Size, rate: float | None = None) -> list[Scaled]:
+        """The runs of a size, all its seeds, at a learning rate; None: the rule's."""
         rate = rate or self.rates.of(family, size)
-        return [
-            run
-            for seed in self.seeds(size)
-            for run in chained([self.run(family, size, ratio, rate, seed) for ratio in self.lengths])
-        ]
-
-    def sweep_runs(self, family: Family, size: Size, rate: float) -> list[Scaled]:
-        """The runs of a sweep at one learning rate: all seeds of the size, at the longest length."""
-        return [self.run(family, size, self.lengths[-1], rate, seed) for seed in self.seeds(size)]
+        return [self.run(family, size, rate, seed) for seed in self.seeds(size)]
 
     def checks(self) -> bool:
         """Whether half and twice the rule's rate are trained: the power of the width was given."""
@@ -121,7 +105,7 @@ class Study:
             return []
         return [
             self.run(
-                family, size, self.lengths[-1],
+                family, size,
                 float(f"{(rate or self.rates.of(family, size)) * factor:.3g}"), self.config.seeds[0],
             )
             for size in self.sizes
@@ -148,7 +132,7 @@ class Study:
 
     def _swept(self, family: Family, size: Size, first: list[float]) -> tuple[list[Scaled], float | None]:
         """(runs of a sweep that are known by now, the rate that it found; None while it is not over)"""
-        found = sweep.carried_on(first, lambda rate: self.sweep_runs(family, size, rate), self.loss)
+        found = sweep.carried_on(first, lambda rate: self.runs_at(family, size, rate), self.loss)
         if found.failed:
             self.hopeless.add(family.name)
             lowest = text(min(found.rates))
@@ -179,11 +163,9 @@ class Study:
         for family in self.families:
             found = [] if self.decided(family) else self.sweeps(family)
             if self.decided(family):  # by what a sweep found just now, perhaps
-                found += [run for size in self.sizes for run in self.main_runs(family, size)]
+                found += [run for size in self.sizes for run in self.runs_at(family, size)]
                 found += self.check_runs(family)
-            for run in found:
-                if run.name not in runs or run.after:  # a run of the sweep that is also one of a chain
-                    runs[run.name] = run
+            runs |= {run.name: run for run in found}
         return sorted(runs.values(), key=lambda run: run.flops * run.tokens)
 
     def to_come(self) -> list[Scaled]:
@@ -198,8 +180,8 @@ class Study:
             rate = self.state["families"][family.name]["rate"]
             stand_in = rate or self.rates.first(family)[0]
             if rate is None and (size := self.rates.second(family)):
-                runs += 3 * self.sweep_runs(family, size, stand_in)
-            runs += [run for size in self.sizes for run in self.main_runs(family, size, stand_in)]
+                runs += 3 * self.runs_at(family, size, stand_in)
+            runs += [run for size in self.sizes for run in self.runs_at(family, size, stand_in)]
             runs += self.check_runs(family, stand_in)
         return runs
 
@@ -207,24 +189,9 @@ class Study:
         """For `execution.execute`: runs that may start now, and the work of all that will come later."""
         known = self.known()
         self.note(known)
-        ready, later = [], [run.work(run.tokens) for run in self.to_come()]
-        for run in known:
-            if run.name in self.handed or run.name in self.plan.done:
-                continue
-            if run.after is None or self._over(run.after):
-                ready.append(run)
-                self.handed.add(run.name)
-            else:
-                later.append(run.work(run.tokens))
-        before = {run.name: run for run in known}
-        for run in ready:
-            if run.after and run.after in self.plan.done:
-                head_start(self.plan.folder, before[run.after], run)
-        return ready, sum(later)
-
-    def _over(self, name: str) -> bool:
-        ended = name in self.plan.done or name in self.plan.failed
-        return ended and not (name in self.plan.failed and name not in self.handed)
+        ready = [run for run in known if run.name not in self.handed and run.name not in self.plan.done]
+        self.handed |= {run.name for run in ready}
+        return ready, sum(run.work(run.tokens) for run in self.to_come())
 
     def note(self, runs: list[Scaled], save: bool = True):
         """Add runs to the plan and to the state, and save both. `rule` is set anew for all runs, because a

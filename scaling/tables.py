@@ -17,7 +17,7 @@ NAMES = {
     "flops": "FLOPs",
     "hours": "hours",
 }
-SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T", "tokens": "D"}
+SYMBOLS = {"parameters": "N", "flops": "C", "hours": "T"}
 
 
 def shown(value: float | None, digits: int = 2) -> str:
@@ -111,16 +111,16 @@ def _share(share: float | None) -> str:
     return "" if share is None else f", {share:.0%}"
 
 
-def law_name(amounts: tuple[str, ...]) -> str:
-    return f"L({', '.join(SYMBOLS[amount] for amount in amounts)})"
+def law_name(amount: str) -> str:
+    return f"L({SYMBOLS[amount]})"
 
 
 def fits(a: Answers, names: dict[str, str]) -> str:
-    rows = []
-    for curves in (*a.curves.values(), a.surface):
+    rows, columns = [], ("E", "A", "α")
+    for curves in a.curves.values():
         if curves.why_not:
-            rows.append(dict.fromkeys(("law", "family", "sizes", "E", "A", "α", "B", "β"), ""))
-            rows[-1] |= {"law": law_name(curves.amounts), "family": f"none: {curves.why_not}"}
+            row = {"law": law_name(curves.amount), "family": f"none: {curves.why_not}", "sizes": ""}
+            rows.append(row | dict.fromkeys(columns, ""))
         for family in curves.laws:
             every = [_constants(laws[family]) for laws in (curves.laws, *curves.law_samples)]
             cells = [
@@ -129,20 +129,17 @@ def fits(a: Answers, names: dict[str, str]) -> str:
             ]
             if at_the_edge(curves):  # other constants would give the same curve
                 cells = ["at the edge", *(shown(value, 3) for value in every[0][1:])]
-            cells += [""] * (5 - len(cells))
             row = {
-                "law": law_name(curves.amounts),
+                "law": law_name(curves.amount),
                 "family": names[family],
                 "sizes": str(curves.sizes(family)),
             }
-            rows.append(row | dict(zip(("E", "A", "α", "B", "β"), cells, strict=True)))
-    if not any(row["B"] for row in rows):
-        rows = [{key: cell for key, cell in row.items() if key not in ("B", "β")} for row in rows]
+            rows.append(row | dict(zip(columns, cells, strict=True)))
     return table(rows)
 
 
 def _constants(law) -> list[float]:
-    return [law.irreducible, *sum(zip(law.factors, law.exponents, strict=True), ())]
+    return [law.irreducible, law.factor, law.exponent]
 
 
 def at_the_edge(curves: Curves) -> bool:
@@ -153,10 +150,10 @@ def held_out(a: Answers, names: dict[str, str]) -> str:
     return table(
         [
             {
-                "law": law_name(one.amounts),
+                "law": law_name(one.amount),
                 "family": names[one.family],
                 "size": one.size,
-                "tokens per parameter": f"{one.tokens_per_parameter:g}",
+                "tokens per parameter": f"{a.ratio:g}",
                 "loss": f"{one.measured:.4f}",
                 "predicted": f"{one.predicted:.4f}",
                 "error": f"{one.predicted - one.measured:+.4f}"
@@ -171,16 +168,16 @@ def misses(curves: Curves) -> dict[tuple[str, str], float]:
     """{(family, size): the loss by the fit over one amount less the mean that was measured}, of families
     with three sizes or more: through two, a curve goes exactly.
     """
-    found, (amount,) = {}, curves.amounts
-    for (family, size, _, _), own in grouped(curves.points).items():
+    found = {}
+    for (family, size, _), own in grouped(curves.points).items():
         if family in curves.laws and curves.sizes(family) > 2:
             mean = statistics.fmean(p.loss for p in own)
-            found[family, size] = float(curves.laws[family].loss(getattr(own[0], amount))) - mean
+            found[family, size] = float(curves.laws[family].loss(getattr(own[0], curves.amount))) - mean
     return found
 
 
 def trained(a: Answers, names: dict[str, str]) -> str:
-    """A row for each family, size and length at the rule's learning rate; the mean ± the standard deviation
+    """A row for each family and size at the rule's learning rate; the mean ± the standard deviation
     over seeds.
     """
     rows, missed = [], misses(a.curves["parameters"])
@@ -204,6 +201,6 @@ def trained(a: Answers, names: dict[str, str]) -> str:
             }
         )
         if missed:
-            of = missed.get((p.family, p.size)) if p.tokens_per_parameter == a.ratio else None
+            of = missed.get(p.place)
             rows[-1]["L(N) − loss"] = "" if of is None else f"{of:+.3f}"
     return table(rows) if rows else "No run has ended at the rule's learning rate yet.\n"

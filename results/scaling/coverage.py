@@ -35,7 +35,7 @@ from scaling.interpolation import lines  # noqa: E402
 from scaling.points import Point  # noqa: E402
 
 SIZES = {"0.125M": 125_000, "0.25M": 250_000, "0.5M": 500_000, "1M": 1_000_000, "2M": 2_000_000}
-LAWS = {"dense": Law(1.7, (139.9,), (0.35,)), "ours": Law(1.7, (56.8,), (0.28,))}
+LAWS = {"dense": Law(1.7, 139.9, 0.35), "ours": Law(1.7, 56.8, 0.28)}
 LOSSES = (3.7, 3.3, 3.0, 2.7)  # that both families reach
 OF_FITS = 100  # samples of a fit's constants, which take most of the time
 NOISE = 0.02  # standard deviation over seeds, that of 0.5M where sizes differ
@@ -110,9 +110,9 @@ def study(world: World, seeds: tuple[int, ...], random: np.random.Generator) -> 
 def held(points: list[Point], samples: int, fitted: bool) -> dict[str, list[bool]]:
     """{kind of interval: for each, whether it holds the value of the true curves}"""
     exact = [(p, float(LAWS[p.family].loss(p.parameters))) for p in points]
-    true = Curves(("parameters",), points, lines(exact, "parameters"))
+    true = Curves("parameters", points, lines(exact, "parameters"))
     drawn = intervals.samples(points, samples)
-    seen = Curves(true.amounts, points, lines([(p, p.loss) for p in points], "parameters"))
+    seen = Curves(true.amount, points, lines([(p, p.loss) for p in points], "parameters"))
     seen.samples = [lines(sample, "parameters") for sample in drawn]
     found: dict[str, list[bool]] = {"multiplier": []}
     for loss in LOSSES:
@@ -125,8 +125,8 @@ def held(points: list[Point], samples: int, fitted: bool) -> dict[str, list[bool
         nearest = min(crossings, key=lambda one: abs(math.log(one.at / at.at)))
         found["crossing"] = [inside(nearest.interval, at.at)]
     if fitted:
-        laws = fit(rows_of([(p, p.loss) for p in points], ("parameters",)))
-        each = [fit(rows_of(sample, ("parameters",)), start=laws) for sample in drawn[:OF_FITS]]
+        laws = fit(rows_of([(p, p.loss) for p in points], "parameters"))
+        each = [fit(rows_of(sample, "parameters"), start=laws) for sample in drawn[:OF_FITS]]
         for family, law in LAWS.items():
             for number, name in enumerate(CONSTANTS):
                 ends = intervals.interval([constants(some[family])[number] for some in each])
@@ -135,7 +135,7 @@ def held(points: list[Point], samples: int, fitted: bool) -> dict[str, list[bool
 
 
 def constants(law: Law) -> tuple[float, float, float]:
-    return law.irreducible, law.factors[0], law.exponents[0]
+    return law.irreducible, law.factor, law.exponent
 
 
 def inside(interval: tuple[float, float], value: float) -> bool:

@@ -17,7 +17,7 @@ def loss_of(family, parameters, tokens):
 def points(
     families=("dense", "ours"),
     sizes=("0.125M", "0.25M", "0.5M", "1M"),
-    ratios=(20.0,),
+    ratio=20.0,
     seeds=(1, 2, 3),
     noise=0.004,
 ):
@@ -28,14 +28,13 @@ def points(
     for family in families:
         for size in sizes:
             body = round(parse(size).target * 1.01)
-            for ratio in ratios:
-                tokens = round(parse(size).target * ratio)
-                for seed in seeds:
-                    loss = loss_of(family, body, tokens) + shared[size, seed] + random.normal(0, noise / 4)
-                    found.append(
-                        Point(
-                            family, size, ratio, seed, 2, 2, 64, body, body + 8192, tokens,
-                            6 * body * tokens, tokens * body / 1e12, 4e-3, 1, loss, loss / 3,
-                        )
-                    )  # fmt: skip
+            tokens = round(parse(size).target * ratio)
+            for seed in seeds:
+                loss = loss_of(family, body, tokens) + shared[size, seed] + random.normal(0, noise / 4)
+                found.append(
+                    Point(
+                        family, size, ratio, seed, 2, 2, 64, body, body + 8192, tokens,
+                        6 * body * tokens, tokens * body / 1e12, 4e-3, 1, loss, loss / 3,
+                    )
+                )  # fmt: skip
     return found

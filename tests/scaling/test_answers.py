@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaling import intervals
-from scaling.answers import Lead, answers, crossing, default_losses, main_ratio, multiplier
+from scaling.answers import Lead, answers, crossing, default_losses, multiplier
 from scaling.curves import Curves, rows_of
 from scaling.fits import Law, fit
 from scaling.interpolation import Line
@@ -44,9 +44,9 @@ def test_multipliers_near_the_truth_and_within_their_intervals():
 
 
 def test_outside_of_what_was_measured_there_is_no_number():
-    laws = {"a": Law(0.0, (1000.0,), (0.5,)), "b": Law(0.0, (500.0,), (0.5,))}
+    laws = {"a": Law(0.0, 1000.0, 0.5), "b": Law(0.0, 500.0, 0.5)}
     lines = {"a": line(laws["a"], 1e4, 1e6), "b": line(laws["b"], 1e4, 1e5)}
-    curves = Curves(("parameters",), [], lines)
+    curves = Curves("parameters", [], lines)
     inside = laws["b"].loss(5e4)
     assert multiplier(curves, "a", "b", inside).value == pytest.approx(4.0)
     assert multiplier(curves, "a", "b", inside).interval is None
@@ -56,7 +56,7 @@ def test_outside_of_what_was_measured_there_is_no_number():
     assert len(levels) == 4
     assert laws["b"].loss(1e5) < levels[-1] < levels[0] < laws["b"].loss(1e4)
     assert all(multiplier(curves, "a", "b", loss).value for loss in levels)
-    lines["c"] = line(Law(0.0, (9000.0,), (0.5,)), 1e4, 1e5)
+    lines["c"] = line(Law(0.0, 9000.0, 0.5), 1e4, 1e5)
     assert default_losses(curves, "a", "c") == []  # worse than a everywhere
     assert multiplier(curves, "a", "d", inside).value is None  # without a curve
     assert default_losses(curves, "a", "d") == []
@@ -103,13 +103,13 @@ def test_whether_a_multiplier_grows():
 
 
 def test_where_curves_cross():
-    laws = {"a": Law(0.0, (1000.0,), (0.5,)), "b": Law(0.0, (100.0,), (0.3,))}
+    laws = {"a": Law(0.0, 1000.0, 0.5), "b": Law(0.0, 100.0, 0.3)}
     at = 10 ** (1 / 0.2)  # 1000 x^-0.5 = 100 x^-0.3
     some = points(families=("dense",), sizes=("1M",), seeds=(1,))
     ends = [replace(p, family=f, parameters=n) for f in "ab" for n in (10_000, 1_000_000) for p in some]
     lines = {family: line(law, 1e4, 1e6) for family, law in laws.items()}
-    lower = {"a": lines["a"], "b": line(Law(0.0, (10.0,), (0.3,)), 1e4, 1e6)}
-    curves = Curves(("parameters",), ends, lines, [lines, lower])
+    lower = {"a": lines["a"], "b": line(Law(0.0, 10.0, 0.3), 1e4, 1e6)}
+    curves = Curves("parameters", ends, lines, [lines, lower])
     (one,), leaders = crossing(curves, "a", "b")
     assert leaders == []
     assert one.at == pytest.approx(at, rel=1e-3)
@@ -130,8 +130,8 @@ def test_where_curves_cross():
 
 def test_the_held_out_size_is_predicted():
     found = answers(points(noise=0.001), samples=40)
-    held = {(one.amounts, one.family): one for one in found.held_out}
-    assert {amounts for amounts, _ in held} == {("parameters",), ("flops",), ("hours",)}
+    held = {(one.amount, one.family): one for one in found.held_out}
+    assert {amount for amount, _ in held} == {"parameters", "flops", "hours"}
     assert {one.size for one in held.values()} == {"1M"}
     for one in held.values():
         error = one.predicted - one.measured
@@ -143,26 +143,6 @@ def test_the_held_out_size_is_predicted():
     for one in answers(broken, samples=1).held_out:
         assert one.predicted - one.measured == pytest.approx(-0.2, abs=0.02)
     assert answers(points(sizes=("0.125M", "0.25M", "0.5M")), samples=1).held_out == []
-
-
-def test_a_surface_needs_several_lengths():
-    one = answers(points(), samples=1).surface
-    assert "several numbers of tokens per parameter" in one.why_not
-    several = points(ratios=(5.0, 10.0, 20.0), noise=0.0005)
-    found = answers(several, samples=1)
-    assert found.ratio == 20.0
-    assert found.surface.why_not == ""
-    at = several[-1]
-    predicted = found.surface.laws["ours"].loss(at.parameters, at.tokens)
-    assert predicted == pytest.approx(loss_of("ours", at.parameters, at.tokens), abs=0.004)
-    assert ("parameters", "tokens") in {one.amounts for one in found.held_out}
-    assert {len(c.points) for c in found.curves.values()} == {24}  # of the longest runs alone
-
-
-def test_the_length_that_most_places_have():
-    some = points(ratios=(10.0, 20.0))
-    assert main_ratio(some) == 20.0
-    assert main_ratio([p for p in some if p.size == "1M" or p.tokens_per_parameter == 10.0]) == 10.0
 
 
 def test_samples_move_families_together():
@@ -227,15 +207,15 @@ def test_losses_that_are_all_the_same():
 
 
 def test_an_interval_of_a_crossing_that_may_lie_outside_of_what_was_measured():
-    laws = {"a": Law(0.0, (1000.0,), (0.5,)), "b": Law(0.0, (100.0,), (0.3,))}
+    laws = {"a": Law(0.0, 1000.0, 0.5), "b": Law(0.0, 100.0, 0.3)}
     ends = [
         replace(p, family=f, parameters=n) for f in "ab" for n in (10_000, 1_000_000) for p in points()[:1]
     ]
     crossed = {family: line(law, 1e4, 1e6) for family, law in laws.items()}
-    before = {"a": crossed["a"], "b": line(Law(0.0, (2000.0,), (0.5,)), 1e4, 1e6)}  # a leads everywhere
-    after = {"a": crossed["a"], "b": line(Law(0.0, (500.0,), (0.5,)), 1e4, 1e6)}
+    before = {"a": crossed["a"], "b": line(Law(0.0, 2000.0, 0.5), 1e4, 1e6)}  # a leads everywhere
+    after = {"a": crossed["a"], "b": line(Law(0.0, 500.0, 0.5), 1e4, 1e6)}
     for other, expected in ((before, 0.0), (after, math.inf)):
-        ((one,), _) = crossing(Curves(("parameters",), ends, crossed, [other] * 3), "a", "b")
+        ((one,), _) = crossing(Curves("parameters", ends, crossed, [other] * 3), "a", "b")
         assert one.beyond == "a"
         assert one.interval == (expected, expected)
         assert one.share == 0
@@ -250,14 +230,13 @@ def test_intervals():
 
 def test_samples_find_the_minimum_from_the_best_fit_alone():
     """As the whole grid of starts does, which takes twenty times as long."""
-    line, surface = points(noise=0.01), points(noise=0.01, ratios=(5.0, 20.0))
-    for some, amounts in ((line, ("parameters",)), (surface, ("parameters", "tokens"))):
-        best = fit(rows_of([(p, p.loss) for p in some], amounts))
-        for sample in intervals.samples(some, 3):
-            rows = rows_of(sample, amounts)
-            near, anew = fit(rows, start=best), fit(rows)
-            for family in best:
-                assert near[family].exponents == pytest.approx(anew[family].exponents, rel=1e-3)
+    some = points(noise=0.01)
+    best = fit(rows_of([(p, p.loss) for p in some], "parameters"))
+    for sample in intervals.samples(some, 3):
+        rows = rows_of(sample, "parameters")
+        near, anew = fit(rows, start=best), fit(rows)
+        for family in best:
+            assert near[family].exponent == pytest.approx(anew[family].exponent, rel=1e-3)
 
 
 @pytest.mark.parametrize(("amount", "law"), [("parameters", "L(N)"), ("flops", "L(C)"), ("hours", "L(T)")])

@@ -28,7 +28,7 @@ def test_the_best_rates_that_were_tried():
 
 def test_a_multiplier_of_them():
     some = points(noise=0.0)
-    law = curves(some, ("parameters",), True, 0)
+    law = curves(some, "parameters", True, 0)
     at = float(law.lines["dense"].loss(4e5))
     found = check(law, best_lines(some, "parameters"), "dense", "ours", at)
     measured = law.lines["dense"].times(law.lines["ours"], at)
@@ -39,7 +39,7 @@ def test_a_multiplier_of_them():
     ]
     best = best_lines(some + better, "parameters")
     assert check(law, best, "dense", "ours", at).best_rates > 1.1 * measured
-    without_fits = Curves(law.amounts, law.points, law.lines)
+    without_fits = Curves(law.amount, law.points, law.lines)
     alone = best_lines([p for p in some if p.family == "dense"], "parameters")
     none = check(without_fits, alone, "dense", "ours", at)
     assert (none.fitted, none.best_rates) == (None, None)

@@ -17,7 +17,7 @@ from tests.data.test_pairs import pairs_of
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 
-TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.3,0.6", "--lr_schedule=wsd", "--seeds=1,2")
+TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.5", "--seeds=1,2")
 TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--samples=20")
 
 
@@ -54,15 +54,15 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     status, said = scaled(command(*TINY, "--dry_run=True"), capsys)
     assert (status, here, folder.exists()) == (0, [], False)
     table = [line for line in said.splitlines() if line.startswith("| ")]
-    assert len(table) == 2 + 2 * 3 * 2
+    assert len(table) == 2 + 2 * 3
     assert all("swept" in line for line in table[2:])
     assert re.search(r"\d+ runs in .*, 0 of them done; about \S+ of \S+ hours left", said)
 
     status, said = scaled(command(*TINY), capsys)
     assert status == 0
     found = rows(folder / "points.csv")
-    # size 4K with two seeds, the others with one; two lengths; besides, rates of the sweep and the check
-    assert sum(row["rule"] == "1" for row in found) == 2 * 4 * 2
+    # size 4K with two seeds, the others with one; besides, rates of the sweeps
+    assert sum(row["rule"] == "1" for row in found) == 2 * 4
     assert sum(row["rule"] == "0" for row in found) >= 2 * (2 * 2 + 2)
     assert len(found) == len(here) == len(set(here))
     assert all(2 < float(row["loss"]) < 6 for row in found)
@@ -70,12 +70,9 @@ def test_a_complete_study(command, capsys, here, tmp_path):
         assert abs(int(row["parameters"]) / {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]] - 1) <= 0.05
         tokens = float(row["tokens_per_parameter"]) * {"4K": 4e3, "8K": 8e3, "16K": 16e3}[row["size"]]
         assert abs(int(row["tokens"]) - tokens) <= 2.5 * 256 or int(row["tokens"]) == 5 * 256
-    # the longer runs of the model without dyadic schedule went on from the shorter ones
-    went_on = [p for p in folder.glob("*/log.jsonl") if "max_iters was" in p.read_text()]
-    assert len(went_on) == 2 + 1 + 1
     page = (folder / "scaling.md").read_text()
     assert page.count("\n    python scale.py") == 1
-    for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates", "L(N, D)"):
+    for part in ("## Multipliers", "## Fits", "## What was trained", "Learning rates"):
         assert part in page
     assert "| L(N) " in page
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
@@ -99,8 +96,8 @@ def test_a_complete_study(command, capsys, here, tmp_path):
 
     # another size of one family in the same folder: no sweep
     here.clear()
-    others = [key for key in TINY if not key.startswith(("--sizes", "--tokens", "--seeds"))]
-    larger = command("--sizes=24K", "--tokens_per_parameter=0.5", "--seeds=1", *others)
+    others = [key for key in TINY if not key.startswith(("--sizes", "--seeds"))]
+    larger = command("--sizes=24K", "--seeds=1", *others)
     steps = json.loads((folder / "scaling.json").read_text())["seconds"]
     assert scaled(larger, capsys)[0] == 0
     again = json.loads((folder / "scaling.json").read_text())["seconds"]
@@ -223,6 +220,7 @@ def test_points_are_not_lost(capsys, tmp_path):
     some = points()
     write(tmp_path / "all.csv", some)
     write(tmp_path / "half.csv", some[::2])
+    write(tmp_path / "shorter.csv", points(ratio=5.0))
     write(tmp_path / "other.csv", [*some[:3], replace(some[3], loss=some[3].loss + 0.1)])
     write(tmp_path / "tried.csv", [replace(some[3], rule=0)])
 
@@ -234,6 +232,8 @@ def test_points_are_not_lost(capsys, tmp_path):
     page = (tmp_path / "page" / "points.csv").read_bytes()
     said = draw("half.csv", do=refused)
     assert f"holds {len(some) // 2} runs that --points does not name: name this file too" in said
+    said = draw("all.csv", "shorter.csv", do=refused)
+    assert "has runs with 5, 20 tokens per parameter, and multipliers are of runs with one number" in said
     said = draw("all.csv", "other.csv", do=refused)
     assert re.search(r"line 5 of \S+other.csv is about a run that \S+all.csv has with another result", said)
     assert (tmp_path / "page" / "points.csv").read_bytes() == page
@@ -273,20 +273,16 @@ def test_what_one_seed_says(capsys, tmp_path):
 
 
 def test_what_is_said_before_anything_starts(command, capsys):
-    """About text that is read again, and lengths that share nothing."""
+    """About text that is read again, and learning rates."""
     some = ("--sizes=20K,0.2M", "--seeds=1,2", "--dry_run=True", "--parallel=3")
-    status, said = scaled(command(*some, "--tokens_per_parameter=0.1,1"), capsys)
+    status, said = scaled(command(*some, "--tokens_per_parameter=1"), capsys)
     assert status == 0
     assert "the longest runs read the 44,262 training tokens 4.5 times" in said
-    assert "with lr_schedule=cosine each length is a run of its own" in said
     assert "3 at a time" in said
     assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3, and swept at 0.2M\n" in said
-    # six of each sweep, four of each size
-    assert f"{2 * (6 + 6 + 4 + 4)} runs in" in said
-    lengths = ("--tokens_per_parameter=0.1,0.2", "--lr_schedule=wsd", "--rates=1e-3")
-    _, said = scaled(command(*some, *lengths), capsys)
-    assert "cofrgenet_f: the dyadic schedule depends on the length" in said
-    assert "gpt2: the dyadic" not in said
+    # six of each sweep, two of each size
+    assert f"{2 * (6 + 6 + 2 + 2)} runs in" in said
+    _, said = scaled(command(*some, "--tokens_per_parameter=0.2", "--rates=1e-3"), capsys)
     assert "training tokens" not in said
     assert re.search(r"gpt2: learning rate 1e-3 at width \d+; from there it falls with the width\n", said)
     assert "at 0.2M, half and twice the learning rate are trained too" in said
@@ -303,6 +299,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
         "unknown key 'no_such'",
     ):
         assert complaint in said
+    several = refused(command("--sizes=4K", "--tokens_per_parameter=5,10"), capsys)
+    assert "--tokens_per_parameter=5,10: all runs of a study have one length" in several
     assert "give the sizes" in refused(command(), capsys)
     assert "named twice" in refused(command("--sizes=4K", models=(DENSE, DENSE)), capsys)
     assert "16K:3 is more than the 2 seeds" in refused(command("--sizes=4K,16K:3", "--seeds=1,2"), capsys)

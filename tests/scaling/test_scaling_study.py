@@ -149,7 +149,7 @@ def test_a_sweep_is_decided_by_the_mean_over_its_seeds(study, monkeypatch):
     found = {
         run.name: losses[rate][run.config["seed"] - 1]
         for rate in losses
-        for run in made.sweep_runs(family, made.sizes[0], rate)
+        for run in made.runs_at(family, made.sizes[0], rate)
     }
     monkeypatch.setattr(made, "loss", lambda run: found[run.name])
     made.known()
@@ -206,21 +206,6 @@ def test_a_family_that_never_trains(study, monkeypatch):
     assert {run.family for run in made.to_come()} == {made.families[1].name}
 
 
-def test_a_longer_run_waits_for_the_shorter_one(study, monkeypatch):
-    lengths = ("--sizes=20K,40K", "--seeds=1", "--tokens_per_parameter=1,2", "--lr_schedule=wsd")
-    made = study(*lengths, "--rates=4e-3", "--check_rate=False", models=(DENSE,))
-    made.state["seconds"][made.families[0].name] = {"20K": 0.01, "40K": 0.02}
-    first, later = made.more()
-    assert [run.ratio for run in first] == [1.0, 1.0]
-    assert later > 0
-    made.plan.done.add(first[0].name)
-    second, _ = made.more()
-    assert [(run.ratio, run.after) for run in second] == [(2.0, first[0].name)]
-    made.plan.failed[first[1].name] = "killed"
-    third, later = made.more()
-    assert ([run.after for run in third], later) == ([first[1].name], 0)
-
-
 def test_what_a_folder_remembers(study, monkeypatch, command, tmp_path):
     made = study("--sizes=20K,80K", "--seeds=1", "--check_rate=False")
     started, _ = simulated(made, monkeypatch, 6e-4)
@@ -250,6 +235,9 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
         study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
     with pytest.raises(PlanError, match=r"another recipe \(weight_decay was 0.1, now 0.3\)"):
         study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
+    other = "has runs with 2 tokens per parameter, .* with tokens_per_parameter=4: leave it as it was"
+    with pytest.raises(PlanError, match=other):
+        study("--sizes=40K", "--seeds=1", "--tokens_per_parameter=4", models=(DENSE,))
     name = min(made.state["runs"])
     damage = {
         "it has no 'commands'": {},
