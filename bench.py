@@ -34,10 +34,10 @@ from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
 from models.architecture import ModelConfig
+from models.compilation import missing_for_compile
 from reports.markdown_table import table
 from reports.plural import counted
 from training import cuda_graph
-from training.compilation import missing_for_compile
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype
 

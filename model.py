@@ -69,11 +69,14 @@ class Cache:
     rows: list[int | None]  # `TokenMixer.cache_rows` of each block
     # of an encoder-decoder: each block's keys and values of the source, and the lengths of the sources
     source: tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor] | None = None
+    whole: bool = False  # each step reads all rows: its shapes never change, and it waits for no device
 
     def in_use(self, new):
-        """`blocks`, narrowed to what they hold with `new` more tokens. Raises ValueError where there is no
-        room.
+        """`blocks`, narrowed to what they hold with `new` more tokens, or `whole`. Raises ValueError where
+        there is no room; `whole`, whoever writes them must count the tokens.
         """
+        if self.whole:
+            return self.blocks
         if (end := int(self.filled) + new) > self.length:
             raise ValueError(f"{end} tokens do not fit into a cache of length {self.length}")
         return self.first(end)
@@ -131,13 +134,13 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(EncoderBlock(config, layer) for layer in range(config.encoder_layers))
         self.norm = norm_of(config)
 
-    def forward(self, x, position, pos, lengths, run=EncoderBlock.__call__, checkpointing=False):
-        """run: calls a block, by default uncompiled. checkpointing: keep only the blocks' inputs."""
+    def forward(self, x, position, pos, lengths, checkpointing=False):
+        """checkpointing: keep only the blocks' inputs."""
         for block in self.blocks:
             if checkpointing:
-                x = checkpoint(run, block, x, position, pos, lengths, use_reentrant=False)
+                x = checkpoint(block, x, position, pos, lengths, use_reentrant=False)
             else:
-                x = run(block, x, position, pos, lengths)
+                x = block(x, position, pos, lengths)
         return self.norm(x)
 
 
@@ -240,9 +243,9 @@ class GPT(LanguageModel):
         """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
         return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
 
-    def encode(self, source, lengths, embed=None, run=EncoderBlock.__call__):
-        """source: [B, S] int64, lengths: [B] int64 -> [B, S, C], what cross-attention reads. embed, run: to
-        call compiled code. Raises ValueError as `forward` does.
+    def encode(self, source, lengths):
+        """source: [B, S] int64, lengths: [B] int64 -> [B, S, C], what cross-attention reads. Raises
+        ValueError as `forward` does.
         """
         if source is None or lengths is None:
             raise ValueError(
@@ -250,14 +253,13 @@ class GPT(LanguageModel):
             )
         self.check_length(source.shape[1])
         pos = torch.arange(source.shape[1], device=source.device)
-        x = (embed or self.embed)(source, pos)
         checkpointing = self.activation_checkpointing and self.training
-        return self.encoder(x, self.position.at(pos), pos, lengths, run, checkpointing)
+        return self.encoder(self.embed(source, pos), self.position.at(pos), pos, lengths, checkpointing)
 
-    def run_blocks(self, x, pos, held=None, run=Block.__call__, memory=None, lengths=None):
+    def run_blocks(self, x, pos, held=None, memory=None, lengths=None):
         """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
-        `Cache.in_use` gives them. run: calls a block, by default uncompiled. memory: of `encode`, or a list
-        of one for each block, as `Cache.source` has it.
+        `Cache.in_use` gives them. memory: of `encode`, or a list of one for each block, as `Cache.source`
+        has it.
         """
         checkpointing = self.activation_checkpointing and self.training and held is None
         position = self.position.at(pos)
@@ -265,9 +267,9 @@ class GPT(LanguageModel):
             source = () if memory is None else (memory[number] if held else memory, lengths)
             of_block = held[number] if held else None
             if checkpointing:
-                x = checkpoint(run, block, x, position, pos, None, *source, use_reentrant=False)
+                x = checkpoint(block, x, position, pos, None, *source, use_reentrant=False)
             else:
-                x = run(block, x, position, pos, of_block, *source)
+                x = block(x, position, pos, of_block, *source)
         return x
 
     def hidden(self, tokens, cache=None, source=None, lengths=None):
@@ -278,7 +280,7 @@ class GPT(LanguageModel):
             pos, held = cache.filled + pos, cache.in_use(length)
         if self.encoder is not None:
             memory, lengths = cache.source if cache else (self.encode(source, lengths), lengths)
-        x = self.run_blocks(self.embed(tokens, pos), pos, held, memory=memory, lengths=lengths)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held, memory, lengths)
         if cache is not None:
             cache.filled.add_(length)
         return self.norm(x)

@@ -25,11 +25,12 @@ import configurator
 from corpus import DataError
 from corpus.tokenizer import valid_unicode
 from decoding import beam
+from decoding.compiled import CompiledStep
 from decoding.no_repeat import without_repeats
+from models.compilation import missing_for_compile
 from reports.plural import counted
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.compilation import CompiledDecoding, missing_for_compile
 from training.hardware import choose_device, missing_gpu
 
 
@@ -100,7 +101,7 @@ def main(argv: list[str]):
             "whose steps cost little: leave it out"
         )
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    step = CompiledDecoding(model) if config.compile else None
+    step = CompiledStep(model) if config.compile else None
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, tokenizer, source_of_tokens(model, tokenizer, config, step))
     failed = []

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.training_step import build, shallow
+from decoding.compiled import CompiledStep
 from models.architecture import ModelConfig
-from training.compilation import CompiledDecoding
 
 SECTIONS = ("step", "prefill")
 SHORTEST = 4  # smallest block_size that `gate` can check
@@ -27,7 +27,7 @@ class DecodeOptions:
 def sections(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, Callable]:
     """{section: function of one iteration}"""
     model = build(config, device).eval().to(getattr(torch, options.dtype))
-    decode = CompiledDecoding(model) if options.compile else model.decode
+    decode = CompiledStep(model) if options.compile else model.decode
     drawn = torch.Generator().manual_seed(1)
     shape = (options.batch_size, config.block_size - 1)
     prompt = torch.randint(config.vocab_size, shape, generator=drawn).to(device)
@@ -61,7 +61,7 @@ def gate(config: ModelConfig, options: DecodeOptions, device: torch.device) -> d
     with torch.no_grad():
         exact = model(tokens)[:, -3:].float()
     model.to(getattr(torch, options.dtype))
-    decode = CompiledDecoding(model) if options.compile else model.decode
+    decode = CompiledStep(model) if options.compile else model.decode
     cache = model.new_cache(2)
     parts = tokens[:, :-2], tokens[:, -2:-1], tokens[:, -1:]
     # cloned, as the next step overwrites the logits of a captured one

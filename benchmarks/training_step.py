@@ -20,9 +20,9 @@ from torch import nn
 from benchmarks import levers
 from benchmarks.levers import CastOnce
 from models.architecture import ModelConfig
+from models.compilation import compile_parts
 from models.kinds import built
 from models.language_model import LanguageModel
-from training.compilation import compiled_for_training
 from training.cuda_graph import CapturedBackward
 from training.hardware import autocast
 from training.optimizer import adamw
@@ -65,7 +65,9 @@ class StepOptions:
         return wrong
 
     def compiled(self, model: LanguageModel) -> nn.Module:
-        return compiled_for_training(model, mode=self.compile_mode) if self.compile else model
+        if self.compile:
+            compile_parts(model)
+        return model
 
 
 def build(config: ModelConfig, device: torch.device, seed: int = 0) -> LanguageModel:
@@ -141,16 +143,14 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
             x = x + block.ffn(block.norm2(x))
         return x
 
-    run = {"run": whole.block} if options.compile else {}
-
     def blocks(x):
-        return model.run_blocks(x, pos, **run)
+        return model.run_blocks(x, pos)
 
     def embed(tokens):
-        return whole.embed(tokens, pos)
+        return model.embed(tokens, pos)
 
     def loss(x):
-        return whole.loss(x if options.compile else model.norm(x), targets)
+        return model.loss(model.norm(x), targets)
 
     shape = (options.batch_size, config.block_size, config.n_embd)
     x = torch.randn(shape, device=device, requires_grad=True)

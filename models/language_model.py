@@ -89,7 +89,7 @@ class LanguageModel(nn.Module, ABC):
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
         join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
-        `flops_per_token(config, tokens so far)`. training/compilation.py does the same, compiled.
+        `flops_per_token(config, tokens so far)`.
 
         Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """

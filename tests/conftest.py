@@ -32,7 +32,7 @@ LONGEST = (
     "test_golden", "scaling/test_scale", "training/test_elastic", "training/test_sharded_ranks",
     "training/test_encoder_training", "training/test_training_on_pairs", "benchmarks/test_levers",
     "evaluation/test_zero_shot", "training/test_explicit_start", "training/test_memory",
-    "training/test_compilation", "training/test_going_on", "launch/test_measure_gpu",
+    "models/test_compilation", "training/test_going_on", "launch/test_measure_gpu",
 )  # fmt: skip
 
 

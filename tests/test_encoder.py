@@ -6,12 +6,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoding.beam import beam_search
+from decoding.compiled import CompiledStep
 from layers import ATTENTION, FFN
 from layers.attention import SoftmaxAttention
 from layers.cross_attention import CrossAttention
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
 from models.architecture import ModelConfig
-from training.compilation import CompiledDecoding, CompiledTraining
+from models.compilation import compile_parts, eager
 
 ENCODER = {"encoder_layers": 3, "vocab_size": 60}
 OPTIONS = [
@@ -191,7 +192,7 @@ def test_beams(build):
         (alone,) = beam_search(model, start[:1], 4, 12, 5, **one)
         assert [found.tokens for found in alone] == [found.tokens for found in together[place]]
     assert len({tuple(ranked[0].tokens) for ranked in together}) == 3
-    compiled = beam_search(model, start, 4, 12, 5, **read, step=CompiledDecoding(model, "eager"))
+    compiled = beam_search(model, start, 4, 12, 5, **read, step=CompiledStep(model, "eager"))
     assert [[one.tokens for one in ranked] for ranked in compiled] == [
         [one.tokens for one in ranked] for ranked in together
     ]
@@ -252,11 +253,12 @@ def test_maps_to_the_residual_stream_start_smaller(tiny):
 def test_compiled_parts_give_the_same_losses(build, keys):
     torch._dynamo.reset()  # its limit counts what other tests have compiled, too
     model = build(**ENCODER, **keys)
-    compiled = CompiledTraining(model, "eager", shapes=2)
+    compile_parts(model, "eager", shapes=2)
     for inputs in (batch(), batch(target=5)):
         tokens, source, lengths = inputs
-        expected = model(tokens, tokens, source, lengths)
-        torch.testing.assert_close(compiled(tokens, tokens, source, lengths), expected)
+        with eager():
+            expected = model(tokens, tokens, source, lengths)
+        torch.testing.assert_close(model(tokens, tokens, source, lengths), expected)
 
 
 def test_causal_attention_is_refused_in_the_encoder():

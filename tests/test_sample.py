@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from decoding.beam import Hypothesis
+from decoding.compiled import CompiledStep
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
 from training import pretrained
-from training.compilation import CompiledDecoding
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -103,10 +103,10 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     compiled = []
 
     def decoding(model):
-        compiled.append(CompiledDecoding(model, "eager"))
+        compiled.append(CompiledStep(model, "eager"))
         return compiled[0]
 
-    monkeypatch.setattr("sample.CompiledDecoding", decoding)
+    monkeypatch.setattr("sample.CompiledStep", decoding)
     assert sample(capsys, *keys) == expected
     assert len(compiled) == 1
 

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from corpus.loader import Dataset
+from models import compilation
 from reports import picture
 from tests.training.records import losses
 from tests.training.refusals import refused
-from training import checkpoint, compilation, hardware, log, trainer
+from training import checkpoint, hardware, log, trainer
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.evaluation import evaluate

@@ -1,29 +1,11 @@
-"""What a GPU does again and again, as a CUDA graph: hundreds of launches by the host become one."""
+"""The forward and backward pass of training as CUDA graphs."""
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
-
-def captured(warm_up: Callable, function: Callable, pool=None) -> tuple[Callable, torch.Tensor]:
-    """A CUDA graph of `function` -> (replay, the tensor that each replay writes).
-
-    Runs `warm_up` only, which has to compile all that `function` calls. pool: the memory of other graphs,
-    which are never replayed out of turn.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            warm_up()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # what other threads do meanwhile, such as reading the next batch, must not spoil the capture
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        result = function()
-    return graph.replay, result
+from models.cuda_graph import captured, unchanged_random_numbers
 
 
 def possible(options, device: torch.device) -> bool:
@@ -84,11 +66,3 @@ class CapturedBackward:
                 self.add, self.added = captured(lambda: None, lambda: self.compute(*self.batch), self.pool)
         self.add()
         return self.added
-
-
-@contextlib.contextmanager
-def unchanged_random_numbers():
-    """Warming up draws none of the numbers that come after it."""
-    state = torch.cuda.get_rng_state()
-    yield
-    torch.cuda.set_rng_state(state)

@@ -17,7 +17,7 @@ sharding need not wait for the import of its class.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -111,14 +111,6 @@ def shard(model: nn.Module, mesh) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, "set_requires_all_reduce")
-
-
-def as_forward(module: nn.Module, name: str, function: Callable):
-    """Make `function` a method of a sharded module that finds its weights gathered, as forward does."""
-    from torch.distributed.fsdp import register_fsdp_forward_method
-
-    setattr(module, name, function)
-    register_fsdp_forward_method(module, name)
 
 
 def in_parts(tensor) -> bool:

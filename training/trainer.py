@@ -14,8 +14,9 @@ from tqdm import tqdm
 from corpus.loader import Dataset, Loader
 from corpus.mixture import Mixture
 from corpus.pairs import batches_for
+from models import compilation
 from models.language_model import LanguageModel
-from training import checkpoint, compilation, cuda_graph, sharding
+from training import checkpoint, cuda_graph, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
@@ -62,11 +63,9 @@ class Trainer:
         self.loader = Loader(
             data, config.batch_size, config.seed, device, first, self.stride, self.to_batch
         )
-        # the compiled model trains, the plain one evaluates: other shapes must not recompile it
-        training_model = compilation.for_training(model, config.compile, device, ranks.say, data.shapes)
-        self.compiles = training_model is not model
+        self.compiles = config.compile and self.compile()
         self.sharded = sharding.is_sharded(model)
-        self.training_model = training_model if self.sharded else ranks.wrap(training_model)
+        self.training_model = model if self.sharded else ranks.wrap(model)
         self.captures, self.captured = cuda_graph.fits(config, device, ranks.world, data), None
         self.saver = None
         if config.checkpoint_format == "sharded":
@@ -75,6 +74,21 @@ class Trainer:
             self.saver = Saver(self.folder / "ckpt", ranks, config.keep_checkpoints)
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
+
+    def compile(self) -> bool:
+        """Compile the model, if the machine has what torch.compile needs; say what comes."""
+        say, shapes = self.ranks.say, self.data.shapes
+        if self.device.type == "cpu" and (missing := compilation.missing_for_compile()):
+            say(f"torch.compile lacks {' and '.join(missing)}: training goes on without it, slower")
+            return False
+        of_shapes = f", and again for each of up to {shapes} widths of batches" if shapes > 1 else ""
+        say(f"compiling at the first step{of_shapes}: that takes a minute or so")
+        compilation.compile_parts(self.model, shapes=shapes)
+        return True
+
+    def eager(self) -> contextlib.AbstractContextManager:
+        """A context for everything but training: its shapes differ."""
+        return compilation.eager() if self.compiles else contextlib.nullcontext()
 
     def train(self, stop: Stop) -> bool:
         """Train up to step config.max_iters. False if a signal ended it earlier, after a checkpoint.
@@ -265,7 +279,8 @@ class Trainer:
         starts = [first + number * self.stride for number in range(self.micro_batches)]
         batches = [self.loader.batch(start) for start in starts]
         try:
-            told = diagnose(self.model, batches, self.config.dtype, seed)
+            with self.eager():
+                told = diagnose(self.model, batches, self.config.dtype, seed)
         except RuntimeError as error:  # for example out of memory, because a compiled model needs less
             told = [(0, f"a second pass over the batches failed ({str(error).splitlines()[0]})")]
         found = [
@@ -286,7 +301,7 @@ class Trainer:
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
         batch = self.to_batch(torch.from_numpy(self.validation[: config.batch_size]))
-        with self.ranks.waiting("the weights of the other ranks"):
+        with self.ranks.waiting("the weights of the other ranks"), self.eager():
             result = evaluate(
                 self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts
             )

@@ -7,14 +7,15 @@ import torch
 from torch.nn.functional import layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
+from decoding.compiled import CompiledStep
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 from layers.protocol import TokenMixer
 from model import GPT, cache_bytes_per_token
 from models.architecture import ModelConfig
+from models.compilation import missing_for_compile
 from models.language_model import sample_token
 from tests.counting_compiler import Counter
-from training.compilation import CompiledDecoding, missing_for_compile
 
 NAN = float("nan")
 OPTIONS = [
@@ -244,9 +245,9 @@ def test_one_graph_for_all_steps(build, keys):
     model = recorded(build(block_size=70, **keys))
     tokens = torch.randint(0, 100, (2, 65))
     cache, compiler = with_garbage(model.new_cache(2)), Counter()
-    prefill = CompiledDecoding(model, "eager")
+    prefill = CompiledStep(model, "eager")
     prefill(tokens[:, :5], cache)
-    step = CompiledDecoding(model, compiler)
+    step = CompiledStep(model, compiler)
     for token in tokens[:, 5:].split(1, dim=1):
         logits = step(token, cache)
     assert compiler.graphs == 3  # embedding, block, head
@@ -264,7 +265,7 @@ def test_compiled_steps_in_bfloat16(build, attention):
     model = recorded(build(scale=1.0, attention=attention)).bfloat16()
     tokens = torch.randint(0, 100, (2, 9))
     cache, expected = with_garbage(model.new_cache(2)), model(tokens).float()
-    step = CompiledDecoding(model, "eager")
+    step = CompiledStep(model, "eager")
     for t in range(9):
         logits = step(tokens[:, t : t + 1], cache)
         assert logits.dtype == torch.bfloat16
@@ -282,7 +283,7 @@ def test_compiled_steps_equal_eager_ones(build, attention):
     tokens = torch.randint(0, 100, (2, 17))
     cache = with_garbage(model.new_cache(2))
     whole = model(tokens)
-    step = CompiledDecoding(model)
+    step = CompiledStep(model)
     torch._dynamo.utils.counters.clear()
     for t in range(17):
         logits = step(tokens[:, t : t + 1], cache)
@@ -372,7 +373,7 @@ def test_generates_with_compiled_steps(build, attention):
     """One graph for several texts; the prompt and a window that slides are not its business."""
     torch._dynamo.reset()
     model, compiler = build(attention=attention).eval(), Counter()
-    step = CompiledDecoding(model, compiler)
+    step = CompiledStep(model, compiler)
     for prompt in ([3, 1, 4], [1, 5, 9]):
         expected = list(model.generate(prompt, 20, temperature=0))
         assert list(model.generate(prompt, 20, temperature=0, step=step)) == expected

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from training import compilation, hardware, reporting
+from models import compilation
+from training import hardware, reporting
 
 
 def test_mfu_is_of_all_ranks(tiny):
@@ -40,14 +41,18 @@ def test_a_compilation_is_in_no_speed(run, monkeypatch, capsys, interval):
     now = [0.0]
     monkeypatch.setattr(hardware.time, "perf_counter", lambda: now[0])
 
-    def compiled(model, *unused):
-        def call(*batch):
-            now[0] += 0.5 if now[0] else 3600.5  # of two micro-batches
-            return model(*batch)
+    def compiled(model, shapes):
+        loss = model.loss
 
-        return call
+        def call(*inputs):
+            if model.training:
+                now[0] += 0.5 if now[0] else 3600.5  # of two micro-batches
+            return loss(*inputs)
 
-    monkeypatch.setattr(compilation, "for_training", compiled)
+        model.loss = call
+
+    monkeypatch.setattr(compilation, "missing_for_compile", list)
+    monkeypatch.setattr(compilation, "compile_parts", compiled)
     _, records = run("a", "--max_iters=6", f"--log_interval={interval}", "--compile=True")
     training = [record for record in records if "loss" in record]
     assert training[-1]["seconds"] == pytest.approx(3606)

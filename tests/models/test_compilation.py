@@ -1,15 +1,18 @@
 """Compiled by part: few graphs whatever the depth, the values of the plain model, captured steps."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from decoding import compiled
+from decoding.compiled import CompiledStep
 from layers import FFN
 from layers.feedforward import MLP
 from model import GPT
 from models.architecture import ModelConfig
+from models.compilation import compile_parts, eager, missing_for_compile
 from tests.counting_compiler import Counter
-from training import compilation
-from training.compilation import CompiledDecoding, CompiledTraining, missing_for_compile
 
 
 def built(n_layer, **keys):
@@ -38,19 +41,22 @@ def test_one_graph_for_all_48_blocks(keys):
     """In training, and in decoding of a prompt and of single tokens."""
     model, tokens = built(48, **keys), torch.randint(0, 60, (2, 12))
     counter = Counter()
-    training = CompiledTraining(model, counter)
-    training(tokens, tokens).backward()
-    training(tokens, tokens)
-    assert counter.graphs == 3  # embedding, block, head
+    compile_parts(model, counter)
+    model(tokens, tokens).backward()
+    model(tokens, tokens)
+    assert counter.graphs == 3  # embedding, block, loss
     model.eval()
-    counter = Counter()
-    decode, cache = CompiledDecoding(model, counter), model.new_cache(2)
-    decode(tokens[:, :9], cache)
+    with torch.no_grad(), eager():
+        model(tokens[:, :7], tokens[:, :7])
     assert counter.graphs == 3
+    counter = Counter()
+    decode, cache = CompiledStep(model, counter), model.new_cache(2)
+    decode(tokens[:, :9], cache)
+    assert counter.graphs == 2  # embedding, block
     for t in range(9, 12):
         logits = decode(tokens[:, t : t + 1], cache)
-    assert counter.graphs <= 6
-    with torch.no_grad():
+    assert counter.graphs <= 4
+    with torch.no_grad(), eager():
         torch.testing.assert_close(logits, model(tokens)[:, -1], rtol=1e-4, atol=1e-4)
 
 
@@ -65,20 +71,28 @@ def test_blocks_that_differ_compile_one_by_one(monkeypatch):
     model, tokens, counter = built(12, ffn="numbered"), torch.randint(0, 60, (2, 12)), Counter()
     for number, block in enumerate(model.blocks):
         block.ffn.number = number
+    expected = model(tokens, tokens)
     with torch._dynamo.config.patch(recompile_limit=8):
-        loss = CompiledTraining(model, counter)(tokens, tokens)
+        compile_parts(model, counter)
+        loss = model(tokens, tokens)
     assert counter.graphs == 12 + 2
-    torch.testing.assert_close(loss, model(tokens, tokens))
+    torch.testing.assert_close(loss, expected)
+
+
+def test_the_given_model_stays_uncompiled_in_decoding():
+    model, tokens, counter = built(2).eval(), torch.randint(0, 60, (2, 12)), Counter()
+    CompiledStep(model, counter)
+    model.decode(tokens, model.new_cache(2))
+    assert counter.graphs == 0
 
 
 def test_a_sequence_that_is_too_long_is_refused():
     model, tokens = built(1), torch.zeros(1, 13, dtype=torch.int64)
-    for call in (
-        lambda: CompiledTraining(model, "eager")(tokens, tokens),
-        lambda: CompiledDecoding(model, "eager")(tokens, model.new_cache(1)),
-    ):
-        with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
-            call()
+    with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
+        CompiledStep(model, "eager")(tokens, model.new_cache(1))
+    compile_parts(model, "eager")
+    with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
+        model(tokens, tokens)
 
 
 @pytest.mark.parametrize("keys", [{}, {"attention": "cattn_u", "position": "none"}, {"token_shift": True}])
@@ -92,15 +106,15 @@ def test_a_captured_step_reads_and_writes_its_cache_only(keys, monkeypatch):
         logits = torch.full((2, 60), float("nan"))
         return lambda: logits.copy_(function()), logits
 
-    monkeypatch.setattr(compilation, "captured", captured)
+    monkeypatch.setattr(compiled, "captured", captured)
     model, tokens = built(2, **keys).eval(), torch.randint(0, 60, (2, 12))
-    decode = CompiledDecoding(model, "eager")
+    decode = CompiledStep(model, "eager")
     with torch.no_grad():
         whole = model(tokens)
         for _ in range(2):
-            cache = model.new_cache(2)
-            decode.run(tokens[:, :3], cache)
-            step = compilation.CapturedStep(decode.run, tokens[:, 3:4], cache)
+            cache = dataclasses.replace(model.new_cache(2), whole=True)
+            decode(tokens[:, :3], cache)
+            step = compiled.CapturedStep(decode.model.decode, tokens[:, 3:4], cache)
             assert cache.filled == 3  # warming up has not moved it
             for t in range(3, 12):
                 torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-4, atol=1e-4)
