@@ -33,6 +33,7 @@ import overlays
 from benchmarks import decoding, forms, levers, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
+from config_keys import names
 from models.architecture import ModelConfig
 from models.compilation import missing_for_compile
 from reports.markdown_table import table
@@ -173,7 +174,7 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
         sys.exit(2)
     models, turns = {}, Counter()
     for name in given:
-        model = configurator.parse(ModelConfig, [name, *others])
+        model = configurator.parse(ModelConfig, [name, *others], known=names(BenchConfig))
         model.vocab_size = model.vocab_size or 50257
         if model.encoder_layers:
             print(

@@ -8,19 +8,18 @@ argument is a model, `A.py+B.py` stacks files within an argument; elsewhere it i
 
 A file may define `derived(keys) -> dict`, for values that follow from others, such as a warmup that is a
 share of max_iters. keys: all that files and overrides name. What it returns wins over files, and overrides
-win over it. A key that no script knows is a mistake. A key of another script is a mistake on the command
-line, but not in a file, because one file serves all scripts. All mistakes are reported together, before
-any work.
+win over it. A key that is not known is a mistake. A key of train.py is a mistake on the command line of
+another script, but not in a file, because one file serves all scripts. All mistakes are reported together,
+before any work.
 
-Each script declares one dataclass whose fields carry a comment on the same line; that comment is
-what `--help` prints. A dataclass may define `check()`, which returns a list of complaints, and
+Each script declares one dataclass of keys (config_keys.py). --help prints the comment behind each, or above
+it after `#:`. A dataclass may define `check()`, which returns a list of complaints, and
 `of_this_version(saved)`, which gives back what a config.json holds, or raises ValueError.
 """
 
 from host import interruption, safe_path  # noqa: F401 (before a process is started)
 from host.disk import read_json
 
-import ast
 import dataclasses
 import difflib
 import functools
@@ -29,12 +28,15 @@ import math
 import re
 import runpy
 import sys
+import textwrap
 import traceback
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from os.path import isfile, lexists
 from pathlib import Path
+
+import config_keys
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
@@ -60,11 +62,12 @@ def parse(
     positional: str | None = None,
     saved: Saved | None = None,
     files: bool = True,
+    known: Iterable[str] = (),
 ):
     """Build a `config_class` from a command line, or print what is wrong and exit with status 2.
 
     `positional` names the key that an argument which is no .py file sets (sample.py takes a run
-    folder that way). See `resolve` for `saved`. files=False: the script takes no config files.
+    folder that way). See `resolve` for `saved` and `known`. files=False: the script takes no config files.
     From here on, Ctrl-C ends the script by one line, and a reader who has gone by none: no traceback.
     """
     interruption.install()
@@ -75,28 +78,34 @@ def parse(
             raise ConfigError(
                 [f"{name}: this script takes no config files, leave it out" for name in named]
             )
-        return resolve(config_class, argv, positional, saved)
+        return resolve(config_class, argv, positional, saved, known)
     except ConfigError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def resolve(config_class, argv: list[str], positional: str | None = None, saved: Saved | None = None):
+def resolve(
+    config_class,
+    argv: list[str],
+    positional: str | None = None,
+    saved: Saved | None = None,
+    known: Iterable[str] = (),
+):
     """Like `parse`, but raises ConfigError.
 
-    `saved` gets the values that a file or an override names, by key, and returns what supplies the
-    others: a config.json, a dict, or None. It may raise ConfigError itself, whose `instead` then counts.
+    known: keys that the script takes besides, which an unknown one may have meant.
+
+    `saved` gets the values that a file or an override names, by key, and returns what supplies the others:
+    a config.json, a dict, or None. It may raise ConfigError itself, whose `instead` then counts.
     """
     hints = typing.get_type_hints(config_class)
-    foreign = _keys_of_other_scripts(set(hints))
-    typed = {*hints, *_keys_of_script(Path(sys.argv[0]).name)}  # bench.py's own keys go with each model's
     values, mistakes, refused = {}, [], set()
     named, derivations, unread = {}, [], False  # by the files
 
     def assign(source, key, value, from_text):
         if key not in hints:
-            meant = [typed] if from_text else [hints, foreign]
-            mistakes.append(f"{source}: {_unknown(key, foreign, meant)}")
+            meant = [{*hints, *known}] if from_text else [hints, _of_training()]
+            mistakes.append(f"{source}: {_unknown(key, meant)}")
             return
         try:
             values[key] = _convert(value, hints[key], from_text)
@@ -116,7 +125,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
             elif key in hints:
                 mistakes.append(f"{argument}: write it as --{written}=VALUE")
             else:
-                mistakes.append(f"{argument}: {_unknown(key, foreign, [typed])}")
+                mistakes.append(f"{argument}: {_unknown(key, [{*hints, *known}])}")
         elif argument.endswith(".py") or ".py+" in argument:
             try:
                 files_named = stacked(argument)
@@ -128,14 +137,14 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
                 before = len(mistakes)
                 assigned, derived = _run_file(file, mistakes)
                 unread |= len(mistakes) > before
-                if positional and hints[positional] == list[str] and _of_training(assigned, hints):
+                if positional and hints[positional] == list[str] and _is_of_training(assigned, hints):
                     run = f", or name its run folder {assigned['out_dir']}" if "out_dir" in assigned else ""
                     mistakes.append(f"{file} is a config, not a run: leave it out{run}")
                     continue
                 named |= assigned
                 derivations += [(file, derived)] if derived else []
                 for key, value in assigned.items():
-                    if key in hints or key not in foreign:
+                    if key in hints or key not in _of_training():
                         assign(file, key, value, from_text=False)
         elif positional and hints[positional] == list[str]:
             assign(
@@ -154,7 +163,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
     overridden = {key for _, key, _ in overrides}
     for source, derived in derivations:
         for key, value in _derived(source, derived, named | values, mistakes).items():
-            if key not in overridden and (key in hints or key not in foreign):
+            if key not in overridden and (key in hints or key not in _of_training()):
                 assign(f"{source}, derived", key, value, from_text=False)
     checkable = True
     if saved is not None:
@@ -192,7 +201,7 @@ def resolve(config_class, argv: list[str], positional: str | None = None, saved:
         config = config_class(**values)
         # a complaint about a key that was refused already would be about its default
         try:
-            complaints = getattr(config, "check", list)()
+            complaints = dict.fromkeys([*config_keys.mistakes(config), *getattr(config, "check", list)()])
         except OSError as error:  # of a path that a key names
             complaints = [_of_the_system(error)]
         mistakes += [c for c in complaints if not any(re.search(rf"\b{key}\b", c) for key in refused)]
@@ -220,13 +229,10 @@ def assigned(file: str) -> dict:
     return _run_file(file, [])[0]
 
 
-def differing(config) -> str:
-    """The keys that differ from their defaults, in order, as `key=value`."""
-    return ", ".join(
-        f"{field.name}={value}"
-        for field in dataclasses.fields(config)
-        if (value := getattr(config, field.name)) != field.default
-    )
+def differing(config) -> dict:
+    """The keys that differ from their defaults, in order, with their values."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {f.name: values[f.name] for f in dataclasses.fields(config) if values[f.name] != f.default}
 
 
 def end_with_help(config_class, positional: str | None = None, files: bool = True, about: str = ""):
@@ -257,71 +263,54 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
 
 
 def field_comments(config_class) -> dict[str, str]:
-    """The comment that stands behind each field of a dataclass and of those it inherits from."""
+    """What is said of each field of a dataclass: behind it, or above it after `#:`."""
     notes = {}
-    for cls in reversed(config_class.__mro__):
-        if dataclasses.is_dataclass(cls):
-            for line in inspect.getsource(cls).splitlines():
-                if found := re.match(r"    (\w+): [^#]*?(?:\"[^\"]*\")?\s*# (.*)", line):
-                    notes[found[1]] = found[2]
+    for source in _sources(config_class):
+        notes |= dict(re.findall(r"^    (\w+): [^#\n]*?(?:\"[^\"\n]*\")?\s*# (.*)$", source, re.MULTILINE))
+        notes |= {key: text for text, key in re.findall(r"^    #: (.+)\n    (\w+): ", source, re.MULTILINE)}
     return notes
 
 
 def field_headings(config_class) -> dict[str, str]:
     """{the first field of a group: the comment that stands above it on a line of its own}"""
-    found = {}
-    for cls in config_class.__mro__:
-        if dataclasses.is_dataclass(cls):
-            source = inspect.getsource(cls)
-            found |= {
-                key: text for text, key in re.findall(r"^    # (.+)\n    (\w+): ", source, re.MULTILINE)
-            }
-    return found
-
-
-def _keys_of_other_scripts(own: set[str]) -> dict[str, str]:
-    """Field name -> script."""
-    owners = {}
-    for file, script in _scripts().items():
-        for key in _keys_of(file):
-            if key not in own:
-                owners.setdefault(key, script)
-    return owners
-
-
-def _keys_of_script(name: str) -> list[str]:
-    """The fields of the config classes that a script itself defines."""
-    return [key for file, script in _scripts().items() if script == name for key in _keys_of(file)]
-
-
-def _scripts() -> dict[Path, str]:
-    """File with config classes -> name of the script whose keys they are."""
-    scripts = {script: script.name for script in sorted(ROOT.glob("*.py"))}
-    return scripts | {
-        ROOT / "training" / "config.py": "train.py",
-        ROOT / "ablation" / "command.py": "ablate.py",
-        ROOT / "scaling" / "command.py": "scale.py",
+    heading = r"^    # (.+)\n(?:    #: .+\n)?    (\w+): "
+    return {
+        key: text
+        for source in _sources(config_class)
+        for text, key in re.findall(heading, source, re.MULTILINE)
     }
 
 
-@functools.cache  # an ablation resolves hundreds of configurations
-def _keys_of(script: Path) -> list[str]:
-    """The fields of a script's config classes, from its source: importing it would be slow."""
-    classes = (node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef))
-    fields = (item for node in classes if node.name.endswith("Config") for item in node.body)
-    return [item.target.id for item in fields if isinstance(item, ast.AnnAssign)]
+def _sources(config_class) -> Iterator[str]:
+    """The source of a dataclass and of those it inherits from, these first."""
+    for cls in reversed(config_class.__mro__):
+        if dataclasses.is_dataclass(cls):
+            yield _source(cls)
 
 
-def _of_training(assigned: dict, own) -> bool:
+@functools.cache
+def _source(cls: type) -> str:
+    return textwrap.dedent(inspect.getsource(cls))  # parses the whole file
+
+
+@functools.cache
+def _of_training() -> frozenset[str]:
+    """The keys of train.py, which config files hold: other scripts pass over them."""
+    from training.config import TrainConfig  # brings PyTorch, and is needed for such keys only
+
+    return frozenset(field.name for field in dataclasses.fields(TrainConfig))
+
+
+def _is_of_training(assigned: dict, own) -> bool:
     """Whether a config file that assigns these keys is one of train.py, with none for this script alone."""
-    trained = {*_keys_of(ROOT / "training" / "config.py"), *_keys_of(ROOT / "models" / "architecture.py")}
+    trained = _of_training()
     return bool(assigned.keys() & trained - set(own)) and not assigned.keys() & set(own) - trained
 
 
-def _unknown(key, foreign, meant) -> str:
+def _unknown(key, meant) -> str:
     """What is said of an unknown key. meant: groups of keys; the first with a similar one counts."""
-    if key in foreign:
-        return f"{key} is a key of {foreign[key]}; this script does not use it"
+    if key in _of_training():
+        return f"{key} is a key of train.py; this script does not use it"
     found = (difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in meant)
     near = next(filter(None, found), [])
     return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")

@@ -1,8 +1,7 @@
 """Arguments of scripts that take several models: an overlay is no model of its own.
 
 `count.py A.py size.py` names two models, and `count.py A.py+size.py` one. A config file is an overlay if
-its first line begins with "# Overlay", or if it lies in config/size, config/ablate or config/study and sets
-neither a run folder nor a whole size. Any other file may leave out keys on purpose: it is only mentioned.
+its first line begins with "# Overlay". Any other file may leave out keys on purpose: it is only mentioned.
 """
 
 import shlex
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from configurator import ConfigError, assigned, stacked
 
-FOLDERS = [Path(__file__).resolve().parent / "config" / name for name in ("size", "ablate", "study")]
 SIZE = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024}  # defaults of ModelConfig
 
 
@@ -25,7 +23,7 @@ def check(script: str, argv: list[str]) -> list[str]:
     given = {option[2:].partition("=")[0].replace("-", "_") for option in options}
     stacks = {model: files for model in models if (files := _files(model))}
     keys = {model: {key for file in files for key in assigned(file)} for model, files in stacks.items()}
-    alone = [model for model, files in stacks.items() if all(is_overlay(file, given) for file in files)]
+    alone = [model for model, files in stacks.items() if all(map(is_overlay, files))]
     if alone:
         whole = [model for model in models if model not in alone] or ["config/gpt2.py"]
         sizes = [model for model in alone if keys[model] >= SIZE.keys()]
@@ -55,14 +53,9 @@ def check(script: str, argv: list[str]) -> list[str]:
     return remarks
 
 
-def is_overlay(file: str, given: set[str] = frozenset()) -> bool:
-    """Whether a config file is made to go on top of others only. given: keys on the command line."""
-    keys = assigned(file).keys()
-    if "out_dir" in keys:
-        return False
-    if Path(file).read_text("utf-8-sig", errors="replace").startswith("# Overlay"):
-        return True
-    return Path(file).resolve().parent in FOLDERS and not keys | given >= SIZE.keys()
+def is_overlay(file: str) -> bool:
+    """Whether a config file is made to go on top of others only."""
+    return Path(file).read_text("utf-8-sig", errors="replace").startswith("# Overlay")
 
 
 def _files(model: str) -> list[str]:

@@ -31,7 +31,7 @@ from training.config import TrainConfig
 from training.distributed import Ranks, ends_process
 from training.endings import ERRORS, TrainingError, endings, one_speaks
 from training.hardware import choose_device, choose_dtype, flushed_denormals, keep_freed_memory
-from training.inputs import open_data, open_source, saved_config, verify_training_data
+from training.inputs import open_data, open_source, resolved, saved_config, verify_training_data
 from training.log import open_run
 from training.optimizer import Optimizer, adamw, muon
 from training.reporting import Report, announcement
@@ -55,7 +55,6 @@ def main(argv: list[str]):
 
             return dry_run.show(config, quick_times.of_run)
         device = choose_device(config.device, ranks.local_rank)
-        config.dtype = choose_dtype(config.dtype, device)
         if config.deterministic:
             # what PyTorch demands for it; read when the first matrix product runs
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -65,21 +64,20 @@ def main(argv: list[str]):
             ranks.joined(device, config.distributed_timeout),
             Stop(ranks.first) as stop,
         ):
-            finished = run(config, ranks, device, stop)
+            finished = run(config, choose_dtype(config.dtype, device), ranks, device, stop)
         if not finished:
             sys.exit(stop.status)
 
 
-def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
+def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
     """Check everything on every rank, claim the run folder, build or restore, train.
 
-    Returns whether the run came to its end; a signal stops it earlier.
+    given: what the user said, which leaves values open. Returns whether the run came to its end; a signal stops it earlier.
     """
-    for warning in ranks.on_first(lambda: causality.check(model_config(config)), (TrainingError,)) or []:
+    for warning in ranks.on_first(lambda: causality.check(model_config(given)), (TrainingError,)) or []:
         ranks.say(warning)
-    data, validation = ranks.agree(lambda: open_data(config), (DataError,))
-    if config.dyadic and config.dyadic_iters is None:
-        config.dyadic_iters = config.max_iters
+    data, validation = ranks.agree(lambda: open_data(given), (DataError,))
+    config = resolved(given, data, dtype)
     check_alike(config, data, ranks)
     folder = Path(config.out_dir)
     with contextlib.ExitStack() as claim:
@@ -126,7 +124,7 @@ def run(config: TrainConfig, ranks: Ranks, device: torch.device, stop: Stop) -> 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
         if config.sharding != "none":
             ranks.say(sharding.told(config, ranks))
-        report = Report(config, ranks, device, folder, progress, changes, records, data.of_pairs)
+        report = Report(config, given, ranks, device, folder, progress, changes, records, data.of_pairs)
         parts = (model, optimizer, scaler, dyadic, progress, report)
         trainer = Trainer(config, ranks, device, data, validation, *parts)
         if config.model == "saffu" and not progress.step and not explicit_start.run(trainer, start, stop):

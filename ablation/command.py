@@ -14,6 +14,7 @@ from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
 from comparison import report
 from comparison.runs import INCIDENTAL
+from config_keys import names
 from configurator import ConfigError
 from reports import picture
 from training.config import DEFAULTS, TrainConfig
@@ -106,7 +107,9 @@ def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str]
         mistakes += error.mistakes
     if models and not mistakes:
         seeds = config.seeds and [int(seed) for seed in config.seeds]
-        resolve = functools.partial(configurator.resolve, TrainConfig, saved=saved_config)
+        resolve = functools.partial(
+            configurator.resolve, TrainConfig, saved=saved_config, known=names(AblateConfig)
+        )
         try:
             runs, idle = product(models, axes, seeds, others, resolve)
         except ConfigError as error:  # which may come of what the remarks say

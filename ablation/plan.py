@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ablation.product import Planned
 from comparison.runs import Arm, read_run
+from config_keys import FREE, names, resume_rule
 from training import checkpoint
 from training.config import TrainConfig
 from training.log import RunFolderError, read_log, write_whole
-from training.resume import FREE
 
 FORMAT = "cofrgenet ablation 1"
 # what may change between two calls: nothing that a run's losses depend on
-MAY_CHANGE = FREE - {"dataset"}
+MAY_CHANGE = {key for key in names(TrainConfig) if resume_rule(TrainConfig, key) == FREE} - {"dataset"}
 
 
 class PlanError(ValueError):

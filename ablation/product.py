@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import config_keys
 from comparison.runs import INCIDENTAL
 from configurator import ConfigError, stacked
-from models.architecture import ModelConfig
-from training.config import OF_LADDERS
+from training.config import TrainConfig
 
+OF_LADDERS = config_keys.marked(TrainConfig, config_keys.OF_LADDERS)
 LONGEST_NAME = 240  # bytes; most file systems take 255
 
 
@@ -173,12 +174,8 @@ def product(
 
 def dependence(config) -> tuple:
     """What a run depends on besides its seed: the keys with their values that its training reads."""
-    model = {field.name for field in dataclasses.fields(ModelConfig)}
-    unread = model - config.keys_read() | INCIDENTAL | {"seed"}
-    unread |= set() if config.has_ladders else OF_LADDERS
-    unread |= set() if config.dyadic else {"dyadic_iters"}
-    values = dataclasses.asdict(config).items()
-    return tuple((key, value) for key, value in values if key not in unread)
+    read = config.keys_read() - INCIDENTAL - {"seed"}
+    return tuple((key, value) for key, value in dataclasses.asdict(config).items() if key in read)
 
 
 def told(arms: list[str]) -> str:

@@ -1,11 +1,9 @@
 """Differences between compared runs: keys, batches, validation tokens and last steps."""
 
-import dataclasses
 import difflib
 
 from comparison.runs import INCIDENTAL, Arm
-from models.architecture import ModelConfig, model_config
-from training.config import OF_LADDERS
+from training.config import TrainConfig
 
 # these decide which batches a run saw: sample i is a function of the first three and of i
 BATCHES = ("dataset", "seed", "block_size", "tokens per step", "tokens")
@@ -43,17 +41,7 @@ def differences(arms: list[Arm], study: list[str]) -> list[str]:
 
 def keys_read(config: dict) -> set[str]:
     """The keys of a run that have an effect with its model, its optimizer and its schedules."""
-    model = model_config(config)
-    unread = {field.name for field in dataclasses.fields(ModelConfig)} - model.keys_read()
-    if not model.has_ladders:
-        unread |= OF_LADDERS
-    for key, used in (
-        ("dyadic_iters", config["dyadic"]),
-        ("muon_learning_rate", config["optimizer"] == "muon"),
-        ("wsd_decay_iters", config["lr_schedule"] == "wsd"),
-    ):
-        unread |= set() if used else {key}
-    return config.keys() - unread
+    return TrainConfig(**config).keys_read()
 
 
 def value(config: dict, key: str):

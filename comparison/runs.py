@@ -11,6 +11,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import config_keys
 from corpus import mixture
 from models.architecture import model_config
 from models.kinds import flops_per_token, parameter_counts
@@ -18,12 +19,8 @@ from training.config import TrainConfig
 from training.log import RunFolderError, read_log
 from training.schedule import wake_step
 
-# keys that do not change the results of a run: where it is stored and how it is watched
-INCIDENTAL = {
-    *("out_dir", "resume", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints"),
-    "checkpoint_format",
-    *("dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu", "distributed_timeout", "verify_data"),
-}
+# keys that do not change the results of a run
+INCIDENTAL = config_keys.marked(TrainConfig, config_keys.INCIDENTAL)
 
 
 @dataclass

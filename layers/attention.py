@@ -1,12 +1,27 @@
 """Multi-head causal softmax attention (Vaswani et al. 2017), grouped-query too (Ainslie et al. 2023)."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from config_keys import CountOrNone
 from kernels.autocast import without_autocast
 from layers.cache import causal_mask, key_mask, of_token_before, products, update_cache, weighted_sum
 from layers.protocol import TokenMixer
+
+
+@dataclass
+class TokenShift:
+    # softmax, bigbird, cattn_relative
+    token_shift: bool = False  # softmax, bigbird, cattn_relative: each key has a map of the token before
+
+
+@dataclass
+class Keys(TokenShift):
+    # softmax, bigbird
+    n_kv_head: CountOrNone = None  # heads of keys and values; None: n_head, fewer: grouped-query attention
 
 
 class SoftmaxAttention(TokenMixer):
@@ -18,7 +33,7 @@ class SoftmaxAttention(TokenMixer):
     H of their own).
     """
 
-    keys = ("n_head", "n_kv_head", "token_shift")
+    Keys = Keys
     any_length = True
     bidirectional = True
     queries_and_keys = True

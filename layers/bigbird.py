@@ -13,13 +13,26 @@ are drawn once per layer and head, among past blocks that are neither global nor
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from config_keys import Count, Natural
+from layers import attention
 from layers.attention import SoftmaxAttention
+
+
+@dataclass
+class Keys(attention.Keys):
+    # bigbird
+    bigbird_block: Count = 64  # bigbird: tokens in a block
+    bigbird_global: Natural = 1  # bigbird: g, first blocks that every token attends to
+    bigbird_window: Count = 3  # bigbird: w, odd, blocks around a token's own; not the future ones
+    bigbird_random: Natural = 3  # bigbird: r, further blocks of the past, drawn for each layer and head
+    bigbird_seed: Natural = 0  # bigbird: seed of the random blocks
 
 
 class BigBird(SoftmaxAttention):
@@ -30,10 +43,7 @@ class BigBird(SoftmaxAttention):
     dropout, and without a compiler holds all scores in memory.
     """
 
-    keys = (
-        *SoftmaxAttention.keys,
-        *("bigbird_block", "bigbird_global", "bigbird_window", "bigbird_random", "bigbird_seed"),
-    )
+    Keys = Keys
     bidirectional = False  # the pattern holds past blocks only
     any_length = False  # the pattern of blocks ends at block_size
     same_weights = ("softmax",)
@@ -102,13 +112,8 @@ class BigBird(SoftmaxAttention):
     @classmethod
     def validate(cls, config):
         wrong = super().validate(config)
-        if config.bigbird_block < 1:
-            wrong.append(f"bigbird_block must be at least 1, not {config.bigbird_block}")
-        if config.bigbird_window < 1 or config.bigbird_window % 2 == 0:
-            wrong.append(f"bigbird_window must be odd and positive, not {config.bigbird_window}")
-        for key in ("bigbird_global", "bigbird_random", "bigbird_seed"):
-            if getattr(config, key) < 0:
-                wrong.append(f"{key} must be at least 0, not {getattr(config, key)}")
+        if config.bigbird_window % 2 == 0:
+            wrong.append(f"bigbird_window must be odd, not {config.bigbird_window}")
         return wrong
 
     @classmethod

@@ -15,15 +15,34 @@ keys: attention is addressed by absolute position, and only the values are neede
 Columns by distance and by content, which are ours, stand in layers/cattn_relative.py.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import nn
 
+from config_keys import CountOrNone
 from kernels.shared_attention import shared_attention
 from kernels.wide_attention import wide_attention
 from layers import ladder
 from layers.cache import update_cache, weighted_sum
 from layers.ladder import LadderEnsemble
 from layers.protocol import TokenMixer
+
+
+@dataclass
+class HeadKeys(ladder.Keys):
+    # cattn_m, cattn_relative
+    cattn_heads: CountOrNone = 1  # cattn_*: heads, each with its ladders; None: n_head
+    cattn_value_heads: CountOrNone = None  # columns of W^v, in n_embd / n_head; None: n_head
+    cattn_proj: bool = False  # cattn_m, cattn_relative: a linear map on the output
+
+
+@dataclass
+class Keys(HeadKeys):
+    # cattn_m
+    cattn_scores: Literal["rank", "collapsed"] = "rank"  # cattn_m: F (W_0 x + z), or U x + V z
+    cattn_strict: bool = False  # cattn_m: a token does not attend to itself
 
 
 class CAttnM(TokenMixer):
@@ -42,10 +61,7 @@ class CAttnM(TokenMixer):
     dropout: where weights are dropped, in training, all T x T of them are in memory.
     """
 
-    keys = (
-        *("n_head", "cattn_scores", "cattn_heads", "cattn_value_heads", "cattn_proj", "cattn_strict"),
-        *("cf_ladders", "cf_linear_intercept", *ladder.KEYS),
-    )
+    Keys = Keys
     has_ladders = True
 
     def __init__(self, config, layer=0):
@@ -186,17 +202,14 @@ class CAttnM(TokenMixer):
         return config.n_embd // heads_of(config) + of_z
 
     @classmethod
-    def keys_read(cls, config):
+    def idle_keys(cls, config):
         """cf_ladders is also the rank of the scores, which remains where there are no ladders. Collapsed
         scores run in PyTorch whatever cf_backend says.
         """
-        of_ladders = ladder.keys_read(config, sums=not cls.is_collapsed(config))
-        read = set(cls.keys) - set(ladder.KEYS) | set(of_ladders)
-        if cls.is_collapsed(config) and config.cf_control == "zero":
-            read -= {"cf_ladders"}
-        if not cls.is_collapsed(config):
-            read |= {"cf_backend"}
-        return tuple(sorted(read))
+        if cls.is_collapsed(config):
+            read = set() if config.cf_control == "zero" else {"cf_ladders"}
+            return ladder.idle_keys(config) - read
+        return ladder.idle_keys(config, sums=True) - {"cf_ladders", "cf_backend"}
 
     @classmethod
     def validate(cls, config):

@@ -9,12 +9,21 @@ cattn_content, G x_j addresses it by its content. With token_shift, H x_{j-1} ad
 the token before it, so that one layer can find what followed the last occurrence of a token.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 from kernels.shared_attention import distances, shared_attention
+from layers.attention import TokenShift
 from layers.cache import of_token_before, products, update_cache
-from layers.cattn_m import CAttnM, heads_of
+from layers.cattn_m import CAttnM, HeadKeys, heads_of
+
+
+@dataclass
+class Keys(HeadKeys, TokenShift):
+    # cattn_relative
+    cattn_content: bool = False  # cattn_relative: columns hold a linear map of their token too
 
 
 class CAttnRelative(CAttnM):
@@ -24,10 +33,7 @@ class CAttnRelative(CAttnM):
     - token_shift: with cattn_content, each head has a second map H and adds H x_{j-1} too.
     """
 
-    keys = (
-        *(key for key in CAttnM.keys if key not in ("cattn_scores", "cattn_strict")),
-        *("cattn_content", "token_shift"),
-    )
+    Keys = Keys
 
     def hold_content(self, config, ladders):
         maps = maps_of(config)
@@ -87,8 +93,8 @@ class CAttnRelative(CAttnM):
         return False
 
     @classmethod
-    def keys_read(cls, config):
-        return tuple(k for k in super().keys_read(config) if k != "token_shift" or config.cattn_content)
+    def idle_keys(cls, config):
+        return super().idle_keys(config) | (set() if config.cattn_content else {"token_shift"})
 
     @classmethod
     def parameter_count(cls, config):

@@ -29,12 +29,12 @@ class CAttnU(Ladders, TokenMixer):
     one parameter M [2, block_size (block_size + 1) / 2], packed as in `kernels.triangular`.
     """
 
-    keys = ("cf_linear_intercept", *ladder.KEYS)
+    Keys = ladder.Keys
     has_ladders = True
 
     @classmethod
-    def keys_read(cls, config):
-        return ("cf_linear_intercept", *ladder.keys_read(config, sums=True))
+    def idle_keys(cls, config):
+        return ladder.idle_keys(config, sums=True) | {"cf_ladders"}  # it has one for each position
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)

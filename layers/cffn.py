@@ -10,13 +10,28 @@ The papers name no activation and no output projection, and there are none. They
 intercepts of the a_k (`layers.ladder`).
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from layers import ladder
+from layers.feedforward import HiddenWidth
 from layers.ladder import LadderEnsemble
 from layers.protocol import ChannelMixer
+
+
+@dataclass
+class Keys(ladder.Keys, HiddenWidth):
+    # cffn_gated
+    cffn_gate: Literal["self", "glu_collapsed"] = "self"  # cffn_gated: what h is
+
+
+@dataclass
+class AddedKeys(ladder.Keys, HiddenWidth):
+    pass
 
 
 class CffnGated(ChannelMixer):
@@ -28,7 +43,7 @@ class CffnGated(ChannelMixer):
     h of a GLU is `ffn_hidden` wide, None: as wide as x.
     """
 
-    keys = ("cffn_gate", "ffn_hidden", "cf_ladders", "cf_linear_intercept", *ladder.KEYS)
+    Keys = Keys
     has_ladders = True
 
     def __init__(self, config):
@@ -41,10 +56,8 @@ class CffnGated(ChannelMixer):
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
-    def keys_read(cls, config):
-        glu, ladders = is_glu(config), config.cf_control == "none"
-        keys = ("cffn_gate", "cf_linear_intercept", *ladder.keys_read(config))
-        return (*keys, *("ffn_hidden",) * glu, *("cf_ladders",) * ladders)
+    def idle_keys(cls, config):
+        return ladder.idle_keys(config) | (set() if is_glu(config) else {"ffn_hidden"})
 
     def residual_outputs(self):
         return list(filter(None, (self.ladders.V, self.ladders.U)))
@@ -85,7 +98,7 @@ class CffnGated(ChannelMixer):
 class CffnProduct(ChannelMixer):
     """y = (U_1 x + V_1 z_1) * (U_2 x + V_2 z_2); the ladders have depth d in z_1 and d + 1 in z_2."""
 
-    keys = ("cf_ladders", "cf_linear_intercept", *ladder.KEYS)
+    Keys = ladder.Keys
     has_ladders = True
 
     def __init__(self, config):
@@ -96,9 +109,8 @@ class CffnProduct(ChannelMixer):
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
-    def keys_read(cls, config):
-        ladders = ("cf_ladders",) * (config.cf_control == "none")
-        return ("cf_linear_intercept", *ladders, *ladder.keys_read(config))
+    def idle_keys(cls, config):
+        return ladder.idle_keys(config)
 
     def residual_outputs(self):
         return list(filter(None, (self.first.U, self.first.V)))
@@ -125,7 +137,7 @@ class CffnAdded(ChannelMixer):
     but for biases it has as many parameters as as many ladders of depth 2.
     """
 
-    keys = ("ffn_hidden", "cf_ladders", *ladder.KEYS)
+    Keys = AddedKeys
     has_ladders = True
 
     def __init__(self, config):
@@ -142,9 +154,9 @@ class CffnAdded(ChannelMixer):
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
-    def keys_read(cls, config):
-        own = "cf_ladders" if config.cf_control == "none" else "ffn_hidden"
-        return (own, *ladder.keys_read(config))
+    def idle_keys(cls, config):
+        own = {"cf_linear_intercept"} | ({"ffn_hidden"} if config.cf_control == "none" else set())
+        return ladder.idle_keys(config) | own
 
     def residual_outputs(self):
         return list(filter(None, (self.U1, self.ladders.V, self.down)))

@@ -17,8 +17,6 @@ from layers.protocol import Mixer
 class CrossAttention(Mixer):
     """x: [B, T, C], memory: [B, S, C] -> [B, T, C]. Heads are those of softmax attention: see n_kv_head."""
 
-    keys = ("n_head", "n_kv_head")
-
     def __init__(self, config):
         super().__init__(config)
         self.n_head, self.n_kv_head = config.n_head, config.n_kv_head or config.n_head

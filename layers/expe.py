@@ -19,10 +19,36 @@ attention itself q and k are rounded to bfloat16. At that theta this merges neig
 tokens on, so evaluate such lengths in float32.
 """
 
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 import torch
 from torch import nn
 
+from config_keys import Changes, CountOrNone
 from layers.position import NoPosition
+
+EVALUATIONS = Changes("evaluations from here on")
+
+
+@dataclass
+class Keys:
+    # expe, exqpe
+    expe_width: CountOrNone = None  # expe, exqpe: l, columns with the position; None: n_embd/16, >= 16
+    expe_start: float = 0.0  # expe, exqpe: S, the value at position 0
+    expe_theta: float | None = None  # expe, exqpe: increase per token; None: 1 / (4 block_size)
+    expe_stable: bool = False  # expe, an ablation: the same number in all l columns
+    expe_once: bool = False  # expe, exqpe, an ablation: in the embedding, not before each W_q and W_k
+    expe_learned: Literal["no", "random", "standard"] = "no"  # expe, exqpe: learn S and theta; from where
+    expe_on_v: bool = False  # expe, exqpe, an ablation: before W_v too
+    expe_inference_scale: Annotated[float, EVALUATIONS] = 1.0  # factor on these columns outside training
+
+
+@dataclass
+class ExqpeKeys(Keys):
+    # exqpe
+    exqpe_theta_1: float | None = None  # exqpe: step between columns; None: expe_theta
+    exqpe_theta_2: float | None = None  # exqpe: increase per token of its one column; None: l expe_theta
 
 
 class ExPE(NoPosition):
@@ -36,10 +62,7 @@ class ExPE(NoPosition):
     - expe_inference_scale: a factor of p in evaluation and sampling, not in training.
     """
 
-    keys = (
-        *("expe_width", "expe_start", "expe_theta", "expe_stable", "expe_once", "expe_learned"),
-        *("expe_on_v", "expe_inference_scale"),
-    )
+    Keys = Keys
     needs_queries_and_keys = True
 
     def __init__(self, config):
@@ -117,12 +140,12 @@ class ExPE(NoPosition):
 class ExQPE(ExPE):
     """position=exqpe: each step changes one column. Keys as in ExPE, without expe_stable."""
 
-    keys = (*ExPE.keys, "exqpe_theta_1", "exqpe_theta_2")
+    Keys = ExqpeKeys
 
     @classmethod
-    def keys_read(cls, config):
+    def idle_keys(cls, config):
         given = config.exqpe_theta_1 is not None and config.exqpe_theta_2 is not None
-        return tuple(key for key in cls.keys if key != "expe_theta" or not given)
+        return {"expe_theta"} if given else set()
 
     @staticmethod
     def constants(config):

@@ -1,9 +1,26 @@
 """Position-wise feed-forward networks (Vaswani et al. 2017: ReLU; GPT-2: GELU; SwiGLU: Shazeer 2020)."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 from torch import nn
 from torch.nn import functional as F
 
+from config_keys import CountOrNone
 from layers.protocol import ChannelMixer
+
+
+@dataclass
+class HiddenWidth:
+    # mlp, swiglu, cffn_gated, cffn_added
+    ffn_hidden: CountOrNone = None  # hidden width; None: 4 (mlp), 8/3 (swiglu), 1 (Cffn) n_embd
+
+
+@dataclass
+class Keys(HiddenWidth):
+    # mlp
+    mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
+    gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
 
 
 class MLP(ChannelMixer):
@@ -12,7 +29,7 @@ class MLP(ChannelMixer):
     The hidden width is 4 C unless ffn_hidden is set.
     """
 
-    keys = ("ffn_hidden", "mlp_activation", "gelu_approximation")
+    Keys = Keys
 
     def __init__(self, config):
         super().__init__(config)
@@ -31,8 +48,8 @@ class MLP(ChannelMixer):
         return self.dropout(self.down(h))
 
     @classmethod
-    def keys_read(cls, config):
-        return cls.keys[:2] if config.mlp_activation == "relu" else cls.keys
+    def idle_keys(cls, config):
+        return {"gelu_approximation"} if config.mlp_activation == "relu" else set()
 
     @staticmethod
     def hidden(config) -> int:
@@ -57,7 +74,7 @@ class SwiGLU(ChannelMixer):
     a multiple of 256, unless ffn_hidden is set. This gives about as many parameters as an MLP.
     """
 
-    keys = ("ffn_hidden",)
+    Keys = HiddenWidth
 
     def __init__(self, config):
         super().__init__(config)

@@ -12,12 +12,17 @@ not count them. By default they start at 1 beside small weights: at a = 0 every 
 its intercept: y = U x + c + V z.
 """
 
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 import torch
 from torch import nn
 
+from config_keys import FREE, Count, Positive, names
 from kernels import split
 from kernels.autocast import product_dtype, without_autocast
 from kernels.continued_fraction import (
+    POLES,
     continued_fraction,
     continued_fraction_and_range,
     continued_fraction_ladder,
@@ -26,19 +31,33 @@ from kernels.continued_fraction import (
 )
 from layers.protocol import Drawn
 
-KEYS = (
-    *("cf_control", "cf_depth", "cf_pole", "cf_eps", "cf_floor", "cf_init", "cf_intercept"),
-    *("cf_impl", "cf_backend", "cf_eval_clip", "cf_clip_of"),
-)
+
+@dataclass
+class Keys:
+    """Of all modules with ladders."""
+
+    # continued fractions
+    cf_ladders: Count = 7  # L, continued-fraction ladders in an ensemble (in each head)
+    cf_depth: Count = 3  # d, partial denominators in a ladder
+    cf_pole: Literal[POLES] = "positive"  # near K_d = 0: clamp as printed, positive softplus(a) + cf_floor
+    cf_eps: Positive = 0.01  # clamp: smallest |K_d|
+    cf_floor: Positive = 0.1  # positive: smallest partial denominator; |z| <= 1 / cf_floor
+    cf_init: Literal["fan_in", "nanogpt", "nanogpt_xl"] = "fan_in"  # ladder weights: see layers/ladder.py
+    cf_intercept: Literal["one", "zero", "normal", "none"] = "one"  # initial intercepts of the a_k, if any
+    cf_linear_intercept: bool = False  # the linear part of an ensemble, a_0, has an intercept too
+    cf_impl: Literal["continuant", "ladder"] = "continuant"  # one division, or d divisions as written
+    cf_backend: Annotated[Literal["auto", "torch", "triton"], FREE] = "auto"  # auto: Triton on a GPU
+    cf_eval_clip: bool = False  # in evaluation clip each ladder to its range in training
+    cf_clip_of: Literal["z", "ladder"] = "z"  # what is clipped; ladder: a_0 + z, where a_0 is at hand
+    cf_control: Literal["none", "zero", "constant"] = "none"  # replace fractions by 0 or constants
 
 
-def keys_read(config, sums: bool = False) -> tuple[str, ...]:
-    """Those of KEYS that have an effect on ladders with this config. sums: a_0 is at hand where z is."""
+def idle_keys(config, sums: bool = False) -> set[str]:
+    """Those of Keys that have no effect on ladders with this config. sums: a_0 is at hand where z is."""
     if config.cf_control != "none":
-        return ("cf_control",)
+        return {*names(Keys)} - {"cf_control", "cf_linear_intercept"}
     idle = {"cf_floor" if config.cf_pole == "clamp" else "cf_eps"}
-    idle |= set() if sums and config.cf_eval_clip else {"cf_clip_of"}
-    return tuple(key for key in KEYS if key not in idle)
+    return idle if sums and config.cf_eval_clip else idle | {"cf_clip_of"}
 
 
 class Fraction(Drawn):

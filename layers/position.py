@@ -12,10 +12,13 @@ three hooks. An encoding that depends on them sets `needs_queries_and_keys`.
 """
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from config_keys import Count, Positive, names
 from layers.protocol import Part
 
 
@@ -111,8 +114,20 @@ def sinusoids(pos, width):
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-LLAMA3 = ("rope_factor", "rope_low_freq_factor", "rope_high_freq_factor")
-LLAMA3 += ("rope_original_max_position_embeddings",)
+@dataclass
+class Llama3Keys:
+    # rope_scaling=llama3
+    rope_factor: Positive = 32.0  # llama3: the slowest frequencies are divided by this
+    rope_low_freq_factor: Positive = 1.0  # llama3: fewer turns than this in that length are slow
+    rope_high_freq_factor: float = 4.0  # llama3: frequencies with at least this many turns stay as they are
+    rope_original_max_position_embeddings: Count = 8192  # llama3: the original length, in tokens
+
+
+@dataclass
+class Keys(Llama3Keys):
+    # rope
+    rope_base: Positive = 10_000.0  # rope: the slowest columns turn by about 1 / rope_base a token
+    rope_scaling: Literal["none", "llama3"] = "none"  # rope: llama3 divides the slow frequencies
 
 
 class RotaryPosition(NoPosition):
@@ -122,19 +137,19 @@ class RotaryPosition(NoPosition):
     only. Angles and products are float32. rope_scaling=llama3 stretches the low frequencies.
     """
 
-    keys = ("n_head", "rope_base", "rope_scaling", *LLAMA3)
+    Keys = Keys
     needs_queries_and_keys = True
 
     @classmethod
-    def keys_read(cls, config):
-        return cls.keys if config.rope_scaling == "llama3" else cls.keys[: -len(LLAMA3)]
+    def idle_keys(cls, config):
+        return set() if config.rope_scaling == "llama3" else {*names(Llama3Keys)}
 
     def __init__(self, config):
         super().__init__(config)
         self.base, self.head_width = config.rope_base, config.n_embd // config.n_head
         self.scaling = None
         if config.rope_scaling == "llama3":
-            self.scaling = tuple(getattr(config, key) for key in LLAMA3)
+            self.scaling = tuple(getattr(config, key) for key in names(Llama3Keys))
 
     def at(self, pos):
         return RotationAt(self, *self.cos_and_sin(pos))

@@ -14,9 +14,10 @@ import traceback
 import torch
 from torch import nn
 
+from config_keys import names
 from layers.cache import update_cache
 
-ADD_FIELD = "; add the field to ModelConfig in models/architecture.py, or mend the name"
+DECLARE = "; declare it in the class's Keys, or mend the name"
 
 
 class Drawn(nn.Module):
@@ -38,7 +39,7 @@ class Drawn(nn.Module):
 class Part(Drawn):
     """What mixers and positional encodings share: each is chosen by a config key."""
 
-    keys: tuple[str, ...] = ()  # config keys that the class reads, except sizes, bias and dropout
+    Keys: type | None = None  # dataclass of the config keys that it reads, beside those of all models
 
     def __init__(self, *built_from):
         """built_from: the arguments of the constructor."""
@@ -46,9 +47,14 @@ class Part(Drawn):
         self.built_from = built_from
 
     @classmethod
-    def keys_read(cls, config) -> tuple[str, ...]:
-        """The keys of `keys` that have an effect with this config."""
-        return cls.keys
+    def idle_keys(cls, config) -> set[str]:
+        """The keys of `Keys` that have no effect with this config."""
+        return set()
+
+    @classmethod
+    def keys_read(cls, config) -> set[str]:
+        """The keys of `Keys` that have an effect with this config."""
+        return {*names(cls.Keys)} - cls.idle_keys(config)
 
     @classmethod
     def validate(cls, config) -> list[str]:
@@ -254,7 +260,7 @@ def built(cls: type[Part], *built_from) -> Part:
         forgotten = "Module.__init__() call" in str(error) or "__init__() missing" in str(error)
         advice = f": {begin}" if forgotten else ""
         if isinstance(error, AttributeError) and error.obj is built_from[0]:
-            advice = ADD_FIELD
+            advice = DECLARE
         raise ValueError(f"{cls.__name__} cannot be built ({_at_fault(cls, error)}){advice}") from error
     if not hasattr(part, "built_from"):
         raise ValueError(f"{cls.__name__} cannot be built: {begin}")

@@ -14,6 +14,7 @@ its weights are read with q sqrt(D) times as large.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -21,10 +22,17 @@ from torch import nn
 from layers.position import NoPosition
 
 
+@dataclass
+class Keys:
+    # t5
+    t5_buckets: int = 32  # t5: learned numbers of a head, each for one distance or several
+    t5_max_distance: int = 128  # t5: from this distance on, all share one number
+
+
 class RelativeBias(NoPosition):
     """See above. Needs attention=softmax, whose scores it adds to."""
 
-    keys = ("n_head", "t5_buckets", "t5_max_distance")
+    Keys = Keys
     only_in = ("softmax",)
 
     def __init__(self, config):

@@ -20,10 +20,61 @@ target's document before the target (those of the window alone):
             token comes <sod>, or <frg> where its beginning is not in the window, and <pad> before that.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import nn
 
+from config_keys import Count, CountOrNone
 from kernels.embedding import embedding
+
+
+@dataclass
+class Keys:
+    # model=saffu
+    saffu_block: int | None = 128  # b, slots of the block unit; None: no block unit
+    saffu_radius: int | None = 8  # r, slots of the radius unit; None: no radius unit
+    saffu_block_width: Count = 128  # D_b, width of the block unit's embedding
+    saffu_radius_width: Count = 32  # D_r, width of the radius unit's embedding
+    saffu_block_mode: Literal["sum", "cat"] = "sum"  # add up the block's weighted vectors, or concatenate
+    saffu_radius_mode: Literal["sum", "cat"] = "cat"  # the same for the radius
+    saffu_block_head: int | None = None  # slot of the block's query, from 1; None: the first
+    saffu_radius_head: int | None = None  # slot of the radius's query, from 1; None: the last, the nearest
+    saffu_hidden: CountOrNone = 256  # D_H, hidden bits of each unit; None: decode to the vocabulary
+    saffu_train_embeddings: bool = False  # train the embeddings too
+    saffu_end_of_text: int | None = None  # token that ends a document; None: that of the data set
+
+
+def mistakes(config) -> list[str]:
+    """What is wrong with the keys of a SAFFU, one sentence each."""
+    wrong = []
+    if config.saffu_block is None and config.saffu_radius is None:
+        wrong.append("saffu_block and saffu_radius are both None: a SAFFU needs at least one of them")
+    widths = {} if config.saffu_hidden is None else {"saffu_hidden": 0}
+    for unit in ("saffu_block", "saffu_radius"):
+        slots, head = getattr(config, unit), getattr(config, f"{unit}_head")
+        if slots is None:
+            continue
+        widths[f"{unit}_width"] = 3  # special tokens have embeddings and are no targets
+        if slots < 2:
+            wrong.append(f"{unit} must be at least 2, not {slots}: one slot has no attention")
+        elif head is not None and not 1 <= head <= slots:
+            wrong.append(f"{unit}_head must be a slot from 1 to {unit}={slots}, not {head}")
+    for key, more in widths.items():
+        tokens, width = (config.vocab_size or 0) + more, getattr(config, key)
+        if 1 <= width <= 40 and tokens > 2**width - 1:
+            least = tokens.bit_length()
+            wrong.append(
+                f"{key}={width} gives 2^{width} - 1 bit-vectors, fewer than the {tokens:,} tokens that "
+                f"need one: take at least {least}"
+            )
+    end = config.saffu_end_of_text
+    if end is not None and not 0 <= end < (config.vocab_size or end + 1):
+        known = f"a vocabulary of {config.vocab_size}" if config.vocab_size else "any vocabulary"
+        wrong.append(f"saffu_end_of_text={end} is no token of {known}")
+    return wrong
+
 
 START, FURTHER, PADDING = range(3)  # <sod>, <frg>, <pad>: the first places of the extended sequence
 SPECIAL = 3

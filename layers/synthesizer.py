@@ -9,6 +9,8 @@ In each head, with h_t the head's slice of x_t, of width d_k = C / n_head:
 There are no queries and keys. An output projection joins the heads, as in softmax attention.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -17,10 +19,16 @@ from layers.cache import causal_mask, update_cache, weighted_sum
 from layers.protocol import TokenMixer
 
 
+@dataclass
+class Keys:
+    # synthesizer
+    synthesizer_proj: bool = True  # synthesizer: a linear map on the output
+
+
 class Synthesizer(TokenMixer):
     """x: [B, T, C] -> [B, T, C], T <= block_size. synthesizer_proj: the output projection."""
 
-    keys = ("n_head", "synthesizer_proj")
+    Keys = Keys
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import config_keys
 import configurator
 import overlays
 from ablation.plan import MAY_CHANGE
@@ -13,10 +14,10 @@ from models.architecture import ModelConfig
 from reports import picture
 from scaling import sizing
 from scaling.sizing import Size
-from training.config import OF_LADDERS, TrainConfig
+from training.config import TrainConfig
 
 # the keys that each family brings; all others, of recipe and data, are those of the first stack
-OF_FAMILY = {f.name for f in dataclasses.fields(ModelConfig)} | OF_LADDERS
+OF_FAMILY = {*config_keys.names(ModelConfig), *config_keys.marked(TrainConfig, config_keys.OF_LADDERS)}
 OF_FAMILY -= {"block_size", "vocab_size", "dropout"}
 INSTEAD = {
     "seed": "give --seeds=1,2,3",
@@ -184,7 +185,9 @@ def _families(stacks: list[str], others: list[str]) -> tuple[list[Family], list[
     families, mistakes, first, remarks = [], {}, None, []
     for stack in stacks:
         try:
-            config = configurator.resolve(TrainConfig, [*configurator.stacked(stack), *others])
+            config = configurator.resolve(
+                TrainConfig, [*configurator.stacked(stack), *others], known=config_keys.names(ScaleConfig)
+            )
         except ValueError as error:  # ConfigError is one
             for mistake in getattr(error, "mistakes", [str(error)]):
                 mistakes.setdefault(mistake, []).append(stack)

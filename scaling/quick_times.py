@@ -3,6 +3,7 @@
 Eager, because compiling alone would take minutes, and with as few sequences as fit into a second or so.
 """
 
+import dataclasses
 import os
 
 import torch
@@ -61,8 +62,8 @@ def of_runs(plan: Plan, runs: list[Planned], parallel: int) -> str | None:
     with threads(parallel):
         for run, config in tqdm(list(zip(todo, configs, strict=True)), "measuring", delay=2, leave=False):
             data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
-            config.vocab_size = config.vocab_size or data.meta["vocab_size"]
-            model = model_config(config)
+            vocab_size = config.vocab_size or data.meta["vocab_size"]
+            model = model_config(dataclasses.replace(config, vocab_size=vocab_size))
             of_step = (config.batch_size, config.gradient_accumulation_steps, config.dtype)
             key = str((vars(model), of_step, config.activation_checkpointing))
             if key not in seconds:

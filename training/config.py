@@ -1,10 +1,28 @@
 """The keys of a training run."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import config_keys
+from config_keys import (
+    FREE,
+    FROM_HERE,
+    INCIDENTAL,
+    OF_LADDERS,
+    Above,
+    AtLeast,
+    AtMost,
+    Below,
+    Changes,
+    Count,
+    CountOrNone,
+    Fixed,
+    Natural,
+    NotNegative,
+    Positive,
+    With,
+)
 from corpus import DataError, mixture
 from layers import ATTENTION, FFN
 from models.architecture import ModelConfig
@@ -13,75 +31,151 @@ from training.distributed import max_restarts
 from training.hardware import missing_gpu
 from training.sharding import gpus, mistakes
 
+NEXT_SAMPLE = Changes("goes on at the next unread sample")
+SAME_LOSSES = Changes("the same model and losses, up to rounding")
+Share = Annotated[float, AtLeast(0), Below(1)]
+
 
 @dataclass
-class TrainConfig(ModelConfig):
-    """Pretrain one model. Defaults are nanoGPT's for GPT-2 (124M)."""
+class RunKeys:
+    MARKS = (FREE,)
 
     # run
-    out_dir: str = "out/gpt2"  # run folder: config.json, log.jsonl, loss.png, ckpt/
-    resume: bool = False  # continue from the last checkpoint in out_dir; start anew if there is none
-    init_from: str | None = None  # start from a run, a model folder, gpt2, gpt2-medium, -large or -xl
-    seed: int = 1337  # seed of the weights, the order of the data and dropout
+    #: run folder: config.json, log.jsonl, loss.png, ckpt/
+    out_dir: Annotated[str, INCIDENTAL] = "out/gpt2"
+    #: continue from the last checkpoint in out_dir; start anew if there is none
+    resume: Annotated[bool, INCIDENTAL] = False
+    #: start from a run, a model folder, gpt2, gpt2-medium, -large or -xl
+    init_from: Annotated[str | None, Fixed("the weights began there")] = None
+    #: seed of the weights, the order of the data and dropout
+    seed: Annotated[
+        Natural, Below(2**32), Fixed("it decides the order of the data, of which a part has been read")
+    ] = 1337
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
+    #: dtype of matrix products
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], FROM_HERE] = "auto"
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler
     cuda_graph: bool = True  # on one GPU: launch forward and backward pass at once, which is faster
     deterministic: bool = False  # on a GPU: attention too has the same numbers in each run
     activation_checkpointing: bool = False  # recompute each block in the backward pass: less memory, slower
-    sharding: Literal["none", "full", "hybrid"] = "none"  # ranks share weights and optimizer state
-    sharding_ranks: int | None = None  # hybrid: ranks that share one model; None: those of a machine
-    distributed_timeout: float = 600.0  # seconds that a rank waits for the others before it exits
+    #: ranks share weights and optimizer state
+    sharding: Annotated[Literal["none", "full", "hybrid"], SAME_LOSSES] = "none"
+    #: hybrid: ranks that share one model; None: those of a machine
+    sharding_ranks: Annotated[int | None, With("sharding", "hybrid"), SAME_LOSSES] = None
+    #: seconds that a rank waits for the others before it exits
+    distributed_timeout: Annotated[Positive, INCIDENTAL] = 600.0
+
+
+@dataclass
+class DataKeys:
+    MARKS = (FREE,)
+
     # data
     dataset: str = "data/openwebtext/gpt2"  # prepared folder, or a mixture: folder:weight,folder:weight
-    verify_data: bool | None = None  # read and check all training data first; None: if half of it is read
-    score_source: bool = False  # pairs: the training loss is of the source's tokens too
-    batch_size: int = 12  # sequences in a micro-batch
-    gradient_accumulation_steps: int = 40  # micro-batches per step, over all ranks together
+    #: read and check all training data first; None: if half of it is read
+    verify_data: Annotated[bool | None, INCIDENTAL] = None
+    #: pairs: the training loss is of the source's tokens too
+    score_source: Annotated[bool, Fixed("the loss so far is of other tokens")] = False
+    batch_size: Annotated[Count, NEXT_SAMPLE] = 12  # sequences in a micro-batch
+    #: micro-batches per step, over all ranks together
+    gradient_accumulation_steps: Annotated[Count, NEXT_SAMPLE] = 40
+
+
+@dataclass
+class OptimisationKeys:
+    MARKS = (FROM_HERE,)
+
     # optimisation
-    max_iters: int = 600_000  # number of steps
-    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for linear maps of the blocks, else AdamW
-    learning_rate: float = 6e-4  # peak learning rate, after the warmup
-    muon_learning_rate: float | None = None  # muon: peak learning rate of Muon; None: learning_rate
+    #: number of steps
+    max_iters: Annotated[
+        int, Changes("the learning rate follows the schedule of the new number, depths wake as before")
+    ] = 600_000
+    #: muon: for linear maps of the blocks, else AdamW
+    optimizer: Annotated[
+        Literal["adamw", "muon"], Fixed("the moments that were saved mean nothing to the other one")
+    ] = "adamw"
+    learning_rate: Positive = 6e-4  # peak learning rate, after the warmup
+    #: muon: peak learning rate of Muon; None: learning_rate
+    muon_learning_rate: Annotated[float | None, Above(0), With("optimizer", "muon")] = None
     lr_schedule: Literal["cosine", "linear", "wsd", "rsqrt"] = "cosine"  # shape of the decay
-    min_lr: float = 6e-5  # learning rate at the end of the schedule; rsqrt: the lowest
-    warmup_iters: int = 2000  # steps of linear warmup
-    wsd_decay_iters: int | None = None  # wsd: steps of the decay; None: a fifth of max_iters
-    weight_decay: float = 0.1  # weight decay of matrices and embeddings; norms and biases have none
-    decay_ladders: bool = False  # apply weight decay to the matrices of ladders too
-    ladder_lr: float = 1.0  # factor on the learning rate of the ladder weights
-    beta1: float = 0.9  # AdamW: decay rate of the first moment
-    beta2: float = 0.95  # AdamW: decay rate of the second moment
-    label_smoothing: float = 0.0  # share of the target's probability that all tokens divide in training
-    grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping
-    dyadic: bool = False  # train ladder weights of depth i only in the last max_iters / 2^i steps
-    dyadic_iters: int | None = None  # dyadic: steps that are divided by 2^i; None: max_iters
+    min_lr: NotNegative = 6e-5  # learning rate at the end of the schedule; rsqrt: the lowest
+    warmup_iters: Natural = 2000  # steps of linear warmup
+    #: wsd: steps of the decay; None: a fifth of max_iters
+    wsd_decay_iters: Annotated[CountOrNone, With("lr_schedule", "wsd")] = None
+    weight_decay: NotNegative = 0.1  # weight decay of matrices and embeddings; norms and biases have none
+    #: apply weight decay to the matrices of ladders too
+    decay_ladders: Annotated[bool, OF_LADDERS] = False
+    ladder_lr: Annotated[Positive, OF_LADDERS] = 1.0  # factor on the learning rate of the ladder weights
+    beta1: Share = 0.9  # AdamW: decay rate of the first moment
+    beta2: Share = 0.95  # AdamW: decay rate of the second moment
+    label_smoothing: Share = 0.0  # share of the target's probability that all tokens divide in training
+    grad_clip: NotNegative = 1.0  # clip the gradient norm to this; 0: no clipping
+    #: train ladder weights of depth i only in the last max_iters / 2^i steps
+    dyadic: Annotated[
+        bool, OF_LADDERS, Fixed("depths that trained would fall asleep again, or the other way round")
+    ] = False
+    #: dyadic: steps that are divided by 2^i; None: max_iters
+    dyadic_iters: Annotated[CountOrNone, OF_LADDERS, Fixed("it moves the steps at which depths wake")] = (
+        None
+    )
+
+
+@dataclass
+class SaffuStartKeys:
+    MARKS = (With("model", "saffu"), Fixed("the weights began with it"))
+
     # start of model=saffu
     saffu_init: Literal["explicit", "prior", "random"] = "explicit"  # from counts, or random weights
     saffu_embeddings: Literal["cipher", "random"] = "cipher"  # bit-cipher by counts; random: not explicit
     saffu_tokens: int | None = None  # tokens that are counted, the run's first samples; None: an epoch
     saffu_tuning: int = 0  # further passes that tune the attention with the weights so far
-    saffu_only: bool = False  # stop after the start: no step of training
+    #: stop after the start: no step of training
+    saffu_only: Annotated[bool, Changes("training follows the explicit start")] = False
     saffu_attention: Literal["printed", "negated", "uniform"] = "printed"  # sign of V; uniform: W = 0
     saffu_priming: Literal["bound", "mean"] = "bound"  # K of the decoders: K log K, or the mean norm of H
     saffu_output_priming: float | None = None  # K of the head; None: the number of units
     saffu_floor: float = 1e-12  # of co-occurrences, as a share of the largest one
     saffu_temperature: float = 1.0  # factor on the evidence of the decoders, not on the prior; 1: the paper
+
+
+@dataclass
+class WatchingKeys:
+    MARKS = (FREE,)
+
     # watching
-    log_interval: int = 10  # steps between training records
-    eval_interval: int = 2000  # steps between evaluations
-    eval_tokens: int = 1_048_576  # validation tokens per evaluation, the same ones each time
-    checkpoint_interval: int = 2000  # steps between checkpoints; a new best model is saved as well
-    keep_checkpoints: int = 2  # number of newest checkpoints to keep, besides the best one
-    checkpoint_format: Literal["whole", "sharded"] = "whole"  # sharded: all ranks write, in the background
-    wandb_log: bool = False  # also log to Weights & Biases
-    wandb_project: str = "cofrgenet"  # Weights & Biases: project
-    wandb_run_name: str | None = None  # Weights & Biases: run name; None: name of the run folder
+    log_interval: Count = 10  # steps between training records
+    eval_interval: Count = 2000  # steps between evaluations
+    #: validation tokens per evaluation, the same ones each time
+    eval_tokens: Annotated[Count, Fixed("the best validation loss so far is of other tokens")] = 1_048_576
+    checkpoint_interval: Count = 2000  # steps between checkpoints; a new best model is saved as well
+    #: number of newest checkpoints to keep, besides the best one
+    keep_checkpoints: Annotated[Count, INCIDENTAL] = 2
+    #: sharded: all ranks write, in the background
+    checkpoint_format: Annotated[
+        Literal["whole", "sharded"], INCIDENTAL, Changes("from the next checkpoint on")
+    ] = "whole"
+    wandb_log: Annotated[bool, INCIDENTAL] = False  # also log to Weights & Biases
+    wandb_project: Annotated[str, INCIDENTAL] = "cofrgenet"  # Weights & Biases: project
+    #: Weights & Biases: run name; None: name of the run folder
+    wandb_run_name: Annotated[str | None, INCIDENTAL] = None
+
+
+@dataclass
+class PlanningKeys:
+    MARKS = (INCIDENTAL,)
+
     # planning
     dry_run: bool = False  # print parameters, FLOPs, memory and hours, and train nothing
     dry_run_gpu: str = "H100"  # dry run: name of the GPU
-    dry_run_gpus: int | None = None  # dry run: number of GPUs; None: torchrun's ranks, 1 without it
-    dry_run_mfu: float = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
+    dry_run_gpus: CountOrNone = None  # dry run: number of GPUs; None: torchrun's ranks, 1 without it
+    dry_run_mfu: Annotated[Positive, AtMost(1)] = 0.4  # dry run: assumed MFU, a share of the peak FLOP rate
+
+
+@dataclass
+class TrainConfig(
+    PlanningKeys, WatchingKeys, SaffuStartKeys, OptimisationKeys, DataKeys, RunKeys, ModelConfig
+):
+    """Pretrain one model. Defaults are nanoGPT's for GPT-2 (124M)."""
 
     def __post_init__(self):
         if self.saffu_only:
@@ -89,30 +183,11 @@ class TrainConfig(ModelConfig):
 
     def check(self) -> list[str]:
         wrong = super().check()
-        own = [key for key in DEFAULTS if key.startswith("saffu_") and not hasattr(ModelConfig, key)]
+        wrong += config_keys.idle(self)
         if self.model == "saffu":
             wrong += saffu_passes.mistakes(self)
-        else:
-            wrong += [
-                f"{key}={getattr(self, key)} is a key of model=saffu, and this is model={self.model}"
-                for key in own
-                if getattr(self, key) != DEFAULTS[key]
-            ]
-        positive = "batch_size gradient_accumulation_steps max_iters log_interval eval_interval eval_tokens"
-        positive += " checkpoint_interval keep_checkpoints learning_rate distributed_timeout"
-        optional = "muon_learning_rate wsd_decay_iters dyadic_iters dry_run_gpus dry_run_mfu ladder_lr"
-        for key in (*positive.split(), *optional.split()):
-            if key == "max_iters" and self.saffu_only:
-                continue
-            if getattr(self, key) is not None and not getattr(self, key) > 0:
-                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        at_least_0 = "min_lr warmup_iters weight_decay grad_clip seed"
-        for key in at_least_0.split():
-            if not getattr(self, key) >= 0:
-                wrong.append(f"{key} must not be below 0, not {getattr(self, key)}")
-        for field in dataclasses.fields(self):
-            if isinstance(value := getattr(self, field.name), float) and math.isinf(value):
-                wrong.append(f"{field.name} must be finite, not {value}")
+        if self.max_iters < 1 and not self.saffu_only:
+            wrong.append(f"max_iters must be at least 1, not {self.max_iters}")
         if not self.out_dir:
             wrong.append("out_dir is empty: give the run a folder of its own, such as out/mine")
         try:
@@ -124,13 +199,6 @@ class TrainConfig(ModelConfig):
                 f"score_source=True, but encoder_layers={self.encoder_layers}: the encoder reads the "
                 "source, and nothing predicts it; leave score_source out"
             )
-        if self.seed >= 2**32:
-            wrong.append(f"seed must be below 2^32, not {self.seed}")
-        for key in ("beta1", "beta2"):
-            if not 0 <= getattr(self, key) < 1:
-                wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
-        if not 0 <= self.label_smoothing < 1:
-            wrong.append(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
         if self.lr_schedule == "rsqrt" and self.warmup_iters == 0:
             wrong.append(
                 "lr_schedule=rsqrt is learning_rate sqrt(warmup_iters / step), 0 for warmup_iters=0: "
@@ -140,19 +208,13 @@ class TrainConfig(ModelConfig):
             wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
         if self.warmup_iters >= self.max_iters and not self.saffu_only:
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
-        if self.dry_run_mfu > 1:
-            wrong.append(f"dry_run_mfu is a share, at most 1, not {self.dry_run_mfu}")
-        if self.optimizer != "muon" and self.muon_learning_rate is not None:
-            wrong.append(f"muon_learning_rate acts with optimizer=muon only, not with {self.optimizer}")
-        if self.lr_schedule != "wsd" and self.wsd_decay_iters is not None:
-            wrong.append(f"wsd_decay_iters acts with lr_schedule=wsd only, not with {self.lr_schedule}")
-        elif self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
+        if self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
             wrong.append(
                 f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "
                 f"than max_iters={self.max_iters}"
             )
         known = self.attention in ATTENTION and self.ffn in FFN  # if not, that is said already
-        for key in ("dyadic", "decay_ladders", "ladder_lr"):
+        for key in sorted(config_keys.marked(TrainConfig, OF_LADDERS)):
             if getattr(self, key) != DEFAULTS[key] and known and not self.has_ladders:
                 without = f"attention={self.attention} and ffn={self.ffn} have no ladders"
                 without = without if self.model == "gpt" else f"model={self.model} has no ladders"
@@ -180,7 +242,21 @@ class TrainConfig(ModelConfig):
             )
         return wrong
 
+    def keys_read(self) -> set[str]:
+        """The keys that the model, its optimizer and its schedules read."""
+        own = {*DEFAULTS} - {*config_keys.names(ModelConfig)}
+        own = {key for key in own if config_keys.acts(self, key)}
+        own -= set() if self.has_ladders else config_keys.marked(TrainConfig, OF_LADDERS)
+        return super().keys_read() | (own if self.dyadic else own - {"dyadic_iters"})
+
+
+class RunConfig(TrainConfig):
+    """What a run is: a config that leaves nothing open. Nothing writes to it: raises AttributeError."""
+
+    def __setattr__(self, key, value):
+        if key in vars(self):
+            raise AttributeError(f"{key} of a run is {getattr(self, key)!r}, and stays so")
+        super().__setattr__(key, value)
+
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
-# how ladders are trained: mistakes in a model that has none
-OF_LADDERS = {"decay_ladders", "ladder_lr", "dyadic", "dyadic_iters"}

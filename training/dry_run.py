@@ -24,25 +24,24 @@ def show(config, here: Callable):
     """Print the plan of a run; its data set need not be prepared. config: a TrainConfig.
 
     here(config, model, tokens) says how long so many tokens take on this machine, or None.
-
-    Sets config.vocab_size and config.dtype where they are open.
     """
     folders, _ = mixture.parse(config.dataset)
-    of_pairs = False
+    of_pairs, vocab_size = False, config.vocab_size or 50257
     if all((Path(folder) / "meta.json").is_file() for folder in folders):
         data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
-        config.vocab_size = config.vocab_size or data.meta["vocab_size"]
+        vocab_size = config.vocab_size or data.meta["vocab_size"]
         of_pairs = data.of_pairs
         vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
     elif config.vocab_size:
         vocabulary = f"{config.vocab_size:,} (vocab_size)"
     else:
-        config.vocab_size = 50257
         vocabulary = f"50,257 (GPT-2's: {config.dataset} is not prepared yet)"
-    asked = dataclasses.replace(config)
-    if config.dtype == "auto":
+    asked = dataclasses.replace(config, vocab_size=vocab_size)
+    dtype = config.dtype
+    if dtype == "auto":
         known, native = (peak_flops(config.dry_run_gpu, dtype) for dtype in ("float32", "bfloat16"))
-        config.dtype = "float32" if known and not native else "bfloat16"
+        dtype = "float32" if known and not native else "bfloat16"
+    config = dataclasses.replace(asked, dtype=dtype)
     model = model_config(config)
     if wrong := model.check():  # of the vocabulary, which was not known before
         raise TrainingError("; ".join(wrong))

@@ -3,6 +3,7 @@ another model's weights.
 """
 
 import contextlib
+import dataclasses
 import difflib
 import shlex
 import time
@@ -18,7 +19,7 @@ from corpus.loader import Dataset
 from corpus.mixture import Mixture
 from training import checkpoint, pretrained, surgery
 from training.checkpoint import CheckpointError
-from training.config import TrainConfig
+from training.config import RunConfig, TrainConfig
 from training.distributed import Ranks
 
 VERIFY_SECONDS = 5  # between two signs of life
@@ -89,8 +90,7 @@ def how_to_prepare(config: TrainConfig, source: pretrained.Source, data: Dataset
 def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     """The training split, opened and checked, and the fixed validation windows [count, T + 1].
 
-    Of pairs, the validation loss is always that of the targets. Sets config.vocab_size where it was None.
-    Raises DataError before anything is built.
+    Of pairs, the validation loss is always that of the targets. Raises DataError before anything is built.
     """
     samples_per_step = config.batch_size * config.gradient_accumulation_steps
     keys = (config.block_size, config.vocab_size)
@@ -112,9 +112,6 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
             f"model=saffu sees no token before an end-of-text, and {config.dataset} holds pairs, whose "
             "target stands behind one: it would never see the source. Take model=gpt, or texts"
         )
-    config.vocab_size = config.vocab_size or data.meta["vocab_size"]
-    if config.model == "saffu" and config.saffu_end_of_text is None:
-        config.saffu_end_of_text = data.meta["end_of_text"]
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = mixture.open_dataset(config.dataset, "val", *keys)
     windows = validation.validation_windows(max(1, config.eval_tokens // config.block_size))
@@ -124,6 +121,17 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
     for _ in validation.verified():  # small, and every loss that the run reports rests on it
         pass
     return data, windows
+
+
+def resolved(config: TrainConfig, data: Dataset | Mixture, dtype: str) -> RunConfig:
+    """What a run is: the config with all that it left open. dtype: of `choose_dtype`."""
+    values = dataclasses.asdict(config) | {"dtype": dtype}
+    values["vocab_size"] = config.vocab_size or data.meta["vocab_size"]
+    if config.model == "saffu" and config.saffu_end_of_text is None:
+        values["saffu_end_of_text"] = data.meta["end_of_text"]
+    if config.dyadic and config.dyadic_iters is None:
+        values["dyadic_iters"] = config.max_iters
+    return RunConfig(**values)
 
 
 def check_prepared(config: TrainConfig):

@@ -1,6 +1,7 @@
 """The run folder: who may write to it, its log and its picture.
 
-out/<run>/config.json   the resolved config
+out/<run>/config.json   every key of the run, none of them left open
+          given.json    the keys that differ from their defaults, as they were given
           log.jsonl     one object per logged step: training records hold `loss`, evaluations `val_loss`
           loss.png      both, redrawn at evaluations, every ten seconds at most, and at the end
           ckpt/         see training/checkpoint.py
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from reports import picture
 
-FILES = ("config.json", "log.jsonl", "loss.png")
+FILES = ("config.json", "given.json", "log.jsonl", "loss.png")
 # left by a start that ended before its run began, or written by ablate.py: a folder of these alone is empty
 LEFT_OVERS = {".lock", "output.log", "wandb", *(f"{name}.tmp" for name in FILES)}
 

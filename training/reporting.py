@@ -48,8 +48,9 @@ def announcement(
     if more := config.vocab_size - data.meta["vocab_size"]:
         unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
     ranks = f" on {world} ranks" if world > 1 else ""
+    keys = ", ".join(f"{key}={value}" for key, value in configurator.differing(config).items())
     lines = [
-        textwrap.fill(f"keys: {configurator.differing(config)}", 110, break_on_hyphens=False),
+        textwrap.fill(f"keys: {keys}", 110, break_on_hyphens=False),
         f"data: {told}vocabulary {data.meta['vocab_size']:,}{unused}",
         f"model: {sum(counts.values()):,} parameters, {without_embeddings(counts):,} without embeddings, "
         f"{3 * flops_per_token(model) / 1e6:,.1f} MFLOPs per token in training",
@@ -97,7 +98,7 @@ class Speed:
 class Report:
     """The run folder's config.json and log (and wandb), and what is printed while a run trains.
 
-    folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
+    config, given: what the run is, and what the user said. folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
     `resume.restore` found changed. records: how many the log had at a checkpoint of step 0. of_pairs:
     whether the data are pairs. Every method is called on all ranks, and where the first one cannot write,
     all of them end.
@@ -106,6 +107,7 @@ class Report:
     def __init__(
         self,
         config,
+        given,
         ranks: Ranks,
         device: torch.device,
         folder: Path,
@@ -116,7 +118,7 @@ class Report:
     ):
         self.config, self.ranks, self.device, self.of_pairs = config, ranks, device, of_pairs
         self.folder, self.progress = folder, progress
-        self.log = self.on_first(lambda: self._open_log(changes, records))
+        self.log = self.on_first(lambda: self._open_log(given, changes, records))
 
     def record(self, values: dict):
         """Append a record to the log."""
@@ -183,7 +185,7 @@ class Report:
     def on_first(self, action):
         return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
 
-    def _open_log(self, changes: dict[str, str], records: int) -> Log:
+    def _open_log(self, given, changes: dict[str, str], records: int) -> Log:
         config, progress, wandb_run = self.config, self.progress, None
         settings = dataclasses.asdict(config)
         if config.wandb_log:
@@ -192,6 +194,8 @@ class Report:
             wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, *resumed)
             progress.wandb_id = wandb_run.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
+        said = configurator.differing(given)
+        write_whole(self.folder / "given.json", json.dumps(said, indent=2) + "\n")
         log = Log(self.folder, progress.step, wandb_run, config.init_from is not None, records)
         if changes:
             log.add({"step": progress.step, "tokens": progress.tokens, "resumed": changes})

@@ -5,59 +5,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import config_keys
 from corpus.loader import Dataset
 from corpus.mixture import Mixture
 from reports.plural import counted
 from training import checkpoint, sharding
 from training.checkpoint import CheckpointError
 from training.log import RunFolderError, read_log
-
-# nothing that the later losses depend on, but for rounding and, on another device, dropout
-FREE = {
-    *("out_dir", "resume", "device", "compile", "cuda_graph", "deterministic", "dataset"),
-    *("activation_checkpointing", "log_interval", "eval_interval", "checkpoint_interval"),
-    *("keep_checkpoints", "distributed_timeout", "dry_run", "dry_run_gpu", "dry_run_gpus", "dry_run_mfu"),
-    *("cf_backend", "wandb_log", "wandb_project", "wandb_run_name", "verify_data"),
-}
-# what later steps do otherwise, from the next one on; written into the log
-CHANGEABLE = {
-    "max_iters": "the learning rate follows the schedule of the new number, depths wake as before",
-    "batch_size": "goes on at the next unread sample",
-    "gradient_accumulation_steps": "goes on at the next unread sample",
-    "learning_rate": "from here on",
-    "muon_learning_rate": "from here on",
-    "min_lr": "from here on",
-    "lr_schedule": "from here on",
-    "wsd_decay_iters": "from here on",
-    "warmup_iters": "from here on",
-    "weight_decay": "from here on",
-    "decay_ladders": "from here on",
-    "ladder_lr": "from here on",
-    "beta1": "from here on",
-    "beta2": "from here on",
-    "label_smoothing": "from here on",
-    "grad_clip": "from here on",
-    "dtype": "from here on",
-    "dropout": "from here on",
-    "sharding": "the same model and losses, up to rounding",
-    "sharding_ranks": "the same model and losses, up to rounding",
-    "expe_inference_scale": "evaluations from here on",
-    "checkpoint_format": "from the next checkpoint on",
-    "saffu_only": "training follows the explicit start",
-}
-OF_START = [f"saffu_{key}" for key in ("init", "embeddings", "tokens", "tuning", "attention", "priming")]
-OF_START += ["saffu_output_priming", "saffu_floor", "saffu_temperature"]
-REASONS = {
-    "seed": "it decides the order of the data, of which a part has been read",
-    "init_from": "the weights began there",
-    "optimizer": "the moments that were saved mean nothing to the other one",
-    "block_size": "the model's positions and the cutting of the data depend on it",
-    "dyadic": "depths that trained would fall asleep again, or the other way round",
-    "dyadic_iters": "it moves the steps at which depths wake",
-    **dict.fromkeys(OF_START, "the weights began with it"),
-    "eval_tokens": "the best validation loss so far is of other tokens",
-    "score_source": "the loss so far is of other tokens",
-}
 
 # of a group of parameters, what is the checkpoint's and not the configuration's
 OF_STEP = ("params", "lr")
@@ -128,13 +82,14 @@ def restore(
     for field in dataclasses.fields(config):
         key, value = field.name, getattr(config, field.name)
         before = content["config"][key]
-        if key in FREE or before == value:
+        rule = config_keys.resume_rule(type(config), key)
+        if rule == config_keys.FREE or before == value:
             continue
-        told = f"{key} was {before!r}, now {value!r}"
-        if key in CHANGEABLE:
-            changes[key] = f"{told}: {CHANGEABLE[key]}"
+        change = f"{key} was {before!r}, now {value!r}"
+        if isinstance(rule, config_keys.Changes):
+            changes[key] = f"{change}: {rule.effect}"
         else:
-            wrong.append(f"{told} ({REASONS.get(key, 'it makes another model')})")
+            wrong.append(f"{change} ({rule.reason})")
     before = content["ranks"]
     if before != world:
         changes["ranks"] = f"ranks were {before}, now {world}: the same samples and losses, up to rounding"
@@ -232,5 +187,5 @@ def _load_whole(path: Path, content: dict, model, optimizer):
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state in {path} is of another model: {error}") from None
     # these are the configuration's, which may have changed
-    for group, keys in zip(optimizer.param_groups, own, strict=True):
-        group.update(keys)
+    for group, values in zip(optimizer.param_groups, own, strict=True):
+        group.update(values)

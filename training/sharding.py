@@ -36,8 +36,6 @@ def gpus(config) -> tuple[int, str]:
 def mistakes(config) -> list[str]:
     """What is wrong with the keys of sharding, one sentence each. config: a TrainConfig."""
     kind, size, (world, source) = config.sharding, config.sharding_ranks, gpus(config)
-    if size is not None and kind != "hybrid":
-        return [f"sharding_ranks acts with sharding=hybrid only, not with {kind}: leave it out, or None"]
     wrong = []
     if kind != "none" and config.dtype == "float16":
         wrong.append(

@@ -6,6 +6,7 @@ for later positions.
 
 import dataclasses
 
+from config_keys import names
 from configurator import ConfigError
 from models.architecture import REGISTRIES, ModelConfig
 from models.language_model import LanguageModel
@@ -65,7 +66,8 @@ def fixed_keys(old: ModelConfig, new: ModelConfig) -> list[str]:
     for part in REGISTRIES:
         for before, name in _pairs(part, old, new):
             if _same_weights(part, before, name):
-                fixed |= set(REGISTRIES[part][before].keys) & set(REGISTRIES[part][name].keys)
+                fixed |= {*names(REGISTRIES[part][before].Keys)} & {*names(REGISTRIES[part][name].Keys)}
+                fixed |= {"n_head"} if part == "attention" else set()
     # acts outside training only, and no weight depends on it
     fixed -= {"expe_inference_scale"}
     return [field.name for field in dataclasses.fields(ModelConfig) if field.name in fixed]

@@ -1,3 +1,4 @@
+# Overlay:
 # CAttnM by distance and content with an output projection. All heads share the values, as in multi-query
 # attention, so that the model has four fifths of the dense parameters.
 #   python train.py config/study/dense.py config/study/cattn_m_shared.py --out_dir=out/arm

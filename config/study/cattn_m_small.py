@@ -1,4 +1,4 @@
-# CAttnM by distance and content, with so few ladders that the model has four fifths of the dense
+# Overlay: CAttnM by distance and content, with so few ladders that the model has four fifths of the dense
 # parameters.
 #   python train.py config/study/dense.py config/study/cattn_m_small.py --out_dir=out/arm
 attention = "cattn_relative"

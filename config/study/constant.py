@@ -1,3 +1,3 @@
-# Control for any model with ladders: a learned constant replaces each fraction.
+# Overlay: Control for any model with ladders: a learned constant replaces each fraction.
 #   python train.py config/study/dense.py config/study/cattn_m.py config/study/constant.py --out_dir=out/arm
 cf_control = "constant"

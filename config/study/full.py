@@ -1,4 +1,4 @@
-# CAttnM with four heads, and cffn_added as feed-forward layer.
+# Overlay: CAttnM with four heads, and cffn_added as feed-forward layer.
 #   python train.py config/study/dense.py config/study/full.py --out_dir=out/arm
 attention = "cattn_m"
 cattn_heads = 4

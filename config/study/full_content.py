@@ -1,3 +1,4 @@
+# Overlay:
 # Both layers replaced: CAttnM by distance and content with an output projection, and cffn_added. No
 # positional encoding.
 #   python train.py config/study/dense.py config/study/full_content.py --out_dir=out/arm

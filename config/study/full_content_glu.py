@@ -1,4 +1,4 @@
-# config/study/full_content.py with a GLU plus ladders as its feed-forward layers.
+# Overlay: config/study/full_content.py with a GLU plus ladders as its feed-forward layers.
 #   python train.py config/study/dense.py config/study/full_content_glu.py --out_dir=out/arm
 attention = "cattn_relative"
 cattn_heads = None  # as many as n_head

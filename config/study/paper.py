@@ -1,3 +1,4 @@
+# Overlay:
 # The printed recipe, from which the study of printed recipes varies one key at a time. Goes on top of a
 # module of the papers: cffn_gated (arXiv), cffn_product (ICLR), cattn_m, cattn_u, or cattn_m and
 # cffn_gated.

@@ -1,4 +1,4 @@
-# The keys of config/cofrgenet*.py besides their modules: config/study/paper.py without the clamp.
+# Overlay: The keys of config/cofrgenet*.py besides their modules: config/study/paper.py without the clamp.
 #   python train.py config/study/dense.py config/study/cffn_gated.py config/study/recipe.py
 cf_depth = 7
 cf_init = "nanogpt"

@@ -1,14 +1,18 @@
 """A mixer of one's own: one class that says nothing but its equation works in every place."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
+from config_keys import names
 from layers import ATTENTION, FFN, POSITION
+from layers.feedforward import HiddenWidth
 from layers.position import NoPosition
-from layers.protocol import ADD_FIELD, ChannelMixer, TokenMixer
+from layers.protocol import ChannelMixer, TokenMixer
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
-from models.architecture import OF_ALL, ModelConfig
+from models.architecture import Core, ModelConfig, declared
 
 
 class Decaying(TokenMixer):
@@ -30,7 +34,7 @@ class Decaying(TokenMixer):
 
 
 class Bilinear(ChannelMixer):
-    keys = ("ffn_hidden",)
+    Keys = HiddenWidth
 
     def __init__(self, config):
         super().__init__(config)
@@ -195,15 +199,27 @@ def test_a_part_lists_the_keys_that_it_reads(registry, tiny):
             seen = Reader(tiny(cf_control=control, token_shift=True, cattn_content=True))
             part(seen)
             part.parameter_count(seen)
-            assert seen.read <= {*part.keys, *OF_ALL}, name
+            assert seen.read <= {*names(part.Keys), *names(Core)}, name
 
 
 def test_a_key_that_does_not_exist_is_a_mistake(mine, monkeypatch):
-    monkeypatch.setattr(Bilinear, "keys", ("ffn_hiden",))
-    assert mine.check() == [f"Bilinear.keys names ffn_hiden: no config key{ADD_FIELD}"]
-    monkeypatch.setattr(Bilinear, "keys", ("ffn_hidden"))
-    told = """Bilinear.keys is 'ffn_hidden': write a tuple, with a comma: keys = ("ffn_hidden",)"""
-    assert mine.check() == [told]
+    class Keys:
+        ffn_hiden: int = 3
+
+    monkeypatch.setattr(Bilinear, "Keys", Keys)
+    assert mine.check() == ["Bilinear.Keys is no dataclass: write @dataclass above it"]
+    monkeypatch.setattr(Bilinear, "Keys", dataclass(Keys))
+    assert "Bilinear.Keys declares ffn_hiden, which the config lacks" in mine.check()[0]
+
+
+def test_two_parts_cannot_declare_the_same_key(mine, monkeypatch):
+    @dataclass
+    class Keys:
+        rope_base: float = 1.0
+
+    monkeypatch.setattr(Bilinear, "Keys", Keys)
+    with pytest.raises(TypeError, match="both declare the key rope_base"):
+        declared()
 
 
 def test_it_takes_no_more_tokens_than_it_says(mine):

@@ -8,23 +8,11 @@ import torch
 from configurator import ConfigError, resolve
 from layers import ATTENTION
 from model import GPT
-from models.architecture import OF_ALL, REGISTRIES, ModelConfig
 from tests.training.transformers_models import drawn, gpt2
 from train import main
 from training import checkpoint, pretrained, surgery
 from training.config import TrainConfig
 from training.inputs import saved_config
-
-
-def test_every_key_of_a_model_is_read():
-    """By the whole model, or by a part of it that says so; no part names a key that is none."""
-    keys = {field.name for field in dataclasses.fields(ModelConfig)}
-    named = {key for registry in REGISTRIES.values() for part in registry.values() for key in part.keys}
-    assert named | set(OF_ALL) | ModelConfig(model="saffu").keys_read() == keys
-    for registry in REGISTRIES.values():
-        for part in registry.values():
-            assert set(part.keys_read(ModelConfig())) <= set(part.keys)
-
 
 # --- crop_block_size ---
 
