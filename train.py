@@ -72,7 +72,8 @@ def main(argv: list[str]):
 def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop: Stop) -> bool:
     """Check everything on every rank, claim the run folder, build or restore, train.
 
-    given: what the user said, which leaves values open. Returns whether the run came to its end; a signal stops it earlier.
+    given: what the user said, which leaves values open. Returns whether the run came to its end; a signal
+    stops it earlier.
     """
     for warning in ranks.on_first(lambda: causality.check(model_config(given)), (TrainingError,)) or []:
         ranks.say(warning)

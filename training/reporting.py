@@ -98,10 +98,10 @@ class Speed:
 class Report:
     """The run folder's config.json and log (and wandb), and what is printed while a run trains.
 
-    config, given: what the run is, and what the user said. folder: the claimed run folder. progress: the run's own, which the trainer advances. changes: what
-    `resume.restore` found changed. records: how many the log had at a checkpoint of step 0. of_pairs:
-    whether the data are pairs. Every method is called on all ranks, and where the first one cannot write,
-    all of them end.
+    config, given: what the run is, and what the user said. folder: the claimed run folder. progress: the
+    run's own, which the trainer advances. changes: what `resume.restore` found changed. records: how many
+    the log had at a checkpoint of step 0. of_pairs: whether the data are pairs. Every method is called on
+    all ranks, and where the first one cannot write, all of them end.
     """
 
     def __init__(
