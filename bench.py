@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import configurator
 import overlays
-from benchmarks import decoding, forms, levers, operators, report, training_step
+from benchmarks import decoding, forms, operators, report, training_step
 from benchmarks.timing import quartiles
 from benchmarks.worker import BenchError, Worker
 from config_keys import names
@@ -42,10 +42,7 @@ from training import cuda_graph
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype
 
-OF_TRAINING = (
-    *("activation_checkpointing", "gradient_accumulation_steps", "compile_mode", "sdpa"),
-    *("cast_weights_once", "cuda_graph", "parts"),
-)
+OF_TRAINING = ("activation_checkpointing", "gradient_accumulation_steps", "cuda_graph", "parts")
 
 
 @dataclass
@@ -61,9 +58,6 @@ class BenchConfig:
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
     gradient_accumulation_steps: int = 1  # train: batches in a step
-    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"  # train: torch.compile mode
-    sdpa: Literal["auto", *levers.SDPA] = "auto"  # train: backend of softmax attention
-    cast_weights_once: bool = False  # train: round weights of linear maps once a step, not once a batch
     cuda_graph: bool | None = None  # train: forward and backward as one launch; None: where train.py does
     parts: bool = True  # train: also time the parts of a step
     profile: str | None = None  # train, infer: new folder for a profiler trace of each model
@@ -191,9 +185,6 @@ def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
             )
             sys.exit(2)
         if model.model != "gpt":
-            if config.cast_weights_once:
-                print(f"bench.py: cast_weights_once is for blocks, and {name} has none", file=sys.stderr)
-                sys.exit(2)
             if config.mode == "infer" and config.compile:
                 told = f"decoding of model={model.model} is not compiled: add --compile=False"
                 print(f"bench.py: {name}: {told}", file=sys.stderr)

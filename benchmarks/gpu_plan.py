@@ -7,7 +7,6 @@ small     a training step of each model at GPT-2 small's size; xl: at GPT2-xl's;
 decode    decoding at GPT2-xl's size (the CoFrGeNet paper's table 4)
 train     200 steps by train.py, and the same killed and resumed
 profile   where the time of a training step goes
-levers    what may speed up a step of dense with RoPE: SDPA's backends, tuned products, weights cast once
 """
 
 import os
@@ -51,16 +50,6 @@ DECODED = {
 # attention by softmax repeats to the bit only if it is told to
 TRAINED = {"dense": ["--deterministic=True"], "CoFrGeNet": []}
 PROFILED = ("dense", "dense with RoPE", "CoFrGeNet-F", "CoFrGeNet-A", "CoFrGeNet", "ours, both layers")
-BASELINE = GPT["dense with RoPE"]
-ACCUMULATED = {"gradient_accumulation_steps": 4}
-LEVERS = {
-    "none": {},
-    "SDPA by flash": {"sdpa": "flash"},
-    "SDPA by cuDNN": {"sdpa": "cudnn"},
-    "products tuned": {"compile_mode": "max-autotune-no-cudagraphs"},
-    "4 batches a step": ACCUMULATED,
-    "4 batches a step, weights cast once": ACCUMULATED | {"cast_weights_once": True},
-}
 GB = 10**9
 
 
@@ -193,18 +182,6 @@ class Plan:
             tasks.append(Task("profile", name, ["step"], gpu_measurements.profile, arguments, settings))
         return [(tasks, 1)]
 
-    def _levers(self, lines):
-        batch, measured = self.scale.batches["small"], []
-        for name, keys in LEVERS.items():
-            options = training_step.StepOptions(batch, self.dtype, self.compile, **keys)
-            if options.missing(self.device):
-                continue
-            model, settings = self.model(BASELINE, self.scale.small, lines)
-            settings |= vars(options) | vars(self.scale.models)
-            measured.append((name, self.steps(options), settings, (model, options), self.scale.models))
-        made = (gpu_measurements.training, gpu_measurements.warm_training)
-        return self._compiled_first("levers", made, measured, 6 * GB)
-
     def _compiled_first(self, stage, made, measured, memory, checks=True) -> list[tuple[list, int]]:
         """Tasks that are timed one by one, after a compiler has worked for several of them at a time.
 
@@ -267,7 +244,7 @@ def backend_key(lines: Lines) -> str:
     return f"--cf_backend={'torch' if any('triton' in form for form in wrong_forms(lines)) else 'auto'}"
 
 
-STAGES = ("ceilings", "correct", "kernels", "small", "xl", "llama", "decode", "train", "profile", "levers")
+STAGES = ("ceilings", "correct", "kernels", "small", "xl", "llama", "decode", "train", "profile")
 TITLES = {
     "ceilings": "Upper limits",
     "correct": "Correctness of kernels",
@@ -278,5 +255,4 @@ TITLES = {
     "decode": "Decoding at GPT2-xl's size",
     "train": "train.py, killed and resumed",
     "profile": "Where a training step spends its time",
-    "levers": "What may speed up a training step: dense with RoPE at GPT-2 small's size",
 }

@@ -12,13 +12,9 @@ optimizer  clipping, AdamW and zeroing of gradients
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 
 import torch
-from torch import nn
 
-from benchmarks import levers
-from benchmarks.levers import CastOnce
 from models.architecture import ModelConfig
 from models.compilation import compile_parts
 from models.kinds import built
@@ -38,9 +34,6 @@ class StepOptions:
     compile: bool
     activation_checkpointing: bool = False
     gradient_accumulation_steps: int = 1
-    compile_mode: str = "default"
-    sdpa: str = "auto"
-    cast_weights_once: bool = False
     cuda_graph: bool = False
 
     def sequences(self) -> int:
@@ -50,24 +43,16 @@ class StepOptions:
     def missing(self, device: torch.device) -> list[str]:
         """What these options lack on a device."""
         wrong = []
-        if self.cast_weights_once and self.dtype == "float32":
-            wrong.append("cast_weights_once rounds nothing in float32")
-        if self.cast_weights_once and self.activation_checkpointing:
-            wrong.append("cast_weights_once does not work with activation_checkpointing")
-        if self.compile_mode != "default" and not self.compile:
-            wrong.append(f"compile_mode={self.compile_mode} acts with compile=True only")
-        if self.sdpa == "cudnn" and device.type == "cpu":
-            wrong.append("sdpa=cudnn needs a GPU; a CPU has flash and math")
         if self.cuda_graph and device.type == "cpu":
             wrong.append("cuda_graph needs a GPU")
         if self.cuda_graph and self.activation_checkpointing:
             wrong.append("cuda_graph does not work with activation_checkpointing")
         return wrong
 
-    def compiled(self, model: LanguageModel) -> nn.Module:
+    def prepare(self, model: LanguageModel):
+        model.activation_checkpointing = self.activation_checkpointing
         if self.compile:
             compile_parts(model)
-        return model
 
 
 def build(config: ModelConfig, device: torch.device, seed: int = 0) -> LanguageModel:
@@ -87,19 +72,17 @@ def batch(config: ModelConfig, batch_size: int, device: torch.device):
 def sections(config: ModelConfig, options: StepOptions, device: torch.device) -> dict[str, Callable]:
     """{section: function of one iteration}; a model without blocks has the whole step only"""
     model = build(config, device)
-    model.activation_checkpointing = options.activation_checkpointing
+    options.prepare(model)
     optimizer = adamw(model, 1e-5, 0.1, (0.9, 0.95))
     tokens, targets = batch(config, options.batch_size, device)
-    whole = options.compiled(model)
-    once = CastOnce(model, getattr(torch, options.dtype)) if options.cast_weights_once else None
 
     def update():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     def backward(tokens, targets):
-        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
-            part = whole(tokens, targets) if once is None else once(whole, tokens, targets)
+        with autocast(device, options.dtype):
+            part = model(tokens, targets)
         (part / options.gradient_accumulation_steps).backward()
         return part.detach()
 
@@ -107,8 +90,6 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
 
     def step():
         nonlocal capture
-        if once is not None:
-            once.cast()
         if options.cuda_graph and capture is None:
             capture = CapturedBackward(model.parameters(), backward, (tokens, targets))
         for number in range(options.gradient_accumulation_steps):
@@ -126,8 +107,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     few = model.blocks[: few_layers(config)]
 
     def compiled(function):
-        options_of_compile = {"fullgraph": True, "dynamic": False, "mode": options.compile_mode}
-        return torch.compile(function, **options_of_compile) if options.compile else function
+        return torch.compile(function, fullgraph=True, dynamic=False) if options.compile else function
 
     @compiled
     def attention(x):
@@ -160,7 +140,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         # as in the first micro-batch of a step
         model.zero_grad(set_to_none=True)
         x.grad = None
-        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
+        with autocast(device, options.dtype):
             out = function(given)
         out.backward(gradient)
 
@@ -215,33 +195,29 @@ def gate(config: ModelConfig, options: StepOptions, device: torch.device) -> dic
     config = shallow(config)
     tokens, targets = batch(config, options.batch_size if device.type == "cuda" else 1, device)
 
-    def gradients(function, model, dtype, sdpa="auto"):
+    def gradients(dtype):
         model.zero_grad(set_to_none=True)
-        with autocast(device, dtype), levers.sdpa(sdpa):
-            loss = function(tokens, targets)
+        with autocast(device, dtype):
+            loss = model(tokens, targets)
         loss.backward()
         return [loss.detach(), flat_gradient(model)]
 
     model = build(config, device)
-    exact = gradients(model, model, "float32")
-    model.activation_checkpointing = options.activation_checkpointing
-    function = options.compiled(model)
-    if options.cast_weights_once:
-        function = partial(CastOnce(model, getattr(torch, options.dtype)), function)
-    found = gradients(function, model, options.dtype, options.sdpa)
-    compare(found, exact, options.dtype)
+    exact = gradients("float32")
+    options.prepare(model)
+    compare(gradients(options.dtype), exact, options.dtype)
     if options.cuda_graph:
-        compare(replayed(function, model, options, (tokens, targets)), exact, options.dtype)
+        compare(replayed(model, options, (tokens, targets)), exact, options.dtype)
     return {}
 
 
-def replayed(function, model, options, batch):
+def replayed(model, options, batch):
     """(loss, gradient) of CUDA graphs captured with another batch: each of two replays adds a half."""
     device = batch[0].device
 
     def backward(tokens, targets):
-        with autocast(device, options.dtype), levers.sdpa(options.sdpa):
-            loss = function(tokens, targets)
+        with autocast(device, options.dtype):
+            loss = model(tokens, targets)
         (loss / 2).backward()
         return loss.detach()
 

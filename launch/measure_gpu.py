@@ -10,9 +10,8 @@ holds, so call it until it says that everything is measured. A result that faile
 its line to do so. At the end, and with --report, tables and a picture are written beside the lines.
 
 Stages, in this order: ceilings (a copy, matrix products), correct (every kernel against its oracle),
-kernels, small, xl and llama (training steps), decode, train (200 steps of train.py, killed and resumed),
-profile, and levers (what may make a step faster). A kernel that is wrong is not timed, and models then use
-PyTorch in place of Triton.
+kernels, small, xl and llama (training steps), decode, train (200 steps of train.py, killed and resumed)
+and profile. A kernel that is wrong is not timed, and models then use PyTorch in place of Triton.
 """
 
 import os

@@ -30,7 +30,7 @@ LONGEST = (
     "kernels/test_triton", "training/test_sharding", "training/test_distributed", "training/test_resume",
     "faults/test_faults", "test_train", "test_decode", "test_model", "test_config", "test_ablate",
     "test_golden", "scaling/test_scale", "training/test_elastic", "training/test_sharded_ranks",
-    "training/test_encoder_training", "training/test_training_on_pairs", "benchmarks/test_levers",
+    "training/test_encoder_training", "training/test_training_on_pairs", "benchmarks/test_training_step",
     "evaluation/test_zero_shot", "training/test_explicit_start", "training/test_memory",
     "models/test_compilation", "training/test_going_on", "launch/test_measure_gpu",
 )  # fmt: skip

@@ -34,7 +34,6 @@ def few(monkeypatch):
     monkeypatch.setattr(gpu_plan, "DECODED", {"CoFrGeNet_B": gpu_plan.DECODED["CoFrGeNet_B"]})
     monkeypatch.setattr(gpu_plan, "TRAINED", {"CoFrGeNet": []})
     monkeypatch.setattr(gpu_plan, "PROFILED", ("CoFrGeNet",))
-    monkeypatch.setattr(gpu_plan, "LEVERS", {"SDPA by flash": {"sdpa": "flash"}})
 
 
 def results(path):

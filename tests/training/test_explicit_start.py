@@ -297,7 +297,6 @@ def test_plans_counts_and_speed(tmp_path, capsys):
     bench.main([str(file), "--mode=infer", "--dtype=float32", *short])
     for script, arguments, told in [
         (bench, [str(file), "--mode=infer"], "add --compile=False"),
-        (bench, [str(file), "--cast_weights_once=True", "--dtype=bfloat16"], "is for blocks"),
         (scale, [str(file), "--sizes=1M"], "scale.py takes model=gpt"),
     ]:
         with pytest.raises(SystemExit) as stop:
