@@ -6,7 +6,7 @@ to epoch e = i // n, and a keyed permutation of i % n gives its window. The perm
 windows in the ring depend on (seed, e) alone. So sample i is a pure function of (data set, seed, block
 size, i), and a resumed run needs the number i only.
 
-Samples are rows of integers. A token that the loss does not score is written as ~token = -1 - token.
+Samples are rows of tokens. Those of pairs are masked (numpy.ma) where the loss does not score a token.
 """
 
 from host.disk import open_to_read, read_json
@@ -173,8 +173,7 @@ class Dataset:
 
         Bits per byte = summed loss in nats / ln 2 / these bytes.
         """
-        targets = windows[:, 1:]
-        return int(self.token_bytes[targets[targets >= 0]].sum(dtype=np.int64))
+        return int(self.token_bytes[np.ma.compressed(windows[:, 1:])].sum(dtype=np.int64))
 
     def _count(self) -> int:
         """The windows of an epoch."""
@@ -198,9 +197,9 @@ class Dataset:
 
     def _checked(self, windows: np.ndarray) -> np.ndarray:
         """The windows; raises DataError if one holds a token that the vocabulary does not have."""
-        if windows.size and windows.max() >= self.meta["vocab_size"]:
+        if windows.size and (largest := np.ma.getdata(windows).max()) >= self.meta["vocab_size"]:
             raise DataError(
-                f"{self.folder / self.split}.bin holds token {windows.max()}, the vocabulary of meta.json "
+                f"{self.folder / self.split}.bin holds token {largest}, the vocabulary of meta.json "
                 f"{self.meta['vocab_size']:,}: the file belongs to another data set; prepare it again"
             )
         return windows
@@ -230,7 +229,7 @@ class Loader:
         device: str | torch.device,
         first_sample: int = 0,
         stride: int | None = None,
-        to_batch: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
+        to_batch: Callable[[np.ndarray], tuple[torch.Tensor, ...]] | None = None,
     ):
         self.to_batch = to_batch or batch_of
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
@@ -260,8 +259,7 @@ class Loader:
         return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def _gather(self, sample_index: int) -> tuple[torch.Tensor, ...]:
-        windows = torch.from_numpy(self.dataset.windows(sample_index, self.batch_size, self.seed))
-        batch = self.to_batch(windows)
+        batch = self.to_batch(self.dataset.windows(sample_index, self.batch_size, self.seed))
         return tuple(part.pin_memory() for part in batch) if self._thread else batch
 
     def _use_device(self) -> None:
@@ -270,14 +268,13 @@ class Loader:
             torch.cuda.set_device(self.device)
 
 
-def batch_of(windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(windows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of tokens [B, T + 1] -> what a model takes: tokens and targets, int64 [B, T] each.
 
-    A token that is not scored (~token) is an input like any other, and as a target it is IGNORED.
+    A token that is not scored is an input like any other, and as a target it is IGNORED.
     """
-    unscored = windows < 0
-    tokens = torch.where(unscored, ~windows, windows)[:, :-1]
-    return tokens.contiguous(), windows.masked_fill(unscored, IGNORED)[:, 1:].contiguous()
+    tokens, targets = np.ma.getdata(windows)[:, :-1], np.ma.filled(windows, IGNORED)[:, 1:]
+    return torch.from_numpy(tokens).contiguous(), torch.from_numpy(targets).contiguous()
 
 
 def permute(places: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:

@@ -244,10 +244,12 @@ class Mixture:
     def _merge(self, parts: list[np.ndarray], sources: np.ndarray) -> np.ndarray:
         width = max(part.shape[1] for part in parts)
         # beyond a narrower row, padding that is not scored
-        windows = np.full((len(sources), width), ~self.meta["end_of_text"], dtype=np.int64)
+        windows = np.full((len(sources), width), self.meta["end_of_text"], dtype=np.int64)
+        mask = np.ones(windows.shape, dtype=bool)
         for j, part in enumerate(parts):
-            windows[sources == j, : part.shape[1]] = part
-        return windows
+            windows[sources == j, : part.shape[1]] = np.ma.getdata(part)
+            mask[sources == j, : part.shape[1]] = np.ma.getmaskarray(part)
+        return np.ma.MaskedArray(windows, mask) if self.of_pairs else windows
 
 
 def short_names(folders: list[Path]) -> list[str]:

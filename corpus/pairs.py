@@ -147,33 +147,30 @@ class PairDataset(Dataset):
         return order
 
     def _rows(self, pairs: np.ndarray) -> np.ndarray:
-        """The rows of these pairs: int64 [count, T + 1], with ~token for what is not scored."""
-        end_of_text = self.meta["end_of_text"]
+        """The rows of these pairs: int64 [count, T + 1], masked where they are not scored."""
         width = -(-int(self._lengths[pairs].max(initial=1)) // MULTIPLE) * MULTIPLE
-        rows = np.full((len(pairs), min(width, self.block_size) + 1), ~end_of_text, dtype=np.int64)
-        for row, (start, middle, end) in zip(rows, self._places[pairs], strict=True):
-            row[1 : end - start + 2] = self.tokens[start : end + 1]
-            if not self.score_source:
-                source = row[1 : middle - start + 2]
-                np.invert(source, out=source)
-        self._checked(np.maximum(rows, ~rows))
-        return rows
+        shape = len(pairs), min(width, self.block_size) + 1
+        rows, mask = np.full(shape, self.meta["end_of_text"], dtype=np.int64), np.ones(shape, dtype=bool)
+        for row, (start, middle, end) in enumerate(self._places[pairs]):
+            rows[row, 1 : end - start + 2] = self.tokens[start : end + 1]
+            scored = start if self.score_source else middle + 1
+            mask[row, scored - start + 1 : end - start + 2] = False
+        return self._checked(np.ma.MaskedArray(rows, mask))
 
 
-def batches_for(encoder_layers: int) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]]:
+def batches_for(encoder_layers: int) -> Callable[[np.ndarray], tuple[torch.Tensor, ...]]:
     """What makes batches of samples for a model with so many encoder layers."""
     return source_and_target if encoder_layers else batch_of
 
 
-def source_and_target(windows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def source_and_target(windows: np.ma.MaskedArray) -> tuple[torch.Tensor, ...]:
     """Rows of pairs whose targets alone are scored, [B, T + 1] -> what an encoder-decoder takes.
 
     tokens and targets: [B, N] int64 each: end-of-text and the target, and the target and end-of-text.
     source: [B, N] int64, lengths: [B] int64, without end-of-text. All are padded on the right with
     end-of-text and, in targets, IGNORED. N is the longest of all, rounded up to a multiple of MULTIPLE.
     """
-    scored = windows >= 0
-    ids = torch.where(scored, windows, ~windows)
+    scored, ids = torch.from_numpy(~windows.mask), torch.from_numpy(windows.data)
     # a row is end-of-text, source, end-of-text, and then what is scored
     first, count = scored.int().argmax(1, keepdim=True), scored.sum(1, keepdim=True)
     lengths = first - 2

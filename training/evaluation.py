@@ -27,7 +27,7 @@ def evaluate(
 ) -> dict:
     """Score every target token of `windows` [count, T + 1] once, whatever the number of ranks.
 
-    Tokens that are not scored are ~token, as in corpus/loader.py. Returns mean loss in nats per token,
+    Tokens that are not scored are masked, as in corpus/loader.py. Returns mean loss in nats per token,
     perplexity, and bits per byte; `text_bytes` is the size of the targets' text. If the ladders are clipped
     to their ranges in evaluation, `val_loss_unclipped` is the loss without clipping. If `parts` divides the
     windows, {name: indices}, `val_loss_<name>` is the loss of each part.
@@ -76,7 +76,7 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
     for number in range(ranks.rank, ranks.rank + last + 1, ranks.world):
         start = min(number, last) * batch_size
         rows, count = _without_padding(windows[start : start + batch_size])
-        batch = batches_for(model.config.encoder_layers)(torch.from_numpy(rows))
+        batch = batches_for(model.config.encoder_layers)(rows)
         with autocast(device, dtype, keep=not is_sharded(model)):
             mean = model(*(one.to(device) for one in batch)).double().cpu()
         if number <= last:
@@ -86,7 +86,7 @@ def _loss(model, windows, batch_size, dtype, ranks) -> float:
 
 def _scored(windows: np.ndarray) -> np.ndarray:
     """Which targets of windows [count, T + 1] are scored: bool [count, T]."""
-    return windows[:, 1:] >= 0
+    return ~np.ma.getmaskarray(windows)[:, 1:]
 
 
 def _without_padding(windows: np.ndarray) -> tuple[np.ndarray, int]:

@@ -300,7 +300,7 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         text_bytes = self.data.target_bytes(self.validation)
         parts = self.data.parts(len(self.validation)) if isinstance(self.data, Mixture) else {}
-        batch = self.to_batch(torch.from_numpy(self.validation[: config.batch_size]))
+        batch = self.to_batch(self.validation[: config.batch_size])
         with self.ranks.waiting("the weights of the other ranks"), self.eager():
             result = evaluate(
                 self.model, self.validation, text_bytes, config.batch_size, config.dtype, self.ranks, parts

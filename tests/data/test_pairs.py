@@ -78,8 +78,13 @@ def test_a_sample_is_a_pair(folder, score_source):
 
 def rows(data, first, count, seed=3):
     """The samples one by one, without padding."""
-    found = data.windows(first, count, seed)
-    return [row[: np.flatnonzero(row >= 0)[-1] + 1].tolist() for row in found]
+    return [trimmed(row) for row in data.windows(first, count, seed)]
+
+
+def trimmed(row):
+    """A sample without padding: its tokens, and whether they are not scored."""
+    end = np.flatnonzero(~row.mask)[-1] + 1
+    return list(zip(row.data[:end].tolist(), row.mask[:end].tolist(), strict=True))
 
 
 def test_a_sample_depends_on_its_number_alone(folder):
@@ -131,21 +136,22 @@ def test_validation_rows(folder):
     data = PairDataset(folder, "val", BLOCK)
     found = data.validation_windows(20)
     assert found.shape == (20, BLOCK + 1)
-    np.testing.assert_array_equal(found, data.validation_windows(20))
-    lengths = [int(np.flatnonzero(row >= 0)[-1]) for row in found]
+    np.testing.assert_array_equal(found.data, data.validation_windows(20).data)
+    np.testing.assert_array_equal(found.mask, data.validation_windows(20).mask)
+    lengths = [len(trimmed(row)) for row in found]
     assert lengths == sorted(lengths, reverse=True)
     everything = data.validation_windows(10**9)
     assert len(everything) == data.n_windows
     targets = sum(len(target) + 1 for _, target in (data.pair(i) for i in range(data.n_windows)))
-    assert (everything[:, 1:] >= 0).sum() == targets
+    assert everything[:, 1:].count() == targets
     assert data.target_bytes(everything) == targets - data.n_windows
 
 
 def test_pieces(folder):
     data = PairDataset(folder, "train", BLOCK)
     for samples in (0, 10, 10**6):
-        read_by_the_run = rows(data, 0, min(samples, data.epoch))
-        expected = [[token if token >= 0 else ~token for token in row] for row in read_by_the_run]
+        read_by_the_run = data.windows(0, min(samples, data.epoch), 3)
+        expected = [row.data[: len(trimmed(row))].tolist() for row in read_by_the_run]
         found = [piece.tolist() for piece in data.pieces(samples, 3)]
         # nothing lies before the first pair of the split
         found = [piece if piece[0] == END else [END, *piece] for piece in found]
@@ -162,10 +168,8 @@ def test_mixtures(folder, tmp_path):
     sources = mixed.shares.sources(0, 40)
     for j, source in enumerate((first, second)):
         count = int((sources == j).sum())
-        assert rows(source, 0, count) == [
-            row[: np.flatnonzero(row >= 0)[-1] + 1].tolist() for row in taken[sources == j]
-        ]
-    assert mixed.targets(8, 32, 3) == (taken[8:, 1:] >= 0).sum()
+        assert rows(source, 0, count) == [trimmed(row) for row in taken[sources == j]]
+    assert mixed.targets(8, 32, 3) == taken[8:, 1:].count()
     assert mixed.windows(0, 1, 3).shape[0] == 1  # a source without a sample
     rows_of_both = open_dataset(f"{folder}:3,{other}:1", "val", BLOCK).validation_windows(40)
     assert rows_of_both.shape == (40, BLOCK + 1)

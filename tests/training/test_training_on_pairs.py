@@ -52,7 +52,7 @@ def test_evaluation_scores_each_target_once(build, pairs):
     windows = PairDataset(pairs, "val", 40).validation_windows(10**6)
     nats = count = 0
     for row in windows:
-        tokens, targets = batch_of(torch.from_numpy(row[None, : np.flatnonzero(row >= 0)[-1] + 1]))
+        tokens, targets = batch_of(row[None, : np.flatnonzero(~row.mask)[-1] + 1])
         n = int((targets >= 0).sum())
         nats += model(tokens, targets).double().item() * n
         count += n
