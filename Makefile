@@ -44,7 +44,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: .venv/installed
-	@$(PY) -c "from training.compilation import missing_for_compile; lacks = missing_for_compile(); \
+	@$(PY) -c "from models.compilation import missing_for_compile; lacks = missing_for_compile(); \
 	  print('torch.compile is available' if not lacks else 'torch.compile lacks ' + ' and '.join(lacks) + ': training will run without it')"
 
 .venv/installed: requirements.txt

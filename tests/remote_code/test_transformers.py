@@ -50,7 +50,7 @@ class Mine(ChannelMixer):
         super().__init__(config)
         from layers.feedforward import MLP
 
-        self.inner, self.keys_of_ladders = MLP(config), fractions.KEYS
+        self.inner, self.keys_of_ladders = MLP(config), fractions.Keys
         self.register_buffer("factor", torch.tensor(0.5), persistent=False)
         # transformers makes a linspace on the CPU, all else on the meta device
         self.scale = nn.Parameter(torch.linspace(1, 2, config.n_embd) * torch.ones(config.n_embd))
