@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 import configurator
-from ablation.command import AblateConfig, mistakes_end, read
+from ablation.command import AblateConfig, mistakes_end, parsed
 from ablation.execution import OUTPUT, carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import prepare
@@ -39,7 +39,7 @@ def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
         configurator.end_with_help(AblateConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("ablate.py"):
-        config, runs, study, remarks = read(argv)
+        config, runs, study, remarks = parsed(argv)
         folder = Path(config.out_dir)
         with claimed(folder, config.dry_run):
             plan = Plan(folder)

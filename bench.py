@@ -87,7 +87,7 @@ class BenchConfig:
 
 
 def main(argv: list[str]):
-    config, models = read(argv)
+    config, models = parsed(argv)
     try:
         device = choose_device(config.device)
     except DeviceError as error:
@@ -138,7 +138,7 @@ def save(config: BenchConfig, facts: dict, result: dict):
             file.write(numbers)
 
 
-def read(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
+def parsed(argv: list[str]) -> tuple[BenchConfig, dict[str, ModelConfig]]:
     """The bench's keys, and each model's config by the name that it was given on the command line."""
     own = {field.name for field in dataclasses.fields(BenchConfig)}
     given = [a for a in argv if not a.startswith("-")]

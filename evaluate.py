@@ -217,7 +217,7 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
             step, label = stride(config, loaded.config, text), f"{loaded.name}, {text.name}"
             if config.protocol == "gpt2":
                 given = (loaded, text, step, config.window, config.batch_size, label)
-                results[loaded.name][text.name] = gpt2_protocol.measure(*given)
+                results[loaded.name][text.name] = gpt2_protocol.score(*given)
                 continue
             results[loaded.name][text.name] = perplexity(
                 loaded,

@@ -42,7 +42,7 @@ from models.architecture import model_config
 from reports import picture
 from reports.plural import counted
 from scaling import figure, listing, output, points, step_times
-from scaling.command import ScaleConfig, read
+from scaling.command import ScaleConfig, parsed
 from scaling.study import Study
 
 
@@ -50,7 +50,7 @@ def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
         configurator.end_with_help(ScaleConfig, about=__doc__.strip() + "\n\n")
     with mistakes_end("scale.py"):
-        config, families, remarks = read(argv)
+        config, families, remarks = parsed(argv)
         command = shlex.join(["python", "scale.py", *argv])
         folder = Path(config.out_dir)
         look = picture.look(config)
@@ -71,7 +71,7 @@ def main(argv: list[str]):
             for line in remarks:
                 print(line, flush=True)
             plan = Plan(folder)
-            plan.look()
+            plan.find_finished()
             study = Study(config, families, plan, vocabulary)
             names = called(list(study.state["families"]), look)
             if config.baseline is not None:

@@ -32,7 +32,7 @@ from training.environment import environment
 from training.hardware import DeviceError, choose_device, missing_gpu
 from translation import TranslationError, report, scores, sources
 from translation.decoding import Decoding, translate
-from translation.sources import Sources
+from translation.sources import SourceTexts
 
 
 @dataclass
@@ -154,7 +154,7 @@ def main(argv: list[str]):
         sys.exit(failed)
 
 
-def read(config: TranslateConfig, opened: Opened) -> Sources:
+def read(config: TranslateConfig, opened: Opened) -> SourceTexts:
     if config.text is not None:
         return sources.of_text(config.text, opened)
     if config.input is not None:

@@ -63,7 +63,7 @@ def mistakes_end(script: str) -> Iterator[None]:
         sys.exit(f"{script}: {error}")
 
 
-def read(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str], list[str]]:
+def parsed(argv: list[str]) -> tuple[AblateConfig, list[Planned] | None, list[str], list[str]]:
     """(own keys, runs, varied keys, remarks); runs is None where no model was named. Raises ConfigError."""
     own, varied, others, mistakes = [], [], [], []
     known = {field.name for field in dataclasses.fields(AblateConfig)}

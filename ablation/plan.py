@@ -88,7 +88,7 @@ class Plan:
         self.runs |= {run.name: run for run in runs}
         self.study += [key for key in study if key not in self.study]
 
-    def look(self):
+    def find_finished(self):
         """Note which runs have come to their end, whoever trained them.
 
         Raises PlanError, and notes nothing, where a log is damaged: a run that ended would count as failed.

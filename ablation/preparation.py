@@ -20,7 +20,7 @@ def prepare(plan: Plan, runs: list[Planned], parallel: int, remarks: list[str]):
     """Find the finished runs, check the others, and print the plan. Raises ConfigError."""
     for line in remarks:  # before mistakes that may come of what they say
         print(line, flush=True)
-    plan.look()
+    plan.find_finished()
     check(plan, runs)
     for line in announcement(plan, runs, parallel):
         print(line, flush=True)

@@ -168,7 +168,7 @@ def product(
     if not mistakes and (wrong := [why for on_top, why in repeated.items() if on_top not in trained]):
         raise ConfigError(wrong)
     if mistakes:
-        raise ConfigError([f"{told(arms)}: {mistake}" for mistake, arms in mistakes.items()])
+        raise ConfigError([f"{first_of(arms)}: {mistake}" for mistake, arms in mistakes.items()])
     return list(found.values()), list(dict.fromkeys(remarks))
 
 
@@ -178,7 +178,7 @@ def dependence(config) -> tuple:
     return tuple((key, value) for key, value in dataclasses.asdict(config).items() if key in read)
 
 
-def told(arms: list[str]) -> str:
+def first_of(arms: list[str]) -> str:
     return arms[0] + (f" and {len(arms) - 1} more" if len(arms) > 1 else "")
 
 

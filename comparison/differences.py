@@ -24,7 +24,7 @@ def differences(arms: list[Arm], study: list[str]) -> list[str]:
         values = [seeds(arm) if key == "seed" else value(arm.config, key) for arm in readers]
         if any(one != values[0] for one in values):
             differing.append(key)
-            shown = distinct(values) if key in study else told(values, readers, len(readers) < len(arms))
+            shown = distinct(values) if key in study else listed(values, readers, len(readers) < len(arms))
             lines.append(f"{label(key, study)}: {key} = {shown}")
             if key in SCORED:
                 lines[-1] += "; their validation losses are of different tokens"
@@ -61,7 +61,7 @@ def distinct(values: list) -> str:
     return ", ".join(dict.fromkeys(map(repr, values)))
 
 
-def told(values: list, arms: list[Arm], named: bool = False) -> str:
+def listed(values: list, arms: list[Arm], named: bool = False) -> str:
     """Two arms: both values. More arms: the commonest value, and the arms that have another. named: the
     arms of each value, because others do not read the key.
     """

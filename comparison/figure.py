@@ -22,7 +22,7 @@ NATS = ("val_loss", "validation loss (nats per token)")
 BITS = ("val_bits_per_byte", "validation loss\n(bits per byte; tokenizers differ)")
 
 
-def measure(arms: list[Arm]) -> tuple[str, str]:
+def loss_key(arms: list[Arm]) -> tuple[str, str]:
     """(key of an evaluation, label) of the loss in which these arms can be compared."""
     return BITS if different_tokenizers(arms) else NATS
 
@@ -31,7 +31,7 @@ def curve(arm: Arm, against: str, key: str = "val_loss") -> list[tuple[float, fl
     """(place, mean, sample standard deviation over seeds) of the validation loss.
 
     One tuple for each step that all runs of the arm evaluated and at which all losses are finite. place:
-    the mean over the runs on the axis `against`, in steps, tokens, FLOPs or seconds. key: of `measure`.
+    the mean over the runs on the axis `against`, in steps, tokens, FLOPs or seconds. key: of `loss_key`.
     """
     points = []
     for step in arm.steps:
@@ -51,7 +51,7 @@ def draw(arms: list[Arm], against: str, look: picture.Look = picture.PLAIN, stud
     study: the keys that the comparison is about, for the legend.
     """
     figure, ((axes,),) = picture.new(look)
-    key, label = measure(arms)
+    key, label = loss_key(arms)
     points = [curve(arm, against, key) if arm.runs else [] for arm in arms]
     size, where = picture.unit(AXES[against][0], max((p[-1][0] for p in points if p), default=0))
     seeds = {len(arm.runs) for arm in arms if arm.runs}

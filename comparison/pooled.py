@@ -45,7 +45,7 @@ def rows_of(arm: Arm) -> list[dict]:
                 row["gradient_largest"] = float(f"{norms[-1]:.4g}")
                 row["spikes"] = sum(norm > 10 * median for norm in norms)
             if arm.config["cf_pole"] == "clamp":
-                row["clamped"] = run.measures(step)["clamped"]
+                row["clamped"] = run.quantities(step)["clamped"]
             rows.append(row)
     return rows
 

@@ -56,7 +56,7 @@ class Run:
         """Model FLOPs of a training token: three times those of the forward pass."""
         return 3 * flops_per_token(model_config(self.config))
 
-    def measures(self, step: int) -> dict[str, float | None]:
+    def quantities(self, step: int) -> dict[str, float | None]:
         """The measures of the run at an evaluated step; None for those that it does not have.
 
         Losses are in nats per token, minutes those of training without evaluations. tokens_per_second is
@@ -116,9 +116,9 @@ class Arm:
         iterations = self.config["dyadic_iters"] or self.config["max_iters"]
         return [wake_step(depth, iterations) for depth in range(1, self.config["cf_depth"] + 1)]
 
-    def measures(self) -> dict[str, list[float]]:
-        """`Run.measures` of each run at the last step that all of them evaluated."""
-        each = [run.measures(self.steps[-1]) for run in self.runs]
+    def quantities(self) -> dict[str, list[float]]:
+        """`Run.quantities` of each run at the last step that all of them evaluated."""
+        each = [run.quantities(self.steps[-1]) for run in self.runs]
         return {key: [m[key] for m in each if m[key] is not None] for key in each[0]}
 
 

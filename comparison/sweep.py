@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from comparison.differences import SCORED
-from comparison.figure import measure
+from comparison.figure import loss_key
 from comparison.labels import FOLLOWS, labels, text, without_keys
 from comparison.runs import INCIDENTAL, Arm
 from reports import picture
@@ -15,7 +15,7 @@ from reports.plural import counted
 
 
 @dataclass
-class Line:
+class SweptModel:
     """A model of a sweep: its arms, by the value of the swept key, in order."""
 
     name: str
@@ -44,7 +44,7 @@ class Line:
 @dataclass
 class Sweep:
     key: str
-    lines: list[Line]
+    lines: list[SweptModel]
 
     @property
     def values(self) -> list[float]:
@@ -84,7 +84,7 @@ def sweep(arms: list[Arm], key: str) -> Sweep | None:
     lines = []
     for name, group in zip(labels(first), groups, strict=True):
         ordered = sorted(group, key=lambda arm: arm.given[key])
-        lines.append(Line(name, {arm.given[key]: arm for arm in ordered}))
+        lines.append(SweptModel(name, {arm.given[key]: arm for arm in ordered}))
     return Sweep(key, lines)
 
 
@@ -107,7 +107,7 @@ def markdown(found: Sweep) -> str:
 
     Losses are means ± sample standard deviations over seeds.
     """
-    key, label = measure([arm for line in found.lines for arm in line.arms.values()])
+    key, label = loss_key([arm for line in found.lines for arm in line.arms.values()])
     unit = label[label.index("(") + 1 : -1].split(";")[0]
     several = len(found.lines) > 1
     heads = [f"{line.name if several else 'validation loss'}, {unit}" for line in found.lines]
@@ -120,7 +120,7 @@ def markdown(found: Sweep) -> str:
     return table(rows)
 
 
-def _cell(line: Line, value: float, key: str) -> str:
+def _cell(line: SweptModel, value: float, key: str) -> str:
     arm = line.arms[value]
     if not arm.runs:
         return "failed"
@@ -178,7 +178,7 @@ def draw(found: Sweep, look: picture.Look = picture.PLAIN):
     value of each model as a star, and values at which a run failed or diverged as crosses at the top.
     """
     arms = [arm for line in found.lines for arm in line.arms.values()]
-    key, label = measure(arms)
+    key, label = loss_key(arms)
     figure, ((axes,),) = picture.new(look)
     handles, seeds = [], set()
     star = {"marker": "*", "ms": 9, "mec": "black", "mew": 0.5, "ls": ""}

@@ -79,7 +79,7 @@ def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
         if found.p is not None:
             cells["difference"] += f" ± {found.deviation:.4f} ({found.pairs})"
             cells["p"] = f"{found.p:.2g}"
-    for key, values in arm.measures().items():
+    for key, values in arm.quantities().items():
         if values:
             cells[key] = FORMATS[key](statistics.fmean(values))
         if len(values) > 1:
@@ -109,7 +109,7 @@ def numbers(arms: list[Arm], baseline: str | None = None) -> str:
             cells["flops"] = arm.runs[0].training_flops
             cells["tokens"] = arm.runs[0].evaluations[arm.steps[-1]]["tokens"]
             cells["wakes"] = " ".join(map(str, arm.wakes or []))
-            for key, values in arm.measures().items():
+            for key, values in arm.quantities().items():
                 cells[key] = statistics.fmean(values) if values else ""
                 cells[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else ""
         if against not in (None, arm) and (found := difference(arm, against)):

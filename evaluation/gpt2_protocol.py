@@ -78,9 +78,7 @@ def check_texts(names: list[str]):
         )
 
 
-def measure(
-    loaded: Loaded, text: Text, stride: int, window: int | None, batch_size: int, label: str
-) -> dict:
+def score(loaded: Loaded, text: Text, stride: int, window: int | None, batch_size: int, label: str) -> dict:
     """Nats per word (`loss`), perplexity, words and tokens scored, and for LAMBADA the accuracy.
 
     text: one of `RULES` or `FINAL_WORD`, in the form of the hub. Other arguments: see

@@ -11,7 +11,7 @@ from corpus.mixture import open_dataset
 from corpus.tokenizer import Tokenizer
 from evaluation import EvaluationError
 from evaluation.models import Opened
-from evaluation.ngrams import NAMES, Ngrams, measure
+from evaluation.ngrams import NAMES, Ngrams, score
 from training import checkpoint, explicit_start, saffu_passes
 from training.resume import fingerprint
 
@@ -78,7 +78,7 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
 def measured(
     counted: list[TrainingTokens], taken: set[str], streams_of: Callable[[Tokenizer], dict[str, list]]
 ) -> tuple[dict[str, dict], list[dict]]:
-    """({row: {text: result}}, for JSON), with the results of `ngrams.measure`.
+    """({row: {text: result}}, for JSON), with the results of `ngrams.score`.
 
     taken: names of other rows. streams_of(tokenizer): the streams of each text.
     """
@@ -90,7 +90,7 @@ def measured(
         sizes = np.array([len(token) for token in first.tokenizer.token_bytes()], dtype=np.int64)
         own: dict[str, dict] = {name if alone else f"{name} of {first.name}": {} for name in NAMES}
         for text, streams in streams_of(first.tokenizer).items():
-            results = measure(model, streams, sizes).values()
+            results = score(model, streams, sizes).values()
             for row, result in zip(own.values(), results, strict=True):
                 row[text] = result
         rows |= own

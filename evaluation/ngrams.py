@@ -164,7 +164,7 @@ class Ngrams:
         return found
 
 
-def measure(model: Ngrams, streams: Sequence[np.ndarray], token_bytes: np.ndarray) -> dict[str, dict]:
+def score(model: Ngrams, streams: Sequence[np.ndarray], token_bytes: np.ndarray) -> dict[str, dict]:
     """{name: what `perplexity.perplexity` returns} of each of the three models on the same streams."""
     streams = [stream for stream in streams if len(stream) > 1]
     tokens = sum(len(stream) - 1 for stream in streams)

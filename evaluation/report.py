@@ -69,7 +69,7 @@ def _cell(value, form: str) -> str:
 
 
 def perplexity(results: dict[str, dict[str, dict]], papers: bool, tokenizers: str | None = None) -> str:
-    """{model: {text: result of `perplexity.perplexity` or `gpt2_protocol.measure`}} -> the tables.
+    """{model: {text: result of `perplexity.perplexity` or `gpt2_protocol.score`}} -> the tables.
 
     First all measures, then the perplexities side by side, with the protocol that they follow. tokenizers:
     those of the models if they differ. Then perplexities per token cannot be compared, and bits per byte

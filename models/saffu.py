@@ -23,7 +23,7 @@ from models.language_model import LanguageModel
 
 
 @dataclass
-class Cache:
+class ContextCache:
     """What decoding keeps: the tokens so far, of which each step reads the last few."""
 
     tokens: torch.Tensor  # [B, length] int64
@@ -42,9 +42,9 @@ class Cache:
     def clear(self):
         self.filled.zero_()
 
-    def repeated(self, times: int) -> "Cache":
+    def repeated(self, times: int) -> "ContextCache":
         """A cache in which each row of the batch stands `times` times, one after the other."""
-        return Cache(self.tokens.repeat_interleave(times, 0), self.filled)
+        return ContextCache(self.tokens.repeat_interleave(times, 0), self.filled)
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64."""
@@ -113,11 +113,11 @@ class Saffu(LanguageModel):
     def head_weight(self):
         return self.head
 
-    def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None) -> Cache:
+    def new_cache(self, batch, length=None, dtype=None, source=None, lengths=None) -> ContextCache:
         """As in `LanguageModel`; dtype has no effect, because tokens are kept."""
         length = self.config.block_size if length is None else length
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=self.device)
-        return Cache(tokens, torch.zeros((), dtype=torch.int64, device="cpu"))
+        return ContextCache(tokens, torch.zeros((), dtype=torch.int64, device="cpu"))
 
 
 def kinds(config: ModelConfig) -> list[dict]:

@@ -14,7 +14,7 @@ import numpy as np
 from scaling import intervals
 from scaling.checks import Check, best_lines, check
 from scaling.curves import Curves, HeldOut, curves, held_out
-from scaling.interpolation import Line, common
+from scaling.interpolation import Polyline, common
 from scaling.points import AMOUNTS, Point
 
 GRID = 400  # places at which two curves are compared
@@ -153,7 +153,7 @@ def multiplier(curves: Curves, baseline: str, family: str, loss: float) -> Multi
     return found
 
 
-def ratio_at(lines: dict[str, Line], baseline: str, family: str, loss: float) -> float:
+def ratio_at(lines: dict[str, Polyline], baseline: str, family: str, loss: float) -> float:
     """The baseline's amount over the family's; nan where neither reaches the loss."""
     return lines[baseline].times(lines[family], loss)
 
@@ -219,7 +219,7 @@ def crossing(curves: Curves, baseline: str, family: str) -> tuple[list[Crossing]
 
 
 def crossings_of(
-    lines: dict[str, Line], baseline: str, family: str, grid
+    lines: dict[str, Polyline], baseline: str, family: str, grid
 ) -> tuple[np.ndarray, list[float]]:
     """(sign of the family's loss less the baseline's on the grid, amounts at which it changes)"""
     gap = lines[family].loss(grid) - lines[baseline].loss(grid)

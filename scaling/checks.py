@@ -5,7 +5,7 @@ import statistics
 from dataclasses import dataclass
 
 from scaling.curves import Curves
-from scaling.interpolation import Line, lines
+from scaling.interpolation import Polyline, lines
 from scaling.points import Point, grouped
 
 
@@ -21,10 +21,10 @@ class Check:
     best_rates: float | None
 
 
-def check(curves: Curves, best: dict[str, Line], baseline: str, family: str, loss: float) -> Check:
+def check(curves: Curves, best: dict[str, Polyline], baseline: str, family: str, loss: float) -> Check:
     """curves: over parameters. best: those of the points of `best_tried`."""
 
-    def reached(some: dict[str, Line]) -> bool:
+    def reached(some: dict[str, Polyline]) -> bool:
         return all(name in some and some[name].reaches(loss) for name in (baseline, family))
 
     found = Check(family, loss, None, None)
@@ -35,7 +35,7 @@ def check(curves: Curves, best: dict[str, Line], baseline: str, family: str, los
     return found
 
 
-def best_lines(points: list[Point], amount: str) -> dict[str, Line]:
+def best_lines(points: list[Point], amount: str) -> dict[str, Polyline]:
     """The lines over an amount, at the best learning rate of each place."""
     return lines([(p, p.loss) for p in best_tried(points)], amount)
 

@@ -126,7 +126,7 @@ class Family:
         return ModelConfig(**{name: getattr(self.config, name) for name in names})
 
 
-def read(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
+def parsed(argv: list[str]) -> tuple[ScaleConfig, list[Family], list[str]]:
     """(own keys, families, remarks); no families where no model was named. Raises ConfigError."""
     own, others, mistakes = [], [], []
     known = {f.name for f in dataclasses.fields(ScaleConfig)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scaling import intervals
 from scaling.deviations import places
 from scaling.fits import Law, Row, determined, fit
-from scaling.interpolation import Line, lines
+from scaling.interpolation import Polyline, lines
 from scaling.points import Place, Point
 from scaling.sizing import parse
 
@@ -27,8 +27,8 @@ class Curves:
 
     amount: str
     points: list[Point]
-    lines: dict[str, Line] = field(default_factory=dict)
-    samples: list[dict[str, Line]] = field(default_factory=list)
+    lines: dict[str, Polyline] = field(default_factory=dict)
+    samples: list[dict[str, Polyline]] = field(default_factory=list)
     why_not: str = ""
     laws: dict[str, Law] = field(default_factory=dict)
     law_samples: list[dict[str, Law]] = field(default_factory=list)

@@ -17,7 +17,7 @@ from scaling.points import Point
 
 
 @dataclass(frozen=True)
-class Line(Invertible):
+class Polyline(Invertible):
     """amounts: of the sizes, from the smallest on. losses: the mean over seeds at each.
 
     Parameters with embeddings need not rise with the size, because a larger model may be narrower.
@@ -58,14 +58,14 @@ class Line(Invertible):
         return min(self.losses) <= loss <= self.losses[0]
 
 
-def lines(sample: list[tuple[Point, float]], amount: str) -> dict[str, Line]:
-    """{family: Line} of points and their losses, for families with two sizes or more."""
+def lines(sample: list[tuple[Point, float]], amount: str) -> dict[str, Polyline]:
+    """{family: Polyline} of points and their losses, for families with two sizes or more."""
     found: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for point, loss in sample:
         at = float(getattr(point, amount)), loss
         found.setdefault(point.family, {}).setdefault(point.parameters, []).append(at)
     return {
-        family: Line(
+        family: Polyline(
             tuple(sizes[n][0][0] for n in sorted(sizes)),
             tuple(statistics.fmean(loss for _, loss in sizes[n]) for n in sorted(sizes)),
         )
@@ -74,7 +74,7 @@ def lines(sample: list[tuple[Point, float]], amount: str) -> dict[str, Line]:
     }
 
 
-def common(one: Line, other: Line) -> tuple[float, float] | None:
+def common(one: Polyline, other: Polyline) -> tuple[float, float] | None:
     """(the lowest, the highest loss that both reach); None where there is none."""
     low = max(min(one.losses), min(other.losses))
     high = min(one.losses[0], other.losses[0])

@@ -16,7 +16,7 @@ import ablate
 import configurator
 import train
 from ablation import execution
-from ablation.command import read
+from ablation.command import parsed
 from ablation.plan import Plan, claimed
 from configurator import ConfigError
 from training import checkpoint
@@ -67,7 +67,7 @@ def table(text):
 
 def test_the_product(command):
     vary = ["--vary=cf_depth=1,3", "--vary=learning_rate=1e-3,2e-3 weight_decay=0.1,0.2", "--seeds=5,6"]
-    _, runs, study, remarks = read(command(*vary, models=[DENSE, LADDERS]))
+    _, runs, study, remarks = parsed(command(*vary, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     rates = ["learning_rate=1e-3_weight_decay=0.1", "learning_rate=2e-3_weight_decay=0.2"]
     arms = [f"{dense}_{rate}" for rate in rates]
@@ -85,7 +85,7 @@ def test_the_product(command):
 
 def test_how_ladders_train_is_not_varied_where_there_are_none(command):
     axes = ["--vary=ladder_lr=1.0,0.05 weight_decay=0.1,0.2", "--vary=dyadic=False,True", "--seeds=5"]
-    _, runs, _, remarks = read(command(*axes, models=[DENSE, LADDERS]))
+    _, runs, _, remarks = parsed(command(*axes, models=[DENSE, LADDERS]))
     dense, ladders = "gpt2+size-tiny", "cofrgenet_f+size-tiny"
     assert [run.arm for run in runs] == [
         *(f"{dense}_weight_decay={decay}" for decay in ("0.1", "0.2")),
@@ -102,7 +102,7 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
 
 def test_files_on_top(command):
     files = "--vary=none,config/ablate/iclr.py,config/ablate/ladder_form.py+config/ablate/muon.py"
-    _, runs, _, _ = read(command(files, models=[LADDERS]))
+    _, runs, _, _ = parsed(command(files, models=[LADDERS]))
     assert [run.name for run in runs] == [
         "cofrgenet_f+size-tiny_seed=1337",
         "cofrgenet_f+size-tiny_ablate-iclr_seed=1337",
@@ -115,7 +115,7 @@ def test_files_on_top(command):
 def test_files_that_change_nothing(command, tmp_path):
     """They are left out where another model reads their keys, and refused where none does."""
     schedule, idle = "config/ablate/no_dyadic.py", tmp_path / "idle.py"
-    _, runs, _, remarks = read(command(f"--vary=none,{schedule}", models=[DENSE, LADDERS]))
+    _, runs, _, remarks = parsed(command(f"--vary=none,{schedule}", models=[DENSE, LADDERS]))
     assert [run.arm for run in runs] == [
         "gpt2+size-tiny",
         "cofrgenet_f+size-tiny",
@@ -126,19 +126,19 @@ def test_files_that_change_nothing(command, tmp_path):
     with pytest.raises(
         ConfigError, match=re.escape(f"{same}: a file of --vary changes nothing; leave it out")
     ):
-        read(command(f"--vary=none,{schedule}"))
+        parsed(command(f"--vary=none,{schedule}"))
     with pytest.raises(ConfigError, match="is the same model as"):
-        read(command(f"--vary=none,{schedule}", "--dyadic=False", models=[LADDERS]))
+        parsed(command(f"--vary=none,{schedule}", "--dyadic=False", models=[LADDERS]))
     idle.write_text("out_dir = 'elsewhere'\nbigbird_seed = 3\nwandb_project = 'mine'\n")
     with pytest.raises(ConfigError, match="a file of --vary changes nothing; leave it out"):
-        read(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))
+        parsed(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))
     idle.write_text("grad_clip = 0.5\n")
-    assert len(read(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))[1]) == 4
+    assert len(parsed(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))[1]) == 4
 
 
 def test_a_run_gets_its_whole_configuration_on_the_command_line(command, tmp_path):
     """So that a config file that is edited while others train changes nothing."""
-    _, runs, _, _ = read(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
+    _, runs, _, _ = parsed(command("--vary=cf_eval_clip=True,False", models=[LADDERS]))
     for run in runs:
         given = execution.command(run, tmp_path, DEFAULTS)[2:]
         again = configurator.resolve(TrainConfig, given)
@@ -277,7 +277,7 @@ def test_what_a_sweep_found(command, capsys, here, monkeypatch, tmp_path):
 def test_only_what_was_asked_for_differs(command, capsys, here):
     """A dense model and ladders with the schedule: no key is under study twice, none differs beside."""
     mine = command("--vary=weight_decay=0.1,0.2", "--max_iters=2", models=[DENSE, LADDERS])
-    _, _, study, _ = read(mine)
+    _, _, study, _ = parsed(mine)
     assert sorted(set(study)) == sorted(study)
     assert {"weight_decay", "ffn", "dyadic"} <= {*study}
     status, said = ablated(mine, capsys)
@@ -314,7 +314,7 @@ def test_one_seed_of_an_arm_fails(command, capsys, here, monkeypatch, tmp_path):
 
 
 def test_a_process_that_fails(command, tmp_path):
-    _, (run,), _, _ = read(command("--dataset=nowhere"))
+    _, (run,), _, _ = parsed(command("--dataset=nowhere"))
     plan = Plan(tmp_path / "new")
     plan.folder.mkdir()
     process = execution.train(run, 0, plan.folder, DEFAULTS, [], 1)

@@ -58,7 +58,7 @@ def test_decoding(capsys, tmp_path):
 
 
 def test_a_model_beside_itself():
-    assert list(bench.read(["config/gpt2.py"] * 3)[1]) == [
+    assert list(bench.parsed(["config/gpt2.py"] * 3)[1]) == [
         "config/gpt2.py", "config/gpt2.py (2)", "config/gpt2.py (3)"
     ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_cuda_graphs_that_cannot_be(arguments, message):
     ],
 )
 def test_steps_are_captured_where_train_captures_them(arguments, device, captured):
-    config, models = bench.read([MODELS[0], *arguments])
+    config, models = bench.parsed([MODELS[0], *arguments])
     assert bench.captures(config, models, torch.device(device)) == captured
     if "--cuda_graph=True" not in arguments and config.mode == "train":
         keys = {"compile": config.compile, "activation_checkpointing": config.activation_checkpointing}

@@ -31,7 +31,7 @@ class Watch:
         self.figures = torch.where(self.unsound == 1, self.figures, figures)
         self.unsound = self.figures[-1].float()
 
-    def read(self) -> tuple[int, float, float, float, bool]:
+    def wait(self) -> tuple[int, float, float, float, bool]:
         """(step, loss, norm, scale, whether the step was sound); waits for the device."""
         step, loss, norm, scale, unsound = self.figures.tolist()
         return int(step), loss, norm, scale, not unsound

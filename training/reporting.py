@@ -78,7 +78,7 @@ class Speed:
     def restart(self, step: int, tokens: int, seconds: float):
         self.step, self.tokens, self.seconds = step, tokens, seconds
 
-    def read(self, step: int, tokens: int, seconds: float) -> float | None:
+    def rate(self, step: int, tokens: int, seconds: float) -> float | None:
         """None where no step was measured."""
         if step > self.step:
             self.last = (tokens - self.tokens) / (seconds - self.seconds)
@@ -87,7 +87,7 @@ class Speed:
         self.restart(step, tokens, seconds)
         return measured
 
-    def told(self, steps_left: int) -> str:
+    def in_words(self, steps_left: int) -> str:
         """The last speed and the time that so many steps take at it, to follow the loss; "" before it."""
         if self.last is None:
             return ""

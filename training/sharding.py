@@ -57,7 +57,7 @@ def mistakes(config) -> list[str]:
     return wrong
 
 
-def told(config, ranks: Ranks) -> str:
+def summary(config, ranks: Ranks) -> str:
     """One line for the start of a run whose sharding is not none. config: a TrainConfig."""
     if ranks.world == 1:
         return f"sharding={config.sharding}, but there is one rank, which holds everything"

@@ -116,12 +116,12 @@ class Trainer:
                     self.due, (config.log_interval, config.eval_interval, config.checkpoint_interval)
                 )
                 if logging or evaluating or saving or stopping:
-                    values = self.look(rate)
+                    values = self.log_values(rate)
                 if logging:
                     now = self.clock.seconds()
-                    self.report.training(values, now, speed.read(progress.step, progress.tokens, now))
-                    told = speed.told(config.max_iters - progress.step)
-                    bar.set_postfix_str(f"loss {values['loss']:.3f}{told}", refresh=False)
+                    self.report.training(values, now, speed.rate(progress.step, progress.tokens, now))
+                    pace = speed.in_words(config.max_iters - progress.step)
+                    bar.set_postfix_str(f"loss {values['loss']:.3f}{pace}", refresh=False)
                 if stopping:
                     # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                     with self.clock.paused() as progress.seconds:
@@ -187,9 +187,9 @@ class Trainer:
         failed = self.saver is not None and self.saver.failed()
         return rate, ladders, ranks.any(bool(stop) or failed)
 
-    def look(self, rate: float) -> dict:
+    def log_values(self, rate: float) -> dict:
         """Wait for the device -> values for the log; raises TrainingError if a step was not sound."""
-        step, loss, norm, scale, sound = self.watch.read()
+        step, loss, norm, scale, sound = self.watch.wait()
         if not sound:
             self.explain(step, loss, norm, scale)
         # JSON has no infinity, which a step has that float16's scaler skipped
@@ -280,13 +280,13 @@ class Trainer:
         batches = [self.loader.batch(start) for start in starts]
         try:
             with self.eager():
-                told = diagnose(self.model, batches, self.config.dtype, seed)
+                faults = diagnose(self.model, batches, self.config.dtype, seed)
         except RuntimeError as error:  # for example out of memory, because a compiled model needs less
-            told = [(0, f"a second pass over the batches failed ({str(error).splitlines()[0]})")]
+            faults = [(0, f"a second pass over the batches failed ({str(error).splitlines()[0]})")]
         found = [
             f"rank {self.ranks.rank}, samples {starts[number]:,} to "
             f"{starts[number] + self.config.batch_size - 1:,}: {what}"
-            for number, what in told
+            for number, what in faults
         ]
         found = [what for one in self.ranks.gather(found) for what in one]
         saved = checkpoint.numbered(self.folder / "ckpt")

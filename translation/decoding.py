@@ -1,4 +1,4 @@
-"""Sources -> translations, in batches of equally long sources, with a cache.
+"""SourceTexts -> translations, in batches of equally long sources, with a cache.
 
 A prompt is what stands before a target in training: end-of-text, source, end-of-text, and for an
 encoder-decoder, which gets the source by itself, end-of-text alone. A translation ends with end-of-text.

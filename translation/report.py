@@ -8,14 +8,14 @@ from pathlib import Path
 
 from reports import markdown_table
 from translation import scores
-from translation.sources import Sources
+from translation.sources import SourceTexts
 
 
 def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def measured(name: str, chosen: Sources, translations: list[str], tokenizer: str) -> dict:
+def measured(name: str, chosen: SourceTexts, translations: list[str], tokenizer: str) -> dict:
     """The scores of the translations by `name`, and of the sources in their place, for JSON.
 
     tokenizer: sacrebleu's, for BLEU.
@@ -46,7 +46,7 @@ def table(found: dict) -> str:
     return "\n".join([markdown_table.table(rows), "", *signatures, speed])
 
 
-def keep(path: Path, heading: str, chosen: Sources, translations: list[str]) -> bool:
+def keep(path: Path, heading: str, chosen: SourceTexts, translations: list[str]) -> bool:
     """Appends the translations to a file. False, after saying why, where it cannot be written."""
     lines = [f"--- {heading} ---"]
     for place, (text, translation) in enumerate(zip(chosen.texts, translations, strict=True)):

@@ -19,7 +19,7 @@ PREPARE = "python data/pairs/prepare.py --input=pairs.tsv"
 
 
 @dataclass
-class Sources:
+class SourceTexts:
     """Texts of one language, and their translations by people if there are any."""
 
     texts: list[str]
@@ -29,15 +29,15 @@ class Sources:
     about: dict = field(default_factory=dict)  # where the texts come from, for JSON
 
 
-def of_text(text: str, opened: Opened) -> Sources:
+def of_text(text: str, opened: Opened) -> SourceTexts:
     """Raises TranslationError where the text does not fit into the model's block."""
     text = valid_unicode(text)
     if not text.strip():
         raise TranslationError("--text is empty: give a sentence to translate")
-    return _fitting(Sources([text], [opened.tokenizer.encode(text)]), opened, TEXT)
+    return _fitting(SourceTexts([text], [opened.tokenizer.encode(text)]), opened, TEXT)
 
 
-def of_file(path: str, references: str | None, opened: Opened) -> Sources:
+def of_file(path: str, references: str | None, opened: Opened) -> SourceTexts:
     """A text per line; line n of `references` is the translation of line n.
 
     Raises TranslationError for files that are not aligned and for lines that are empty or do not fit, and
@@ -59,10 +59,10 @@ def of_file(path: str, references: str | None, opened: Opened) -> Sources:
                 f"{name}: {_numbered(empty)} empty: nothing to translate; take out empty lines"
             )
     tokens = opened.tokenizer.encode_batch(texts)
-    return _fitting(Sources(texts, tokens, known, about={"files": [path, references]}), opened, path)
+    return _fitting(SourceTexts(texts, tokens, known, about={"files": [path, references]}), opened, path)
 
 
-def of_pairs(path: str, limit: int | None, opened: Opened) -> Sources:
+def of_pairs(path: str, limit: int | None, opened: Opened) -> SourceTexts:
     """Pairs of a prepared .bin file, or of a folder's validation split; the first `limit` of them.
 
     Pairs that do not fit into the model's block are left out, as in training. Raises DataError,
@@ -86,7 +86,9 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> Sources:
     sources, targets = ([side.tolist() for side in sides] for sides in zip(*pairs, strict=True))
     decode = opened.tokenizer.decode
     about = {"prepared": str(folder), "split": split, "recipe": dataset.meta.get("source"), "limit": limit}
-    return Sources(list(map(decode, sources)), sources, list(map(decode, targets)), dataset.left_out, about)
+    return SourceTexts(
+        list(map(decode, sources)), sources, list(map(decode, targets)), dataset.left_out, about
+    )
 
 
 def check_trained_on_pairs(opened: Opened):
@@ -102,7 +104,7 @@ def check_trained_on_pairs(opened: Opened):
         )
 
 
-def _fitting(sources: Sources, opened: Opened, name: str) -> Sources:
+def _fitting(sources: SourceTexts, opened: Opened, name: str) -> SourceTexts:
     """Raises TranslationError that names the lines after which the model sees no token of a translation."""
     block = opened.config.block_size
     most = block - 2  # end-of-text stands before and after a source

@@ -76,7 +76,7 @@ class PrepareConfig:
 
 
 @dataclass
-class Source:
+class Documents:
     """A source of documents: the first two arguments of binary.prepare."""
 
     documents: Callable[..., Iterator[str | None]]
@@ -99,9 +99,9 @@ def main(config: PrepareConfig) -> None:
     print(f"Next: python train.py ... --dataset={mixture}")
 
 
-def open_sources(config: PrepareConfig, names: list[str]) -> dict[str, Source]:
+def open_sources(config: PrepareConfig, names: list[str]) -> dict[str, Documents]:
     """Opens the sources and reads a first document of each. Raises DataError that names all that fail."""
-    found: dict[str, Source] = {}
+    found: dict[str, Documents] = {}
     failed: dict[str, str] = {}
     for name in names:
         try:
@@ -127,7 +127,7 @@ def from_hub(
     field: str = "text",
     score: Callable[[int], bool] | None = None,
     hint: str = "The hub needs network. Run the same command again when it is back",
-) -> Source:
+) -> Documents:
     """A data set of the hub: one configuration or folder, or several, one document of each in turn.
 
     score: decides from the column edu_int_score whether a document is taken.
@@ -150,21 +150,21 @@ def from_hub(
 
     streams = [stream(*part) for part in parts]
     about = {"hub": name, "parts": [config or folder for config, folder in parts], "split": "train"}
-    return Source(lambda state=None: hub.InTurn(streams, state), {**about, "field": field})
+    return Documents(lambda state=None: hub.InTurn(streams, state), {**about, "field": field})
 
 
-def dclm(score: Callable[[int], bool], wording: str) -> Source:
+def dclm(score: Callable[[int], bool], wording: str) -> Documents:
     source = from_hub("HuggingFaceTB/dclm-edu", score=score)
     source.about["edu_int_score"] = wording
     return source
 
 
-def starcoder(config: PrepareConfig) -> Source:
+def starcoder(config: PrepareConfig) -> Documents:
     hint = "It is gated: accept its terms on its page of the hub and log in with `hf auth login`"
     return from_hub("bigcode/starcoderdata", folders=split(config.programming), field="content", hint=hint)
 
 
-def stack_edu(config: PrepareConfig) -> Source:
+def stack_edu(config: PrepareConfig) -> Documents:
     if config.stack_edu_files is None:
         raise DataError(
             "HuggingFaceTB/stack-edu holds ids only, and the contents are Software Heritage's: download "
@@ -177,14 +177,14 @@ def stack_edu(config: PrepareConfig) -> Source:
         "bytes_of_files": sum(path.stat().st_size for path in paths),
         "field": "text",
     }
-    return Source(lambda: files.documents(paths, "text", None), about)
+    return Documents(lambda: files.documents(paths, "text", None), about)
 
 
 def split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-SOURCES: dict[str, Callable[[PrepareConfig], Source]] = {
+SOURCES: dict[str, Callable[[PrepareConfig], Documents]] = {
     "dclm2": lambda config: dclm(lambda score: score == 2, "2"),
     "dclm3plus": lambda config: dclm(lambda score: score >= 3, "3 and more"),
     "fineweb2": lambda config: from_hub("HuggingFaceFW/fineweb-2", split(config.languages)),

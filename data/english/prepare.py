@@ -59,7 +59,7 @@ class PrepareConfig:
 
 
 @dataclass
-class Source:
+class Package:
     """A Debian package, the files of it that are read (a regular expression of paths), and how."""
 
     package: str
@@ -85,59 +85,63 @@ API = INDEXES + r"|/(_modules|generated|api|_static)/"
 LLVM_API = API + "|/AMDGPU/"
 SPHINX = {"files": r"/_sources/.*\.(rst|txt)$", "read": "plain", "left_out": API}
 OPENSTACK = {**SPHINX, "licence": "Apache-2.0"}
-SOURCES: dict[str, Source | Script] = {
+SOURCES: dict[str, Package | Script] = {
     "sotu": Script("sotu", "fetch_speeches", "public domain"),
     "wikipedia": Script("wikipedia_vital", "fetch_articles", "CC BY-SA 4.0", ("en-us",)),
-    "anarchism": Source("anarchism", r"/html/.*\.html$", "GPL-2"),
-    "gcide": Source("dict-gcide", r"/dictd/", "GPL-2+", "dictionary"),
-    "foldoc": Source("dict-foldoc", r"/dictd/", "GFDL-1.1+", "dictionary"),
-    "jargon": Source("dict-jargon", r"/dictd/", "public domain", "dictionary"),
-    "devil": Source("dict-devil", r"/dictd/", "public domain", "dictionary"),
+    "anarchism": Package("anarchism", r"/html/.*\.html$", "GPL-2"),
+    "gcide": Package("dict-gcide", r"/dictd/", "GPL-2+", "dictionary"),
+    "foldoc": Package("dict-foldoc", r"/dictd/", "GFDL-1.1+", "dictionary"),
+    "jargon": Package("dict-jargon", r"/dictd/", "public domain", "dictionary"),
+    "devil": Package("dict-devil", r"/dictd/", "public domain", "dictionary"),
     "wordnet": Script("wordnet", "fetch_entries", "WordNet licence", package="dict-wn"),
     "python": Script("python_docs", "fetch_pages", "PSF licence", package="python3.11-doc"),
-    "linux": Source("linux-doc-6.1", r"/Documentation/.*\.rst(\.gz)?$", "GPL-2", "plain", "/translations/"),
-    "libreoffice": Source("libreoffice-help-en-us", r"/en-US/text/.*\.html$", "MPL-2.0"),
-    "gimp": Source("gimp-help-en", r"/help/en/.*\.html$", "GFDL-1.2+"),
-    "gnome": Source("gnome-user-docs", r"/help/C/.*\.page$", "CC BY-SA 3.0"),
-    "postgresql": Source("postgresql-doc-15", r"/html/.*\.html$", "PostgreSQL licence"),
-    "sqlite": Source("sqlite3-doc", r"\.html$", "public domain"),
-    "vim": Source("vim-runtime", r"/doc/[^/]*\.txt$", "Vim licence", "plain"),
-    "debian_handbook": Source("debian-handbook", r"/html/en-US/.*\.html$", "GPL-2+ or CC BY-SA 3.0"),
-    "debian_reference": Source("debian-reference-en", r"\.en\.html$", "GPL-2+"),
-    "debian_policy": Source("debian-policy", r"/_sources/.*\.rst\.txt$", "GPL-2+", "plain"),
-    "debian_developers": Source("developers-reference", r"/_sources/.*\.rst\.txt$", "GPL-2+", "plain"),
-    "git": Source("git-doc", r"/git-doc/.*\.html$", "GPL-2"),
-    "apache": Source("apache2-doc", r"/manual/en/.*\.html$", "Apache-2.0"),
-    "django": Source("python-django-doc", r"/html/.*\.html$", "BSD-3-clause", left_out=API),
-    "sqlalchemy": Source("python-sqlalchemy-doc", r"/html/.*\.html$", "MIT", left_out=API),
-    "erlang": Source("erlang-doc", r"/doc/html/.*\.html$", "Apache-2.0", left_out=INDEXES + "|/java/|/wx-"),
-    "rust": Source(
+    "linux": Package(
+        "linux-doc-6.1", r"/Documentation/.*\.rst(\.gz)?$", "GPL-2", "plain", "/translations/"
+    ),
+    "libreoffice": Package("libreoffice-help-en-us", r"/en-US/text/.*\.html$", "MPL-2.0"),
+    "gimp": Package("gimp-help-en", r"/help/en/.*\.html$", "GFDL-1.2+"),
+    "gnome": Package("gnome-user-docs", r"/help/C/.*\.page$", "CC BY-SA 3.0"),
+    "postgresql": Package("postgresql-doc-15", r"/html/.*\.html$", "PostgreSQL licence"),
+    "sqlite": Package("sqlite3-doc", r"\.html$", "public domain"),
+    "vim": Package("vim-runtime", r"/doc/[^/]*\.txt$", "Vim licence", "plain"),
+    "debian_handbook": Package("debian-handbook", r"/html/en-US/.*\.html$", "GPL-2+ or CC BY-SA 3.0"),
+    "debian_reference": Package("debian-reference-en", r"\.en\.html$", "GPL-2+"),
+    "debian_policy": Package("debian-policy", r"/_sources/.*\.rst\.txt$", "GPL-2+", "plain"),
+    "debian_developers": Package("developers-reference", r"/_sources/.*\.rst\.txt$", "GPL-2+", "plain"),
+    "git": Package("git-doc", r"/git-doc/.*\.html$", "GPL-2"),
+    "apache": Package("apache2-doc", r"/manual/en/.*\.html$", "Apache-2.0"),
+    "django": Package("python-django-doc", r"/html/.*\.html$", "BSD-3-clause", left_out=API),
+    "sqlalchemy": Package("python-sqlalchemy-doc", r"/html/.*\.html$", "MIT", left_out=API),
+    "erlang": Package(
+        "erlang-doc", r"/doc/html/.*\.html$", "Apache-2.0", left_out=INDEXES + "|/java/|/wx-"
+    ),
+    "rust": Package(
         "rust-doc",
         r"/html/(book|reference|nomicon|cargo|edition-guide|embedded-book|rust-by-example)/.*\.html$",
         "MIT or Apache-2.0",
         left_out=r"/print\.html|toc\.html",
     ),
-    "qt": Source("qtbase5-doc-html", r"\.html$", "GFDL-1.3", left_out=r"-members\.html|-example"),
-    "llvm": Source(
+    "qt": Package("qtbase5-doc-html", r"\.html$", "GFDL-1.3", left_out=r"-members\.html|-example"),
+    "llvm": Package(
         "llvm-15-doc", licence="Apache-2.0 with LLVM exception", **{**SPHINX, "left_out": LLVM_API}
     ),
-    "kicad": Source("kicad-doc-en", r"/help/en/.*\.html$", "GPL-2+ or CC BY-SA 3.0"),
-    "prolog": Source("swi-prolog-doc", r"\.html$", "BSD-2-clause"),
-    "nodejs": Source("nodejs-doc", r"/api/.*\.html$", "MIT", left_out=r"/all\.html"),
-    "nova": Source("nova-doc", **OPENSTACK),
-    "neutron": Source("neutron-doc", **OPENSTACK),
-    "cinder": Source("cinder-doc", **OPENSTACK),
-    "ironic": Source("ironic-doc", **OPENSTACK),
-    "keystone": Source("keystone-doc", **OPENSTACK),
-    "sklearn": Source("python-sklearn-doc", licence="BSD-3-clause", **SPHINX),
-    "pandas": Source("python-pandas-doc", licence="BSD-3-clause", **SPHINX),
-    "astropy": Source("python-astropy-doc", licence="BSD-3-clause", **SPHINX),
-    "perl": Source("perl-doc", r"/pod/.*\.pod$", "GPL-1+ or Artistic", "plain"),
-    "octave": Source("octave-doc", r"\.html$", "GPL-3+", left_out="/doxyhtml/"),
-    "maxima": Source("maxima-doc", r"/html/maxima_.*\.html$", "GPL-2+", left_out=r"/(de|es|pt|ja)/"),
-    "berkeley_db": Source("db5.3-doc", r"/(programmer_reference|gsg\w*|upgrading)/.*\.html$", "Sleepycat"),
-    "twisted": Source("twisted-doc", licence="MIT", **SPHINX),
-    "dpdk": Source("dpdk-doc", licence="BSD-3-clause", **SPHINX),
+    "kicad": Package("kicad-doc-en", r"/help/en/.*\.html$", "GPL-2+ or CC BY-SA 3.0"),
+    "prolog": Package("swi-prolog-doc", r"\.html$", "BSD-2-clause"),
+    "nodejs": Package("nodejs-doc", r"/api/.*\.html$", "MIT", left_out=r"/all\.html"),
+    "nova": Package("nova-doc", **OPENSTACK),
+    "neutron": Package("neutron-doc", **OPENSTACK),
+    "cinder": Package("cinder-doc", **OPENSTACK),
+    "ironic": Package("ironic-doc", **OPENSTACK),
+    "keystone": Package("keystone-doc", **OPENSTACK),
+    "sklearn": Package("python-sklearn-doc", licence="BSD-3-clause", **SPHINX),
+    "pandas": Package("python-pandas-doc", licence="BSD-3-clause", **SPHINX),
+    "astropy": Package("python-astropy-doc", licence="BSD-3-clause", **SPHINX),
+    "perl": Package("perl-doc", r"/pod/.*\.pod$", "GPL-1+ or Artistic", "plain"),
+    "octave": Package("octave-doc", r"\.html$", "GPL-3+", left_out="/doxyhtml/"),
+    "maxima": Package("maxima-doc", r"/html/maxima_.*\.html$", "GPL-2+", left_out=r"/(de|es|pt|ja)/"),
+    "berkeley_db": Package("db5.3-doc", r"/(programmer_reference|gsg\w*|upgrading)/.*\.html$", "Sleepycat"),
+    "twisted": Package("twisted-doc", licence="MIT", **SPHINX),
+    "dpdk": Package("dpdk-doc", licence="BSD-3-clause", **SPHINX),
 }
 
 
@@ -199,7 +203,7 @@ def in_folder(package: str, debs: str | None) -> str | None:
     return str(paths[0])
 
 
-def texts_of(source: Source | Script, deb: str | None) -> list[str]:
+def texts_of(source: Package | Script, deb: str | None) -> list[str]:
     """All documents of a source, those with little text too."""
     if isinstance(source, Script):
         module = importlib.import_module(f"data.{source.script}.prepare")

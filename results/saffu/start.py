@@ -37,7 +37,7 @@ from comparison.significance import difference  # noqa: E402
 from corpus import DataError, binary  # noqa: E402
 from corpus.mixture import open_dataset  # noqa: E402
 from data.bible import prepare as bible  # noqa: E402
-from evaluation.ngrams import NAMES, Ngrams, measure  # noqa: E402
+from evaluation.ngrams import NAMES, Ngrams, score  # noqa: E402
 from reports import picture  # noqa: E402
 from reports.markdown_table import table  # noqa: E402
 from reports.plural import counted  # noqa: E402
@@ -197,7 +197,7 @@ def ngrams() -> list[dict]:
     data, validation = (open_dataset(DATA, split, BLOCK) for split in ("train", "val"))
     windows = validation.validation_windows(10**6)
     sizes = np.array([len(token) for token in data.tokenizer().token_bytes()], dtype=np.int64)
-    found = measure(Ngrams([data.tokens], VOCABULARY), list(windows), sizes)
+    found = score(Ngrams([data.tokens], VOCABULARY), list(windows), sizes)
     own = dict.fromkeys(FIELDS, "") | {"part": COUNTS}
     return [own | {"model": name, "validation_loss": round(found[name]["loss"], 5)} for name in NAMES]
 
@@ -307,11 +307,13 @@ def losses_table(rows: list[dict]) -> str:
         row = {"model": model, "rate": f"{rate:g}"}
         for epochs in EPOCH_LENGTHS:
             runs = arm(rows, model, rate, epochs).runs
-            row[told(epochs)] = with_deviation([run.evaluations[run.last_step]["val_loss"] for run in runs])
+            row[column(epochs)] = with_deviation(
+                [run.evaluations[run.last_step]["val_loss"] for run in runs]
+            )
         shown.append(row)
     for row in rows:
         if row["part"] == COUNTS:
-            own = {"model": row["model"], told(1): f"{row['validation_loss']:.4f}"}
+            own = {"model": row["model"], column(1): f"{row['validation_loss']:.4f}"}
             shown.append(dict.fromkeys(shown[0], "") | own)
     return table(shown)
 
@@ -330,11 +332,11 @@ def differences_table(rows: list[dict]) -> str:
         row = {"difference": f"{a} - {b}", "rates": f"{rate_a:g}, {rate_b:g}"}
         for epochs in EPOCH_LENGTHS:
             found = difference(arm(rows, a, rate_a, epochs), arm(rows, b, rate_b, epochs))
-            row |= {told(epochs): "", f"p, {epochs}": ""}
+            row |= {column(epochs): "", f"p, {epochs}": ""}
             if found and found.deviation is None:
-                row[told(epochs)] = f"{found.mean:+.4f} (1)"
+                row[column(epochs)] = f"{found.mean:+.4f} (1)"
             elif found:
-                row[told(epochs)] = f"{found.mean:+.4f} ± {found.deviation:.4f} ({found.pairs})"
+                row[column(epochs)] = f"{found.mean:+.4f} ± {found.deviation:.4f} ({found.pairs})"
                 row[f"p, {epochs}"] = f"{found.p:.2g}"
         shown.append(row)
     return table(shown)
@@ -350,7 +352,7 @@ def cost(rows: list[dict]) -> str:
     return f"The explicit start takes as long as {steps:.0f} steps; an epoch has {epoch_of(rows)}."
 
 
-def told(epochs: int) -> str:
+def column(epochs: int) -> str:
     return f"after {counted(epochs, 'epoch')}"
 
 

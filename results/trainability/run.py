@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 import configurator  # noqa: E402
-from ablation.command import mistakes_end, read  # noqa: E402
+from ablation.command import mistakes_end, parsed  # noqa: E402
 from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.preparation import prepare  # noqa: E402
@@ -111,7 +111,7 @@ def main(config: StudyConfig):
         runs = chosen(every, config)
         with claimed(folder, config.dry_run):
             plan = Plan(folder)
-            plan.look()
+            plan.find_finished()
             there = dict.fromkeys((row["arm"], row["seed"]) for row in elsewhere)
             left = [run for run in runs if run.name in plan.done or key_of(run, study) not in there]
             if len(left) < len(runs):
@@ -142,7 +142,7 @@ def planned(config: StudyConfig, steps: int) -> tuple[list[Planned], list[str], 
         f"--eval_interval={steps if steps < 50 else min(300, steps // 5)}",
         f"--parallel={config.parallel}",
     ]
-    calls = [read([*arguments, *common]) for arguments in STUDIES[config.study]]
+    calls = [parsed([*arguments, *common]) for arguments in STUDIES[config.study]]
     runs = [run for _, found, _, _ in calls for run in found]
     keys = list(dict.fromkeys(key for _, _, varied, _ in calls for key in varied))
     remarks = list(dict.fromkeys(remark for *_, said in calls for remark in said))

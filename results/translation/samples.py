@@ -52,7 +52,7 @@ def page(found: dict[str, list[dict[str, str]]]) -> str:
         )
     step = len(first) // SHOWN
     lines += [f"One in {step} of {len(first):,} held-out pairs of LibreOffice; five beams, seed 1."]
-    lines += ["Sources and references: LibreOffice's help and interface, MPL-2.0."]
+    lines += ["SourceTexts and references: LibreOffice's help and interface, MPL-2.0."]
     for place in range(0, SHOWN * step, step):
         lines += ["", "| | |", "|---|---|", f"| source | {cell(first[place]['source'])} |"]
         lines += [f"| reference | {cell(first[place]['reference'])} |"]

@@ -183,7 +183,7 @@ class Training(Planned):
 def train(config: StudyConfig, models: list[str]):
     """Trains what is not finished yet; ends the script where a run fails, after all others."""
     plan = Plan(config.out)
-    plan.look()
+    plan.find_finished()
     plan.failed.clear()  # they are tried again
     asked, known = set(), {}
     if config.rates == "csv" or config.domain == "bible":

@@ -36,13 +36,13 @@ def test_a_damaged_log_of_a_finished_run_stops_the_study(tmp_path, line, said):
     lines = ['{"step": 0, "tokens": 0, "val_loss": 2.0}', '{"step": 1, "tokens": 2, "val_loss": 1.0}']
     for name in plan.done:
         log_of(plan.folder / name, lines)
-    plan.look()
+    plan.find_finished()
     assert plan.done == {"run0", "run1"}
     lines[line] = lines[line][:15]
     (plan.folder / "run0" / "log.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(PlanError, match=said):
-        plan.look()
+        plan.find_finished()
     assert (plan.done, plan.failed) == ({"run0", "run1"}, {})
     (plan.folder / "run0" / "log.jsonl").rename(tmp_path / "moved")
-    plan.look()
+    plan.find_finished()
     assert plan.done == {"run1"}

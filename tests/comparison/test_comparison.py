@@ -132,8 +132,8 @@ def test_a_seed_that_is_behind(write):
     """The mean is taken at the last step that all seeds have, and says so."""
     folders = [write("f_1", [5.0, 4.0, 3.0], seed=1), write("f_2", [5.0, 4.5], seed=2)]
     (arm,) = arms(read_runs([str(f) for f in folders]))
-    assert arm.measures()["loss"] == [4.0, 4.5]
-    assert arm.measures()["best"] == [4.0, 4.5]
+    assert arm.quantities()["loss"] == [4.0, 4.5]
+    assert arm.quantities()["best"] == [4.0, 4.5]
     said = differences([arm], [])
     assert "f: its seeds are at steps 10, 20; the table has step 10" in said
     assert "not finished: f_2, at step 10 of 20" in said
@@ -282,7 +282,10 @@ def test_files(write, tmp_path, capsys):
     assert text.endswith("![validation loss against hours](p.png)\n")
     assert (out / "t.csv").read_text().startswith("run,seeds,")
     assert (out / "p.png").read_bytes().startswith(b"\x89PNG")
-    main([*folders, *options])  # its own files are replaced
+    main([*folders, *options[:2]])  # its own files are replaced
+    with pytest.raises(SystemExit):
+        main([*folders, *options])
+    assert "p.png exists: move it away" in capsys.readouterr().err
 
 
 def test_no_file_of_somebody_else_is_replaced(write, tmp_path, capsys):

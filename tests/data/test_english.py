@@ -12,7 +12,7 @@ from corpus import DataError
 from tests.data.prepare_scripts import load_script
 
 english = load_script("english")
-Source = english.Source
+Package = english.Package
 LETTERS = "a word, and another one; "
 
 
@@ -41,9 +41,9 @@ def debs(tmp_path, debian_package, monkeypatch):
     for name, files in (("web", pages), ("plain-doc", plain), ("dict-x", entries)):
         shutil.move(debian_package(files), folder / f"{name}_1%3a2_all.deb")
     sources = {
-        "web": Source("web", r"\.html$", "MIT", left_out=english.INDEXES),
-        "plain": Source("plain-doc", r"\.rst(\.gz)?$", "GPL-2", "plain"),
-        "words": Source("dict-x", "/d/", "public domain", "dictionary"),
+        "web": Package("web", r"\.html$", "MIT", left_out=english.INDEXES),
+        "plain": Package("plain-doc", r"\.rst(\.gz)?$", "GPL-2", "plain"),
+        "words": Package("dict-x", "/d/", "public domain", "dictionary"),
     }
     monkeypatch.setattr(english, "SOURCES", sources)
     return folder
@@ -117,7 +117,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_the_table():
     for name, source in english.SOURCES.items():
         assert source.licence, name
-        if isinstance(source, english.Source):
+        if isinstance(source, english.Package):
             assert source.read in ("pages", "plain", "dictionary"), name
             re.compile(source.files), re.compile(source.left_out)
         else:

@@ -11,9 +11,9 @@ from evaluation.gpt2_protocol import (
     billion_words,
     check_texts,
     final_words,
-    measure,
     penn_treebank,
     plain_text,
+    score,
     wikitext,
 )
 from evaluation.report import perplexity as report
@@ -59,7 +59,7 @@ def test_nats_are_divided_by_words(loaded):
     """Against a loop over the tokens of the plain text."""
     tiny = loaded()
     rows = ["It is n't so .", "No , sir ."]
-    found = measure(tiny, documents("ptb", rows), 8, None, 3, "ptb")
+    found = score(tiny, documents("ptb", rows), 8, None, 3, "ptb")
     plain = [256, *b"It isn't so . No , sir ."]
     nats, window, begin, scored = 0.0, 17, 0, set()
     while len(scored) < len(plain) - 1:
@@ -98,7 +98,7 @@ def test_final_words(loaded):
         assert found["loss"] == pytest.approx(sum(nats) / 4, rel=1e-5)
         assert found["accuracy"] == right / 4
         assert (found["words"], found["tokens"]) == (4, 3 + 3 + 2 + 2)
-    assert measure(tiny, documents("lambada", rows), 8, None, 3, "x")["loss"] == found["loss"]
+    assert score(tiny, documents("lambada", rows), 8, None, 3, "x")["loss"] == found["loss"]
 
 
 def test_final_words_that_a_model_knows_are_right(loaded):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evaluation import EvaluationError, ngrams
-from evaluation.ngrams import HELD_OUT, NAMES, Ngrams, measure
+from evaluation.ngrams import HELD_OUT, NAMES, Ngrams, score
 
 VOCAB = 7
 
@@ -125,7 +125,7 @@ def test_measure():
     model = Ngrams(PIECES, VOCAB)
     streams = [np.array([0, *chain(40, 11)]), np.array([0]), np.array([0, *chain(7, 12)])]
     sizes = np.arange(VOCAB)
-    found = measure(model, streams, sizes)
+    found = score(model, streams, sizes)
     assert list(found) == list(NAMES)
     for number, result in enumerate(found.values()):
         nats = -sum(np.log(model.probabilities(stream)[number]).sum() for stream in streams)
@@ -137,7 +137,7 @@ def test_measure():
         assert result["window"] == number + 1
     # the made-up language depends on two tokens
     losses = [
-        result["loss"] for result in measure(Ngrams([chain(20_000)], VOCAB), [chain(500)], sizes).values()
+        result["loss"] for result in score(Ngrams([chain(20_000)], VOCAB), [chain(500)], sizes).values()
     ]
     assert losses[0] > losses[1] + 0.1 > losses[2] + 0.2
     assert losses[2] == pytest.approx(math.log(3), abs=0.25)
@@ -158,6 +158,6 @@ def test_refusals():
         Ngrams([chain(600)], 3_000_000)
     model = Ngrams(PIECES, VOCAB)
     with pytest.raises(EvaluationError, match="no token to score"):
-        measure(model, [np.array([0])], np.arange(VOCAB))
+        score(model, [np.array([0])], np.arange(VOCAB))
     with pytest.raises(EvaluationError, match="holds token 7, the tokenizer only 7"):
-        measure(model, [np.array([0, 7])], np.arange(VOCAB))
+        score(model, [np.array([0, 7])], np.arange(VOCAB))

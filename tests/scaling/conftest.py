@@ -3,7 +3,7 @@
 import pytest
 
 from ablation.plan import Plan
-from scaling.command import read
+from scaling.command import parsed
 from scaling.study import Study
 
 DENSE = "config/gpt2.py+config/size/tiny.py"
@@ -28,7 +28,7 @@ def study(command, tmp_path):
     """study(*overrides, models=...) -> a Study in a new folder."""
 
     def build(*overrides, **keys):
-        config, families, _ = read(command("--tokens_per_parameter=2", *overrides, **keys))
+        config, families, _ = parsed(command("--tokens_per_parameter=2", *overrides, **keys))
         return Study(config, families, Plan(tmp_path / "scaling"), 256)
 
     return build

@@ -10,7 +10,7 @@ from scaling import intervals
 from scaling.answers import Lead, answers, crossing, default_losses, multiplier
 from scaling.curves import Curves, rows_of
 from scaling.fits import Law, fit
-from scaling.interpolation import Line
+from scaling.interpolation import Polyline
 from scaling.page import remarks
 from scaling.tables import misses
 from tests.scaling.synthetic import loss_of, points
@@ -18,7 +18,7 @@ from tests.scaling.synthetic import loss_of, points
 
 def line(law, *amounts):
     """Losses of a law at some amounts, as if they had been measured."""
-    return Line(amounts, tuple(float(law.loss(x)) for x in amounts))
+    return Polyline(amounts, tuple(float(law.loss(x)) for x in amounts))
 
 
 def test_multipliers_near_the_truth_and_within_their_intervals():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaling.interpolation import Line, common, lines
+from scaling.interpolation import Polyline, common, lines
 from tests.scaling.synthetic import points
 
-FALLING = Line((100.0, 400.0, 1600.0), (4.0, 2.0, 1.0))  # 40 / sqrt(x)
+FALLING = Polyline((100.0, 400.0, 1600.0), (4.0, 2.0, 1.0))  # 40 / sqrt(x)
 
 
 def test_between_the_points():
@@ -17,10 +17,10 @@ def test_between_the_points():
     assert FALLING.loss(np.array([100.0, 900.0])) == pytest.approx([4.0, 40 / 30])
     for amount in (100.0, 130.0, 400.0, 1000.0, 1600.0):
         assert FALLING.amount(40 / math.sqrt(amount)) == pytest.approx(amount)
-    half = Line((50.0, 800.0), (4.0, 1.0))
+    half = Polyline((50.0, 800.0), (4.0, 1.0))
     assert FALLING.times(half, 3.0) == pytest.approx(2.0)
     assert common(FALLING, half) == (1.0, 4.0)
-    assert common(FALLING, Line((1.0, 2.0), (9.0, 5.0))) is None
+    assert common(FALLING, Polyline((1.0, 2.0), (9.0, 5.0))) is None
 
 
 def test_beyond_the_ends_the_outer_pieces_go_on():
@@ -31,14 +31,14 @@ def test_beyond_the_ends_the_outer_pieces_go_on():
 
 
 def test_losses_that_rise_somewhere():
-    bump = Line((100.0, 200.0, 400.0, 800.0), (4.0, 3.0, 3.5, 2.0))
+    bump = Polyline((100.0, 200.0, 400.0, 800.0), (4.0, 3.0, 3.5, 2.0))
     assert bump.amount(3.2) < 200  # the first of three places
     assert 400 < bump.amount(2.5) < 800
-    worse_at_last = Line((100.0, 200.0, 400.0), (4.0, 3.0, 3.1))
+    worse_at_last = Polyline((100.0, 200.0, 400.0), (4.0, 3.0, 3.1))
     assert worse_at_last.amount(2.9) == math.inf
     assert worse_at_last.reaches(3.0)
     assert not worse_at_last.reaches(2.9)
-    rising = Line((1.0, 2.0), (3.0, 4.0))
+    rising = Polyline((1.0, 2.0), (3.0, 4.0))
     assert (rising.amount(3.5), rising.amount(3.0), rising.amount(2.0)) == (0.0, 1.0, math.inf)
     assert not rising.reaches(3.5)
 
@@ -46,11 +46,11 @@ def test_losses_that_rise_somewhere():
 def test_means_of_seeds():
     some = points(families=("dense",), sizes=("0.5M", "1M"), seeds=(1, 2))
     found = lines([(p, float(p.seed + (p.size == "0.5M"))) for p in some], "parameters")
-    assert found == {"dense": Line((505_000.0, 1_010_000.0), (2.5, 1.5))}
+    assert found == {"dense": Polyline((505_000.0, 1_010_000.0), (2.5, 1.5))}
     # with embeddings a larger model may have fewer, being narrower: its losses still fall with the size
     wide = [replace(p, all_parameters=900_000 if p.size == "0.5M" else 800_000) for p in some]
     folded = lines([(p, float(2 + (p.size == "0.5M"))) for p in wide], "all_parameters")["dense"]
-    assert folded == Line((900_000.0, 800_000.0), (3.0, 2.0))
+    assert folded == Polyline((900_000.0, 800_000.0), (3.0, 2.0))
     assert not folded.rising
     assert 800_000 < folded.amount(2.5) < 900_000
     alone = [replace(p, family="ours") for p in some if p.size == "1M"]

@@ -341,7 +341,7 @@ def test_the_recipe_is_the_first_family_s(command, capsys, tmp_path):
         "optimizer = 'muon'\ndataset = 'nowhere'\ndropout = 0.5\n"
     )
     arguments = command("--sizes=20K", models=(LADDERS, str(tmp_path / "mine.py")))
-    _, (first, other), remarks = scale.read([a for a in arguments if not a.startswith("--dropout=")])
+    _, (first, other), remarks = scale.parsed([a for a in arguments if not a.startswith("--dropout=")])
     assert (other.config.ffn, other.config.n_layer) == ("swiglu", 3)
     for key in ("learning_rate", "block_size", "optimizer", "dataset", "dropout", "weight_decay"):
         assert getattr(other.config, key) == getattr(first.config, key)

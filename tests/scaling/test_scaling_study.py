@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ablation.plan import Plan, PlanError
-from scaling.command import read
+from scaling.command import parsed
 from scaling.study import Study
 from scaling.sweep import carried_on, lowest
 from tests.scaling.conftest import DENSE, LADDERS
@@ -260,6 +260,6 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
 
 
 def test_sizes_that_cannot_be_had(command, tmp_path):
-    config, families, _ = read(command("--sizes=100,20K", models=(DENSE, LADDERS)))
+    config, families, _ = parsed(command("--sizes=100,20K", models=(DENSE, LADDERS)))
     with pytest.raises(PlanError, match=r"some sizes cannot be had:\s+.* at 100: "):
         Study(config, families, Plan(tmp_path / "new"), 256)

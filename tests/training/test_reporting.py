@@ -24,15 +24,15 @@ def test_mfu_is_of_all_ranks(tiny):
 
 def test_the_speed_is_that_of_recent_steps():
     speed = reporting.Speed(5, 500, 10.0)
-    assert speed.told(7) == ""
-    assert speed.read(5, 500, 10.0) is None
+    assert speed.in_words(7) == ""
+    assert speed.rate(5, 500, 10.0) is None
     speed.restart(6, 600, 500.0)
-    assert speed.read(6, 600, 500.0) is None
-    assert speed.read(8, 800, 504.0) == 50
-    assert speed.told(90) == ", 50 tokens/s, 03:00 left"
-    assert speed.read(9, 900, 505.0) == 100
+    assert speed.rate(6, 600, 500.0) is None
+    assert speed.rate(8, 800, 504.0) == 50
+    assert speed.in_words(90) == ", 50 tokens/s, 03:00 left"
+    assert speed.rate(9, 900, 505.0) == 100
     speed.restart(10, 1000, 900.0)
-    assert speed.told(36) == ", 100 tokens/s, 00:36 left"
+    assert speed.in_words(36) == ", 100 tokens/s, 00:36 left"
 
 
 @pytest.mark.parametrize("interval", [1, 2])
