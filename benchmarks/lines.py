@@ -11,7 +11,8 @@ import os
 import threading
 from pathlib import Path
 
-SAME = ("device", "python", "torch", "triton", "sizes")  # what all lines of a file must agree on
+# what all lines of a file must agree on; what was mended on the way has another commit, as its lines say
+SAME = ("device", "python", "torch", "triton", "sizes")
 Key = tuple[str, str, str]
 
 
@@ -32,7 +33,7 @@ def read(path: Path) -> list[dict]:
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise LinesError(f"--lines={path} cannot be read: {error.strerror or error}") from None
+        raise LinesError(f"--json={path} cannot be read: {error.strerror or error}") from None
     found, others = {}, 0
     for number, line in enumerate(text.splitlines(), 1):
         try:
@@ -42,7 +43,7 @@ def read(path: Path) -> list[dict]:
             others += bool(line.strip())
             if others > 1 and not found:
                 raise LinesError(
-                    f"--lines={path}, line {number}: no result of this script; name a file that it wrote, "
+                    f"--json={path}, line {number}: no result of this script; name a file that it wrote, "
                     "or a new one"
                 ) from None
     return list(found.values())
@@ -51,26 +52,30 @@ def read(path: Path) -> list[dict]:
 class Lines:
     """A file of lines that one process appends to; `results` holds those that were there and those added.
 
-    facts: what every line says of hardware, versions and settings. Raises LinesError if the file cannot be
-    written, if another process is writing to it, and if its lines are of another device, version or size.
+    path: None keeps them in memory alone. facts: what every line says of hardware, versions and sizes.
+    Raises LinesError if the file cannot be written, if another process is writing to it, and if its lines
+    are of another device, version or size.
     """
 
-    def __init__(self, path: Path, facts: dict):
+    def __init__(self, path: Path | None, facts: dict):
         self.path, self.facts, self.lock = path, facts, threading.Lock()
+        self.results, self.file = {}, None
+        if path is None:
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(path, "a+", opener=no_link)  # noqa: SIM115 (closed by __exit__)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LinesError(f"another process is writing to --lines={path}") from None
+            raise LinesError(f"another process is writing to --json={path}") from None
         except OSError as error:
-            raise LinesError(f"--lines={path} cannot be written: {why_not_written(error)}") from None
+            raise LinesError(f"--json={path} cannot be written: {why_not_written(error)}") from None
         self.results = {key_of(line): line for line in read(path)}
         for line in self.results.values():
             for fact in SAME:
                 if line.get(fact) != facts[fact]:
                     raise LinesError(
-                        f"--lines={path} was measured with {fact}={line.get(fact)}, this would be with "
+                        f"--json={path} was measured with {fact}={line.get(fact)}, this would be with "
                         f"{fact}={facts[fact]}: numbers of both do not belong in one table; name a new file"
                     )
         self.file.seek(0)
@@ -82,9 +87,22 @@ class Lines:
         line = {"stage": stage, "task": task, "item": item, **result, **self.facts}
         with self.lock:
             self.results[key_of(line)] = line
-            self.file.write(json.dumps(line) + "\n")
-            self.file.flush()
-            os.fsync(self.file.fileno())
+            if self.file is not None:
+                self.file.write(json.dumps(line) + "\n")
+                self.file.flush()
+                os.fsync(self.file.fileno())
+
+    def check(self, task):
+        """Raises LinesError if there are results of a task that were measured with other settings."""
+        wanted = json.loads(json.dumps(task.settings))
+        for item in task.items:
+            there = self.results.get((task.stage, task.name, item), {}).get("settings", wanted)
+            if other := [key for key in wanted | there if there.get(key) != wanted.get(key)]:
+                key = other[0]
+                raise LinesError(
+                    f"--json={self.path} has {task.name}, {item} with {key}={there.get(key)}, this would "
+                    f"be with {key}={wanted.get(key)}: name a new file"
+                )
 
     def of(self, stage: str) -> list[dict]:
         return [line for line in self.results.values() if line["stage"] == stage]
@@ -93,4 +111,5 @@ class Lines:
         return self
 
     def __exit__(self, *error):
-        self.file.close()
+        if self.file is not None:
+            self.file.close()

@@ -45,6 +45,14 @@ class Sizes:
         return 2 * self.gemm**3
 
 
+def sizes(batch_size: int, tiny: bool, device: torch.device) -> Sizes:
+    """Those of GPT-2 small's width; tiny: for a trial."""
+    if tiny:
+        return Sizes(batch_size, 40, 24, 3, 3, vocabulary=64, columns=60, copy_bytes=2**20, gemm=64)
+    # a GPU needs large ones: a copy of 8 GB reads and writes 16
+    return Sizes(batch_size, **({"copy_bytes": 16 * 10**9, "gemm": 8192} if device.type == "cuda" else {}))
+
+
 @dataclasses.dataclass
 class Case:
     """One function with its inputs and implementations.

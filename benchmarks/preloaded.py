@@ -8,7 +8,7 @@ import gc
 
 import torch._dynamo  # noqa: F401 (an optimizer imports it at its first step)
 
-import benchmarks.gpu_measurements
+import benchmarks.measurements
 import benchmarks.training_run
 import benchmarks.worker  # noqa: F401
 

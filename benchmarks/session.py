@@ -1,11 +1,11 @@
-"""Tasks one after the other, or several at a time, until they are done or the time is over.
+"""Tasks in turns, one after the other or several at a time, until they are done or the time is over.
 
 Each task has a process of its own. What fails writes a line with the error, and the next one goes on.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,9 +15,13 @@ from benchmarks.lines import Key, Lines
 from benchmarks.worker import BenchError, Unanswered, Worker
 
 
+class NothingMeasured(BenchError):
+    """No item of a task can be measured."""
+
+
 @dataclass
 class Task:
-    """`make(*arguments) -> {item: function that returns a result}` runs in a process of its own.
+    """`make(*arguments) -> {item: function}`, as of a Worker, runs in a process of its own.
 
     settings: what each line says of how the results were measured. after: the result of another task; if
     that one failed, so does this.
@@ -30,30 +34,25 @@ class Task:
     arguments: tuple
     settings: dict
     after: Key | None = None
+    worker: Worker | None = None
 
-    def measure(self, session: "Session", todo: list[str]):
-        """Writes a line for each item of `todo`. Raises Unanswered if the time is over."""
-        failed = session.lines.results.get(self.after, {}).get("error")
-        while todo and failed:
-            session.write(self, todo.pop(0), {"error": failed})
-        while todo:
-            worker = Worker(self.name, session.device, session.threads, self.make, *self.arguments)
-            with worker:
-                try:
-                    worker.ask("sections", wanted=session.goes_on)
-                except BenchError as error:  # nothing of the task can be measured
-                    while todo:
-                        session.write(self, todo.pop(0), {"error": str(error)})
-                    return
-                try:
-                    while todo:
-                        result = worker.ask("call", todo[0], wanted=session.goes_on)
-                        session.write(self, todo.pop(0), result)
-                        if result.get("wrong"):
-                            break
-                except BenchError as error:
-                    session.write(self, todo.pop(0), {"error": str(error)})
-            # a new process for the others: what failed may have left the GPU unusable for this one
+    def turn(self, session: "Session", item: str) -> dict | None:
+        """One turn -> the result, or None if it needs more. Raises BenchError, Unanswered."""
+        if failed := session.lines.results.get(self.after, {}).get("error"):
+            raise NothingMeasured(failed)
+        if self.worker is None:
+            self.worker = Worker(self.name, session.device, session.threads, self.make, *self.arguments)
+            try:
+                self.worker.ask("sections", wanted=session.goes_on)
+            except BenchError as error:
+                raise NothingMeasured(str(error)) from None
+        return self.worker.ask("turn", item, wanted=session.goes_on)
+
+    def end(self, kind=None):
+        """Ends the process; kind: of an error, at which it is killed."""
+        if self.worker is not None:
+            self.worker.__exit__(kind)
+            self.worker = None
 
 
 class Session:
@@ -72,14 +71,18 @@ class Session:
     def todo(self, task: Task) -> list[str]:
         return [item for item in task.items if (task.stage, task.name, item) not in self.lines.results]
 
-    def done(self, phases: list[tuple[list[Task], int]]) -> bool:
+    def done(self, tasks: Iterable[Task]) -> bool:
         """Whether every task has its results."""
-        return not any(self.todo(task) for tasks, _ in phases for task in tasks)
+        return not any(self.todo(task) for task in tasks)
 
     def run(self, tasks: list[Task], slots: int = 1):
-        """Runs tasks, `slots` at a time, as long as there is time. Raises OSError."""
-        with ThreadPoolExecutor(slots) as pool:
-            running = [pool.submit(self._one, task) for task in tasks]
+        """Runs tasks as long as there is time: `slots` at a time, or all of them in turns (0).
+
+        In turns, a machine that slows down affects all of them alike. Raises OSError.
+        """
+        groups = [[task] for task in tasks] if slots else [tasks]
+        with ThreadPoolExecutor(slots or 1) as pool:
+            running = [pool.submit(self._in_turns, group) for group in groups]
             try:
                 for one in running:
                     one.result()
@@ -87,17 +90,40 @@ class Session:
                 self.stopped.set()  # Ctrl-C, or a full disk: nothing more is started
                 raise
 
-    def _one(self, task):
-        todo, began = self.todo(task), time.monotonic()
-        if not todo or not self.goes_on():
-            return
+    def _in_turns(self, tasks):
+        """One item after the other, each of all tasks that have it to do."""
+        began, waiting = time.monotonic(), []
         try:
-            task.measure(self, todo)
+            while self.goes_on() and (items := [item for task in tasks for item in self.todo(task)]):
+                waiting = [(task, items[0]) for task in tasks if items[0] in self.todo(task)]
+                while waiting:
+                    waiting = [(task, item) for task, item in waiting if not self._finished(task, item)]
         except Unanswered:
             # a result that needs all of the time would never come: the next call must not try again
-            if todo and not self.stopped.is_set() and began - self.start < 6 * self.minutes:
+            if not self.stopped.is_set() and began - self.start < 6 * self.minutes:
                 said = f"no result in {(time.monotonic() - began) / 60:.1f} minutes: give more --minutes"
-                self.write(task, todo[0], {"error": said})
+                self.write(*waiting[0], {"error": said})
+        finally:
+            for task in tasks:
+                task.end(None if self.done(tasks) else BaseException)
+
+    def _finished(self, task, item) -> bool:
+        """Whether a turn brought the result."""
+        try:
+            result = task.turn(self, item)
+        except NothingMeasured as error:
+            for left in self.todo(task):
+                self.write(task, left, {"error": str(error)})
+            task.end()
+            return True
+        except BenchError as error:
+            result = {"error": str(error)}
+        if result is None:
+            return False
+        self.write(task, item, result)
+        if "error" in result or result.get("wrong"):
+            task.end()  # what failed may have left the GPU unusable for this process
+        return True
 
     def write(self, task: Task, item: str, result: dict):
         self.lines.add(task.stage, task.name, item, {**result, "settings": task.settings})

@@ -8,7 +8,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,32 +39,44 @@ def synchronize(device: torch.device):
 
 def measure(
     function: Callable, repetitions: int, at_least: float, device: torch.device
-) -> tuple[list[float], str]:
-    """(seconds of one iteration, once for each repetition; how they were measured)
+) -> Generator[None, None, tuple[list[float], str]]:
+    """Yields before each repetition, so that several processes can take turns; returns (seconds of one
+    iteration, once for each repetition; how they were measured)
 
     Each repetition averages over iterations that take at least `at_least` seconds together. A function
     that cannot be captured as a CUDA graph is timed by events, and the second result says so.
     """
-    if device.type != "cuda":
-        return [_average(function, at_least, device) for _ in range(repetitions)], "host clock"
-    calls, method = 1, "CUDA events"
-    if isinstance(function, Call):
+    calls, found, method = 1, [], "CUDA events" if device.type == "cuda" else "host clock"
+    if device.type == "cuda" and isinstance(function, Call):
         try:
             function, calls = captured(function)
             method = f"CUDA graph of {counted(calls, 'call')}"
         except RuntimeError as error:
             synchronize(device)
             method += f", no graph ({str(error).splitlines()[0]})"
-    function()  # allocates again the memory that was given back
-    found = [_average(function, at_least, device) / calls for _ in range(repetitions)]
+    if device.type == "cuda":
+        function()  # allocates again the memory that was given back
+    for _ in range(repetitions):
+        yield
+        found.append(_average(function, at_least, device) / calls)
     del function
-    torch.cuda.empty_cache()  # for the other processes
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # for the other processes
     return found, method
+
+
+def result_of(steps: Generator):
+    """What a generator returns, without turns in between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def seconds(function: Callable, at_least: float, device: torch.device) -> float:
     """Seconds of one iteration: one repetition of `measure`."""
-    return measure(function, 1, at_least, device)[0][0]
+    return result_of(measure(function, 1, at_least, device))[0][0]
 
 
 def captured(call: Call) -> tuple[Callable, int]:
@@ -161,24 +173,21 @@ def profiled(function: Callable, device: torch.device) -> torch.profiler.profile
     return profiler
 
 
-def profile(function: Callable, path: str, device: torch.device) -> str:
-    """Writes a trace of one iteration for Perfetto, and returns a table of its ten costliest operations."""
-    profiler = profiled(function, device)
-    profiler.export_chrome_trace(path)
-    key = f"self_{device.type}_time_total"
-    return profiler.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=60)
-
-
-def costliest(function: Callable, device: torch.device, rows: int) -> tuple[list[dict], float]:
+def costliest(
+    function: Callable, device: torch.device, rows: int, trace: str = ""
+) -> tuple[list[dict], float]:
     """(the kernels, or on a CPU the operations, that take longest in one iteration; microseconds of all)
 
-    Each is a dict of name (shortened), calls and microseconds. `rows` are listed.
+    Each is a dict of name (shortened), calls and microseconds. `rows` are listed. trace: a new file.
     """
+    profiler = profiled(function, device)
+    if trace:
+        profiler.export_chrome_trace(trace)
     wanted = torch.autograd.DeviceType.CUDA if device.type == "cuda" else torch.autograd.DeviceType.CPU
     key = f"self_{'device' if device.type == 'cuda' else 'cpu'}_time_total"
     found = [
         {"name": event.key[:80], "calls": event.count, "microseconds": round(getattr(event, key), 1)}
-        for event in profiled(function, device).key_averages()
+        for event in profiler.key_averages()
         if event.device_type == wanted and not event.is_user_annotation  # which spans other events
     ]
     found.sort(key=lambda row: -row["microseconds"])

@@ -41,15 +41,13 @@ class TrainingTask:
     dataset: str | None
     settings: dict
 
-    def measure(self, session: Session, todo: list[str]):
-        """Writes a line for each item of `todo`. Raises Unanswered if the time is over."""
+    def turn(self, session: Session, item: str) -> dict:
+        """The result of an item. Raises BenchError, and Unanswered if the time is over."""
         with tempfile.TemporaryDirectory() as folder:
-            while todo:
-                try:
-                    result = self._compare(session, Path(folder), todo[0])
-                except BenchError as error:
-                    result = {"error": str(error)}
-                session.write(self, todo.pop(0), result)
+            return self._compare(session, Path(folder), item)
+
+    def end(self, kind=None):
+        """Nothing of it runs between its items."""
 
     def _compare(self, session, folder, item) -> dict:
         whole, killed = (folder / f"{item}_{kind}" for kind in ("whole", "killed"))
@@ -89,7 +87,7 @@ class TrainingTask:
         with Worker(item, session.device, session.threads, *make) as worker:
             worker.ask("sections", wanted=session.goes_on)
             try:
-                worker.ask("call", "train", wanted=lambda: session.goes_on() and not until(), every=0.02)
+                worker.ask("turn", "train", wanted=lambda: session.goes_on() and not until(), every=0.02)
             except Unanswered:
                 worker.process.kill()
                 if not session.goes_on():

@@ -1,8 +1,4 @@
-"""One process per model or kernel, so that each has its own memory; the processes take turns.
-
-The parent requests one repetition of one section after the other and goes round the workers. So a machine
-that slows down affects all of them alike. A waiting worker is idle.
-"""
+"""One process per model or kernel, so that each has its own memory; a waiting process is idle."""
 
 import contextlib
 import multiprocessing
@@ -11,12 +7,12 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from multiprocessing import connection, resource_tracker
 
 import torch
 
-from benchmarks.timing import peak_bytes, profile, seconds
+from benchmarks.timing import peak_bytes
 from training.hardware import keep_freed_memory
 
 # imported once for all processes, in a server from which they are forked
@@ -34,8 +30,8 @@ class Unanswered(RuntimeError):
 class Worker:
     """The parent's handle of a process.
 
-    `make(*arguments) -> {section: function}` runs in the process, so it must be a function at module level.
-    A section's function does one iteration.
+    `make(*arguments) -> {item: function}` runs in the process, so it must be a function at module level. An
+    item's function returns its result, or is a generator function that yields between its turns.
     """
 
     def __init__(self, name: str, device: torch.device, threads: int | None, make: Callable, *arguments):
@@ -106,7 +102,7 @@ def _serve(pipe, device, threads, make, arguments):
     if threads:
         torch.set_num_threads(threads)
     keep_freed_memory(device)  # as train.py does
-    sections = None
+    sections, begun = None, {}
     try:
         while True:
             request, *rest = pipe.recv()
@@ -116,19 +112,28 @@ def _serve(pipe, device, threads, make, arguments):
                 elif request == "sections":
                     sections = make(*arguments)
                     answer = list(sections)
-                elif request == "call":
-                    answer = sections[rest[0]]()
-                elif request == "time":
-                    answer = seconds(sections[rest[0]], rest[1], device)
-                elif request == "profile":
-                    answer = profile(sections[rest[0]], rest[1], device)
-                else:
+                elif request == "memory":
                     answer = peak_bytes(sections[rest[0]], device)
+                else:
+                    answer = turn(sections, begun, *rest)
                 pipe.send((False, answer))
             except Exception as error:  # whatever a model raises is reported to the parent
                 pipe.send((True, told(error)))
     except (EOFError, ConnectionError):
         return
+
+
+def turn(sections: dict[str, Callable], begun: dict[str, Generator], item: str):
+    """One turn of an item -> its result, or None if it needs more turns."""
+    made = begun.pop(item, None) or sections[item]()
+    if not isinstance(made, Generator):
+        return made
+    try:
+        next(made)
+    except StopIteration as end:
+        return end.value
+    begun[item] = made
+    return None
 
 
 def _end_with_parent():

@@ -3,18 +3,19 @@
 import json
 import os
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 import bench
-from benchmarks import training_step
-from benchmarks.timing import quartiles
+from benchmarks import operators, training_step
+from benchmarks.measurements import CUDA_GRAPH
+from benchmarks.plan import Plan
 from training import cuda_graph
 from training.config import TrainConfig
 
 CPU = torch.device("cpu")
+KERNEL = "triangular product of CAttnU"
 MODELS = ["config/gpt2.py+config/size/tiny.py", "config/cofrgenet.py+config/size/tiny.py"]
 SMALL = [
     "--vocab_size=100", "--block_size=16", "--n_layer=3", "--cf_ladders=2", "--compile=False",
@@ -22,39 +23,104 @@ SMALL = [
 ]  # fmt: skip
 
 
-def run(capsys, *arguments):
-    bench.main([*MODELS, *SMALL, *arguments])
+def run(capsys, *arguments, status=0):
+    assert bench.main([*MODELS, *SMALL, *arguments]) == status
     return capsys.readouterr().out.splitlines()
 
 
+def results(path):
+    """{(model, item): line of what was timed}"""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(line["task"], line["item"]): line for line in lines if line["stage"] != "profile"}
+
+
+def cells(lines, model):
+    """{column: text} of a model in each table that has it."""
+    split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:2] == "| "]
+    head, found = None, []
+    for row in split:
+        head = row if row[0] == "model" else head
+        found += [dict(zip(head, row, strict=False))] if row[0] == model else []
+    return found
+
+
 def test_training(capsys, tmp_path):
-    files = (f"--json={tmp_path / 'all.json'}", f"--profile={tmp_path / 'p'}")
+    path = tmp_path / "all.jsonl"
+    files = (f"--json={path}", f"--profile={tmp_path / 'p'}")
     lines = run(capsys, "--dtype=bfloat16", "--cf_depth=2", *files)
     assert lines[0].startswith("device ")
     assert f"torch {torch.__version__}, commit " in lines[0]
     assert lines[1] == f"with {' '.join(SMALL)} --dtype=bfloat16 --cf_depth=2"
     assert lines[2] == f"without effect in {MODELS[0]}: cf_ladders=2, cf_depth=2"
-    assert lines[3] == "training step: 2 x 16 tokens, bfloat16, eager"
+    keys = "--vocab_size=100 --block_size=16 --n_layer=3 --cf_ladders=2 --cf_depth=2"
+    assert f"2 x 16 tokens, bfloat16, eager, keys {keys}" in lines
     assert all(sum(name in line for line in lines) >= 3 for name in MODELS)
     assert len(list((tmp_path / "p").iterdir())) == 2
-    numbers = json.loads((tmp_path / "all.json").read_text())
-    assert {"device", "torch", "commit", "batch_size", "dtype", "models"} <= numbers.keys()
-    assert f"device {numbers['device']}, " in lines[0]
-    dense, full = numbers["models"].values()
-    assert (full["config"]["attention"], full["config"]["cf_depth"]) == ("cattn_m", 2)
-    assert [set(m["seconds"]) for m in (dense, full)] == [set(training_step.SECTIONS)] * 2
-    assert {len(s) for m in (dense, full) for s in m["seconds"].values()} == {2}
-    assert dense["speed_up"] == dense["flop_ratio"] == dense["blocks_speed_up"] == 1
-    assert full["flop_ratio"] == dense["flops_per_token"] / full["flops_per_token"] > 1
-    medians = [quartiles(m["seconds"]["blocks"])[1] for m in (dense, full)]
-    assert full["blocks_speed_up"] == pytest.approx(medians[0] / medians[1])
+    assert path.read_text().count('"stage": "profile"') == 2
+    found = results(path)
+    assert {"device", "torch", "commit", "settings", "stage"} <= found[MODELS[0], "step"].keys()
+    assert f"device {found[MODELS[0], 'step']['device']}, " in lines[0]
+    settings = found[MODELS[1], "step"]["settings"]
+    assert (settings["model"]["attention"], settings["model"]["cf_depth"]) == ("cattn_m", 2)
+    assert (settings["batch_size"], settings["dtype"]) == (2, "bfloat16")
+    items = ("step", *training_step.SECTIONS[1:])
+    assert list(found) == [(model, item) for item in items for model in MODELS]  # in turns
+    assert {len(line["all_seconds"]) for line in found.values()} == {2}
+    (dense, its_parts), (full, parts) = (cells(lines, model) for model in MODELS)
+    assert [dense[key] for key in ("speed-up", "by FLOPs", "of that")] == 3 * ["1.00"]
+    assert [its_parts[key] for key in ("speed-up", "by FLOPs", "of that")] == 3 * ["1.00"]
+    for table, item, flops in (
+        (full, "step", "flops_per_token"),
+        (parts, "blocks", "flops_per_token_blocks"),
+    ):
+        promised = found[MODELS[0], "step"][flops] / found[MODELS[1], "step"][flops]
+        assert table["by FLOPs"] == f"{promised:.2f}" > "1"
+        faster = found[MODELS[0], item]["seconds"] / found[MODELS[1], item]["seconds"]
+        assert table["speed-up"] == f"{faster:.2f}"
 
 
 def test_decoding(capsys, tmp_path):
-    lines = run(capsys, "--mode=infer", "--dtype=float32", f"--json={tmp_path / 'all.json'}")
-    assert lines[3].startswith("decoding: 2 sequences, a cache of 16 tokens, half full for a step")
-    models = json.loads((tmp_path / "all.json").read_text())["models"]
-    assert [m["cache_bytes_per_token"] for m in models.values()] == [2 * 3 * 2 * 64, 2 * 3 * 64]
+    path = tmp_path / "all.jsonl"
+    lines = run(capsys, "--mode=infer", "--dtype=float32", f"--json={path}")
+    assert any(line.startswith("2 x 16 tokens, float32, eager") for line in lines)
+    found = results(path)
+    assert [found[model, "step"]["cache_bytes_per_token"] for model in MODELS] == [
+        2 * 3 * 2 * 64, 2 * 3 * 64
+    ]  # fmt: skip
+    assert {item for _, item in found} == {"step", "prefill"}
+
+
+def test_what_the_file_has_is_not_measured_again(capsys, tmp_path):
+    path = tmp_path / "a.jsonl"
+    alone = [MODELS[0], *SMALL, "--parts=False", f"--json={path}"]
+    assert bench.main(alone) == 0
+    first = path.read_text()
+    shown = capsys.readouterr().out.split("\n\n", 1)[1]
+    assert bench.main(alone) == 0
+    assert path.read_text() == first
+    assert capsys.readouterr().out.split("\n\n", 1)[1] == shown
+    lines = run(capsys, "--parts=False", f"--json={path}")
+    assert path.read_text().startswith(first)
+    assert list(results(path)) == [(model, "step") for model in MODELS]
+    assert all(sum(name in line for line in lines) >= 1 for name in MODELS)
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match=r"step with batch_size=2, this would be with batch_size=3: name"):
+        bench.main([*alone, "--batch_size=3"])
+    assert "tokens/s" not in capsys.readouterr().out
+    path.write_text(first.replace('"commit": "', '"commit": "other'))
+    with pytest.raises(SystemExit, match=r"was measured with commit=other"):
+        bench.main(alone)
+
+
+def test_a_model_that_fails_costs_its_own_results_alone(capsys):
+    lines = run(capsys, "--parts=False", "--batch_size=1000000000000", status=1)
+    assert sum("FAILED" in line for line in lines) == 2
+    assert "## Failed" in lines
+
+
+def test_the_time_is_kept(capsys):
+    lines = run(capsys, "--minutes=0.001", status=1)
+    assert "the time is over; the same command goes on" in lines
 
 
 def test_a_model_beside_itself():
@@ -63,27 +129,26 @@ def test_a_model_beside_itself():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("option", ["json", "profile"])
-def test_a_disk_that_fills_up_costs_no_table(capsys, tmp_path, monkeypatch, option):
-    def full(*given, **keys):
+def test_a_disk_that_fills_up_costs_no_table(capsys, tmp_path, monkeypatch):
+    def full(number):
         raise OSError(28, "No space left on device")
 
-    def measured(workers, sections, config):
-        return {MODELS[0]: {"whole": [0.5]}}, {MODELS[0]: None}
-
-    if option == "json":
-        monkeypatch.setattr(bench, "open", full, raising=False)
-    else:
-        monkeypatch.setattr("pathlib.Path.mkdir", full)
-    monkeypatch.setattr(bench, "Worker", lambda *given: MagicMock())
-    monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr("benchmarks.lines.os.fsync", full)
     with pytest.raises(SystemExit, match="No space left on device"):
-        bench.main([MODELS[0], *SMALL, "--parts=False", f"--{option}={tmp_path / 'new'}"])
+        bench.main([MODELS[0], *SMALL, "--parts=False", f"--json={tmp_path / 'new'}"])
     assert "tokens/s" in capsys.readouterr().out
 
 
+def test_a_trace_that_cannot_be_written_costs_no_table(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(bench, "unwritable", lambda *given, **keys: None)
+    lines = run(capsys, "--parts=False", f"--profile={tmp_path / 'file' / 'p'}", status=1)
+    assert any("tokens/s" in line for line in lines)
+    assert sum("FAILED" in line and "NotADirectoryError" in line for line in lines) == 2
+
+
 def test_what_it_refuses(capsys, tmp_path, monkeypatch):
-    (tmp_path / "there.json").touch()
+    (tmp_path / "there.json").write_text("a\nb\n")
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "train_a.json").touch()
     (tmp_path / "locked").mkdir()
@@ -93,9 +158,9 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be finite"),
-        (["config/gpt2.py", f"--json={tmp_path / 'there.json'}"], "exists already"),
-        (["config/gpt2.py", f"--json={tmp_path / 'there.json' / 'a.json'}"], "there is no folder"),
-        (["config/gpt2.py", f"--json={tmp_path / 'locked' / 'a.json'}"], "no right to write"),
+        (["config/gpt2.py", "--minutes=0"], "minutes must be above 0"),
+        (["config/gpt2.py", "--stage=decode"], "mode=train has no stage=decode, only training, small"),
+        (["--mode=ops", "--turns=True"], "turns acts with mode=train and mode=infer only"),
         (["config/gpt2.py", f"--profile={tmp_path / 'locked' / 'a'}"], "no right to write"),
         (["config/gpt2.py", f"--profile={tmp_path / 'there.json'}"], "exists already"),
         (["config/gpt2.py", f"--profile={tmp_path / 'there.json' / 'a'}"], "there is no folder"),
@@ -132,6 +197,14 @@ def test_cuda_graphs_that_cannot_be(arguments, message):
         bench.main([*MODELS, *SMALL, *arguments])
 
 
+@pytest.mark.parametrize("file", ["there.json", "there.json/a.json"])
+def test_a_file_that_is_no_file_of_results(tmp_path, file):
+    (tmp_path / "there.json").write_text("a\nb\n")
+    with pytest.raises(SystemExit, match=r"no result of this script|cannot be written"):
+        bench.main([*MODELS, *SMALL, f"--json={tmp_path / file}"])
+    assert (tmp_path / "there.json").read_text() == "a\nb\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "device", "captured"),
     [
@@ -139,15 +212,15 @@ def test_cuda_graphs_that_cannot_be(arguments, message):
         ([], "cpu", False),
         (["--compile=False"], "cuda", False),
         (["--activation_checkpointing=True"], "cuda", False),
-        (["--mode=infer"], "cuda", False),
         (["--cuda_graph=False"], "cuda", False),
         (["--cuda_graph=True", "--compile=False"], "cuda", True),
     ],
 )
 def test_steps_are_captured_where_train_captures_them(arguments, device, captured):
     config, models = bench.parsed([MODELS[0], *arguments])
-    assert bench.captures(config, models, torch.device(device)) == captured
-    if "--cuda_graph=True" not in arguments and config.mode == "train":
+    plan = Plan(config, models, [], torch.device(device))
+    assert (CUDA_GRAPH in plan.steps(models[MODELS[0]])) == captured
+    if "--cuda_graph=True" not in arguments:
         keys = {"compile": config.compile, "activation_checkpointing": config.activation_checkpointing}
         data = SimpleNamespace(of_pairs=False)
         run = TrainConfig(**keys, cuda_graph="--cuda_graph=False" not in arguments)
@@ -156,4 +229,38 @@ def test_steps_are_captured_where_train_captures_them(arguments, device, capture
 
 def test_several_batches_in_a_step(capsys):
     lines = run(capsys, "--gradient_accumulation_steps=3", "--dtype=bfloat16", "--parts=False")
-    assert "training step: 3 x 2 x 16 tokens, bfloat16, eager" in lines
+    assert any(line.startswith("3 x 2 x 16 tokens, bfloat16, eager") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phases"),
+    [
+        ([], [(2, 4), (2, 0)]),
+        (["--turns=False"], [(2, 4), (2, 1)]),
+        (["--compile=False"], [(2, 0)]),
+        (["--mode=infer"], [(2, 4), (2, 0)]),
+        (["--profile=traces"], [(2, 4), (2, 0), (2, 1)]),
+    ],
+)
+def test_models_are_compiled_together_and_then_take_turns(arguments, phases, monkeypatch):
+    """(tasks, how many at a time: 0 in turns)"""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    config, models = bench.parsed([*MODELS, *arguments])
+    plan = Plan(config, models, [], CPU)
+    assert [(len(tasks), slots) for tasks, slots in plan.phases()] == phases
+    assert plan.phases()[-1][0][0].stage == ("profile" if "--profile=traces" in arguments else plan.stage)
+
+
+def test_kernels(capsys, monkeypatch):
+    """The upper limits first, which say how fast a kernel could be."""
+    cases = operators.cases
+    monkeypatch.setattr(operators, "cases", lambda *given: {KERNEL: cases(*given)[KERNEL]})
+    keys = [key for key in SMALL if key.startswith(("--compile", "--rep", "--sec", "--dev", "--batch"))]
+    assert bench.main(["--mode=ops", "--sizes=tiny", "--dtype=float32", *keys]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[:3] == "## "] == ["## Upper limits", "## Kernels"]
+    (head,) = (line for line in lines if line.startswith(f"| {KERNEL}"))
+    assert {"quartiles", "of the limit", "peak MB", "speed-up"} <= {
+        cell.strip() for cell in head.split("|")
+    }
+    assert sum("causal_linear, eager" in line for line in lines) == 2

@@ -26,7 +26,6 @@ the log of every step.
 JSON of bench.py, because runs that share a machine cannot tell how long they take.
 """
 
-import json
 import os
 import statistics
 import sys
@@ -44,6 +43,7 @@ from ablation.execution import carry_out  # noqa: E402
 from ablation.plan import Plan, PlanError, claimed  # noqa: E402
 from ablation.preparation import prepare  # noqa: E402
 from ablation.product import Planned  # noqa: E402
+from benchmarks import lines  # noqa: E402
 from comparison import figure  # noqa: E402
 from comparison.pooled import pooled, read_rows, rows_of, runs_of, write_rows  # noqa: E402
 from comparison.runs import Arm  # noqa: E402
@@ -229,20 +229,17 @@ def body_of(config: dict) -> int:
 
 
 def step_times(path: str, study: str) -> dict[str, float]:
-    """Returns {arm: median seconds of a step}. Raises PlanError if the file is no JSON of bench.py."""
+    """Returns {arm: median seconds of a step}. Raises PlanError if the file has no results of bench.py."""
     try:
-        models = json.loads(Path(path).read_text())["models"].items()
-        return {
-            shortly(called(name), study): statistics.median(found["seconds"]["whole"])
-            for name, found in models
-        }
-    except OSError as error:
-        raise PlanError(f"--step_times={path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"{type(error).__name__}: {error}"
+        found = lines.read(Path(path))  # a step as a CUDA graph, which is as train.py does it, comes later
+        steps = {line["task"]: line["seconds"] for line in found if "tokens_per_second" in line}
+    except (lines.LinesError, KeyError) as error:
+        raise PlanError(f"--step_times: {error}") from None
+    if not steps:
         raise PlanError(
-            f"--step_times={path}: no JSON of bench.py --mode=train ({why}); write one with --json={path}"
-        ) from None
+            f"--step_times={path}: no training step of bench.py --mode=train; write some with --json={path}"
+        )
+    return {shortly(called(name), study): seconds for name, seconds in steps.items()}
 
 
 def refuse_missing(arms: Iterable[str], times: dict[str, float], study: str):

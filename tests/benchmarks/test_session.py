@@ -26,7 +26,16 @@ def made(folder, broken=False):
     def fails():
         raise RuntimeError("a bad kernel")
 
+    def turns():
+        for number in range(3):
+            with open(folder / "turns", "a") as file:
+                file.write(f"{os.getpid()}\n")
+            if number < 2:
+                yield
+        return {"seconds": 1.5}
+
     return {
+        "turns": turns,
         "one": lambda: result("one", {"seconds": 1.5}),
         "fails": fails,
         "dies": lambda: os._exit(3),
@@ -71,8 +80,23 @@ def test_what_fails_does_not_stop_the_others(lines, tmp_path):
     again = session(lines)
     again.run([task(tmp_path, *items)])
     assert again.said == []
-    assert again.done([([task(tmp_path, *items)], 1)])
-    assert not again.done([([task(tmp_path, "slow")], 1)])
+    assert again.done([task(tmp_path, *items)])
+    assert not again.done([task(tmp_path, "slow")])
+
+
+def test_tasks_in_turns(lines, tmp_path):
+    """Also when one of them fails."""
+    one = session(lines)
+    tasks = [task(tmp_path, "turns", "fails", "last", name=name) for name in ("a", "b")]
+    one.run([*tasks, task(tmp_path, "turns", name="c", broken=True)], slots=0)
+    calls = (tmp_path / "turns").read_text().split()
+    assert calls == 3 * calls[:2]  # the two processes, one after the other
+    assert calls[0] != calls[1]
+    found = {(line["task"], line["item"]): line for line in read(lines.path)}
+    assert found["a", "turns"]["seconds"] == found["b", "last"]["seconds"] - 1 == 1.5
+    assert "a bad kernel" in found["b", "fails"]["error"]
+    assert "nothing to measure" in found["c", "turns"]["error"]
+    assert list(found)[:3] == [("c", "turns"), ("a", "turns"), ("b", "turns")]
 
 
 def test_the_time_is_kept_and_only_what_needs_all_of_it_is_given_up(lines, tmp_path):
@@ -111,8 +135,17 @@ def test_lines_that_cannot_be_used(tmp_path):
         first.add("s", "t", "1", {})
     with pytest.raises(LinesError, match="measured with device=a CPU, this would be with device=H200"):
         Lines(path, FACTS | {"device": "H200"})
-    with Lines(path, FACTS | {"commit": "other"}) as second:  # what was mended on the way stays comparable
-        second.add("s", "t", "2", {})
+    with Lines(path, FACTS | {"commit": "other"}) as mended:  # what was mended on the way stays comparable
+        assert len(mended.results) > 0
+    with Lines(path, FACTS) as second:
+        second.add("stage", "task", "one", {"settings": {"dtype": "bfloat16", "sizes": [1]}})
+        same = task(tmp_path, "one")
+        same.settings = {"dtype": "bfloat16", "sizes": (1,)}
+        second.check(same)
+        with pytest.raises(
+            LinesError, match="task, one with dtype=bfloat16, this would be with dtype=float32"
+        ):
+            second.check(task(tmp_path, "one"))
     path.write_text("a,b\n1,2\n")
     with pytest.raises(LinesError, match="line 2: no result of this script"):
         Lines(path, FACTS)

@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from benchmarks import timing
-from benchmarks.timing import Call, measure, quartiles
+from benchmarks.timing import Call, quartiles, result_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def measure(*given):
+    return result_of(timing.measure(*given))
 
 
 class Driver:
@@ -100,6 +104,16 @@ def test_every_repetition_is_measured():
     assert method == "host clock"
     assert len(found) == 3 <= len(calls)
     assert min(found) > 0
+
+
+def test_processes_can_take_turns_between_repetitions():
+    calls = []
+    steps = timing.measure(lambda: calls.append(1), 2, 0.0, CPU)
+    seen = []
+    for _ in steps:
+        seen.append(len(calls))
+    assert seen == [0, 1]
+    assert len(calls) == 2
 
 
 def test_the_costliest_operations():

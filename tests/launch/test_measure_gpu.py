@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import correctness, gpu_plan, operators
-from benchmarks.gpu_plan import STAGES
+from benchmarks import correctness, operators, report
 from benchmarks.lines import key_of
 from launch import measure_gpu
+from launch.measure_gpu import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIAL = ["--device=cpu", "--sizes=tiny", "--minutes=5"]
@@ -29,11 +29,13 @@ def few(monkeypatch):
     some = ("CoFrGeNet", "ours, both layers")
     monkeypatch.setattr(operators, "cases", two)
     monkeypatch.setattr(correctness, "FEW", 1)
-    monkeypatch.setattr(gpu_plan, "GPT", {name: gpu_plan.GPT[name] for name in some})
-    monkeypatch.setattr(gpu_plan, "LLAMA", {"CoFrGeNet-F": gpu_plan.LLAMA["CoFrGeNet-F"]})
-    monkeypatch.setattr(gpu_plan, "DECODED", {"CoFrGeNet_B": gpu_plan.DECODED["CoFrGeNet_B"]})
-    monkeypatch.setattr(gpu_plan, "TRAINED", {"CoFrGeNet": []})
-    monkeypatch.setattr(gpu_plan, "PROFILED", ("CoFrGeNet",))
+    gpt = {name: measure_gpu.GPT[name] for name in some}
+    monkeypatch.setattr(measure_gpu, "GPT", gpt)
+    monkeypatch.setattr(measure_gpu, "TRAINED", {"CoFrGeNet": []})
+    models = {"small": gpt, "xl": gpt, "profile": {"CoFrGeNet": gpt["CoFrGeNet"]}}
+    models["llama"] = {"CoFrGeNet-F": measure_gpu.LLAMA["CoFrGeNet-F"]}
+    models["decode"] = {"CoFrGeNet_B": measure_gpu.DECODED["CoFrGeNet_B"]}
+    monkeypatch.setattr(measure_gpu, "MODELS", models)
 
 
 def results(path):
@@ -42,28 +44,28 @@ def results(path):
 
 def test_everything_is_measured_and_reported(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
-    assert measure_gpu.main([*TRIAL, f"--lines={path}"]) == 0
+    assert measure_gpu.main([*TRIAL, f"--json={path}"]) == 0
     found = results(path)
     assert {line["stage"] for line in found} == set(STAGES)
     assert all({"device", "torch", "commit", "settings", "sizes"} <= line.keys() for line in found)
     assert not [line for line in found if "error" in line or line.get("wrong")]
     assert all(line["equal_to_the_bit"] for line in found if line["stage"] == "train")
     assert [line["item"] for line in found if line["stage"] == "train"] == ["CoFrGeNet"]
-    report = path.with_suffix(".md").read_text()
-    assert report in capsys.readouterr().out
-    assert all(f"## {title}" in report for title in gpu_plan.TITLES.values())
+    text = path.with_suffix(".md").read_text()
+    assert text in capsys.readouterr().out
+    assert all(f"## {report.TITLES[stage]}" in text for stage in STAGES)
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     # again: nothing is measured, and the report needs the lines alone
-    for arguments in ([*TRIAL, f"--lines={path}"], ["--report", f"--lines={path}"]):
+    for arguments in ([*TRIAL, f"--json={path}"], ["--report", f"--json={path}"]):
         path.with_suffix(".md").unlink()
         assert measure_gpu.main(arguments) == 0
-        assert path.with_suffix(".md").read_text() == report
+        assert path.with_suffix(".md").read_text() == text
     assert results(path) == found
 
 
 def test_killed_in_the_middle_it_goes_on(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
-    arguments = [*TRIAL, f"--lines={path}", "--stages=ceilings,correct,kernels"]
+    arguments = [*TRIAL, f"--json={path}", "--stages=ceilings,correct,kernels"]
     command = [sys.executable, str(ROOT / "launch" / "measure_gpu.py"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while not path.is_file() or path.read_text().count("\n") < 5:
@@ -87,8 +89,8 @@ def test_what_it_refuses(tmp_path, capsys, monkeypatch):
         (["--stages=xl,,small"], "stages: a name is missing in 'xl,,small'; choose from ceilings"),
         (["--minutes=0"], "minutes=0.0 is too short: 15 seconds are kept"),
         (["--device=cpu"], "device=cpu would take days with sizes=full"),
-        (["--report"], "report needs the file of results: --lines=FILE"),
-        (["--lines=a.txt"], "lines=a.txt must end in .jsonl"),
+        (["--report"], "report needs the file of results: --json=FILE"),
+        (["--json=a.txt"], "json=a.txt must end in .jsonl"),
         (["--dataset=nowhere"], "no prepared data set"),
         (["config/gpt2.py"], "takes no config files"),
     ]:
@@ -99,11 +101,11 @@ def test_what_it_refuses(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (tmp_path / "notes.md").write_text("mine")
     for arguments, message in [
-        ([*TRIAL, f"--lines={tmp_path / 'notes.jsonl'}"], "notes.md is no report of this script"),
-        ([f"--lines={tmp_path / 'a.jsonl'}"], "PyTorch sees no GPU here; for a trial"),
-        (["--report", f"--lines={tmp_path / 'no.jsonl'}"], "cannot be read: No such file"),
+        ([*TRIAL, f"--json={tmp_path / 'notes.jsonl'}"], "notes.md is no report of this script"),
+        ([f"--json={tmp_path / 'a.jsonl'}"], "PyTorch sees no GPU here; for a trial"),
+        (["--report", f"--json={tmp_path / 'no.jsonl'}"], "cannot be read: No such file"),
         (
-            [*TRIAL, f"--lines={tmp_path / 'a.jsonl'}", "--stages=small"],
+            [*TRIAL, f"--json={tmp_path / 'a.jsonl'}", "--stages=small"],
             "needs to know which kernels are right: --stages=correct,small",
         ),
     ]:

@@ -1,6 +1,5 @@
 """results/trainability/run.py: which runs it plans, and what it makes of finished ones."""
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import pytest
 
 from ablation import execution
 from ablation.plan import PlanError
+from benchmarks.lines import Lines
 from comparison.pooled import FIELDS, pooled
 from results.trainability import run as study
 from results.trainability import studies
@@ -103,11 +103,12 @@ def test_a_spreadsheet_s_mark_and_order(tmp_path):
 
 
 def bench(path, **seconds):
-    models = {name.replace("__", "+"): {"seconds": {"whole": times}} for name, times in seconds.items()}
-    named = {
-        "+".join(f"config/study/{part}.py" for part in name.split("+")): m for name, m in models.items()
-    }
-    path.write_text(json.dumps({"models": named}))
+    with Lines(path, dict.fromkeys(("device", "python", "torch", "triton", "commit", "sizes"))) as lines:
+        for name, times in seconds.items():
+            named = "+".join(f"config/study/{part}.py" for part in name.split("__"))
+            lines.add("training", named, "blocks", {"seconds": 77.0})
+            for item, median in zip(("step", "step as a CUDA graph"), times, strict=False):
+                lines.add("training", named, item, {"seconds": median, "tokens_per_second": 1.0})
     return str(path)
 
 
@@ -117,7 +118,7 @@ def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
     monkeypatch.setattr(study.picture, "write", lambda *_, **__: None)
     losses = {("cffn_glu_rope", 1): 2.5, ("dense+rope", 1): 3.0}
     rows = write(tmp_path / "all.csv", losses)
-    times = {"dense__rope__rate_8e3": [2.0, 9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
+    times = {"dense__rope__rate_8e3": [9.0, 3.0], "dense__cffn_glu_rope__rate_8e3": [1.0]}
     found = study.step_times(bench(tmp_path / "b.json", **times), "claim")
     study.show([], rows, tmp_path, "claim", found)
     assert [[at["seconds"] for at in arm.runs[0].evaluations.values()] for arm in drawn["hours"]] == [
@@ -132,11 +133,11 @@ def test_hours_by_the_step_times_of_a_bench(tmp_path, monkeypatch):
         study.refuse_missing(["dense+rope", "cffn_glu_rope"], found, "claim")
     (tmp_path / "d.json").write_text('{"models": {"a": {"seconds": {"step": [1.0]}}}}')
     for name, why in (
-        ("d.json", "no JSON of bench.py"),
-        ("all.csv", "no JSON of"),
-        ("x.json", "No such file"),
+        ("d.json", ": no training step of bench.py"),
+        ("all.csv", ", line 2: no result of"),
+        ("x.json", " cannot be read: No such file"),
     ):
-        with pytest.raises(PlanError, match=rf"--step_times=.*{re.escape(name)}: {why}"):
+        with pytest.raises(PlanError, match=rf"--step_times.*{re.escape(name)}{why}"):
             study.step_times(str(tmp_path / name), "claim")
 
 

@@ -1,16 +1,18 @@
-"""What is measured on a GPU, one function for each kind of task.
+"""What is measured, one function for each kind of task.
 
 Each one runs in a process of its own and returns {item: function that returns a result, a dict of JSON
-values}. The functions named warm_... compile what is measured later, so that its time does not count twice:
-compiled code is in the compiler's cache, which all processes share.
+values}; what repeats something is a generator function, which yields before each repetition. The functions
+named warm_... compile what is measured later, so that its time does not count twice: compiled code is in
+the compiler's cache, which all processes share.
 """
 
 import dataclasses
 import functools
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -18,10 +20,10 @@ from benchmarks import decoding, forms, operators, training_step
 from benchmarks.timing import costliest, measure, peak_bytes, quartiles, synchronize
 from models.architecture import ModelConfig
 from models.kinds import cache_bytes_per_token, flops_per_token, parameter_counts
-from training import cuda_graph
 from training.hardware import device_name, peak_flops
 
-Measurements = dict[str, Callable[[], dict]]
+Turns = Generator[None, None, dict]
+Measurements = dict[str, Callable[[], dict | Turns]]
 CUDA_GRAPH = "step as a CUDA graph"
 
 
@@ -32,23 +34,23 @@ class Timing:
     repetitions: int
     seconds: float
 
-    def of(self, function: Callable, device: torch.device) -> dict:
-        """{seconds: median, quartiles: low and high, method}"""
-        found, method = measure(function, self.repetitions, self.seconds, device)
+    def of(self, function: Callable, device: torch.device) -> Turns:
+        """{seconds: median, quartiles: low and high, all_seconds: of each repetition, method}"""
+        found, method = yield from measure(function, self.repetitions, self.seconds, device)
         low, median, high = quartiles(found)
-        return {"seconds": median, "quartiles": [low, high], "method": method}
+        return {"seconds": median, "quartiles": [low, high], "all_seconds": found, "method": method}
 
 
 def ceilings(sizes: operators.Sizes, timing: Timing, device: torch.device) -> Measurements:
     """The bandwidth of a copy, and the rate of a large matrix product in each kind of arithmetic."""
 
     def copy():
-        found = timing.of(operators.ceilings("float32", device, sizes)["copy"], device)
+        found = yield from timing.of(operators.ceilings("float32", device, sizes)["copy"], device)
         return {**found, "bytes": sizes.copy_bytes, "bytes_per_second": sizes.copy_bytes / found["seconds"]}
 
     def product(dtype, tensor_float):
         torch.set_float32_matmul_precision("high" if tensor_float else "highest")
-        found = timing.of(operators.ceilings(dtype, device, sizes)["matrix product"], device)
+        found = yield from timing.of(operators.ceilings(dtype, device, sizes)["matrix product"], device)
         flops = sizes.gemm_flops
         return {**found, "flops": flops, "flops_per_second": flops / found["seconds"]}
 
@@ -74,7 +76,7 @@ def kernel(
         call()
         synchronize(device)
         first = time.perf_counter() - start
-        found = timing.of(call, device)
+        found = yield from timing.of(call, device)
         counts = {"flops": case.flops, "bytes": case.bytes, "limit": case.limit, "what": case.what}
         counts["same_function"] = form.rpartition(", ")[0] in case.implementations
         return {**found, **counts, "peak_bytes": peak_bytes(call, device), "first_seconds": first}
@@ -103,56 +105,69 @@ def warm_kernel(
 def training(
     model: ModelConfig,
     options: training_step.StepOptions,
+    items: tuple[str, ...],
     timing: Timing,
     checked: bool,
     device: torch.device,
 ) -> Measurements:
-    """A training step of a model that computes the right numbers; checked: another task has seen that.
-
-    On a GPU it is also measured with forward and backward as a CUDA graph, unless blocks are recomputed.
+    """A training step of a model that computes the right numbers, and its parts: "step", CUDA_GRAPH and
+    names of `training_step.SECTIONS`; checked: another task has seen that they are right.
     """
+    built = {}
 
-    def measured(captured):
-        these = dataclasses.replace(options, cuda_graph=captured)
-        return functools.partial(_training, model, these, timing, checked, device)
+    def sections(captured):
+        if captured not in built:
+            built.clear()  # memory of what was measured before
+            gc.collect()
+            these = dataclasses.replace(options, cuda_graph=captured)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            built[captured] = training_step.sections(model, these, device)
+        return built[captured]
 
-    made = {"step": measured(False)}
-    return made | {CUDA_GRAPH: measured(True)} if cuda_graph.possible(options, device) else made
+    def step(captured):
+        function = sections(captured)["whole"]
+        first, peak_of_first = _first(function, device), None
+        if captured:  # its memory is allocated once
+            peak_of_first = torch.cuda.max_memory_allocated(device)
+        found = yield from timing.of(function, device)
+        tokens, flops = options.sequences() * model.block_size, 3 * flops_per_token(model)
+        head = 3 * 2 * model.n_embd * model.padded_vocab_size if model.model == "gpt" else flops
+        rate = tokens / found["seconds"]
+        peak = peak_flops(device_name(device), options.dtype)
+        return {
+            "tokens_per_second": rate,
+            "mfu": None if peak is None else rate * flops / peak,
+            "flops_per_second": rate * flops,
+            "peak_bytes": peak_of_first or peak_bytes(function, device),
+            "parameters": sum(parameter_counts(model).values()),
+            "flops_per_token": flops,
+            "flops_per_token_blocks": flops - head,
+            "first_seconds": first,
+            **found,
+        }
 
+    def part(name):
+        function = sections(False)[name]
+        _first(function, device)
+        found = yield from timing.of(function, device)
+        scale = training_step.in_a_step(model, options, name)
+        times = {key: [scale * s for s in found[key]] for key in ("quartiles", "all_seconds")}
+        return {**found, "seconds": scale * found["seconds"], **times}
 
-def _training(model, options, timing, checked, device):
-    gc.collect()  # what the step measured before held
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     if not checked:
-        training_step.gate(model, options, device)
-    step = training_step.sections(model, options, device)["whole"]
-    first, peak_of_first = _first(step, device), None
-    if options.cuda_graph:  # its memory is allocated once
-        peak_of_first = torch.cuda.max_memory_allocated(device)
-    found = timing.of(step, device)
-    tokens, flops = options.sequences() * model.block_size, 3 * flops_per_token(model)
-    rate = tokens / found["seconds"]
-    peak = peak_flops(device_name(device), options.dtype)
-    return {
-        "tokens_per_second": rate,
-        "mfu": None if peak is None else rate * flops / peak,
-        "flops_per_second": rate * flops,
-        "peak_bytes": peak_of_first or peak_bytes(step, device),
-        "parameters": sum(parameter_counts(model).values()),
-        "flops_per_token": flops,
-        "first_seconds": first,
-        **found,
-    }
+        training_step.gate(model, dataclasses.replace(options, cuda_graph=CUDA_GRAPH in items), device)
+    steps = {"step": functools.partial(step, False), CUDA_GRAPH: functools.partial(step, True)}
+    return {item: steps.get(item) or functools.partial(part, item) for item in items}
 
 
 def warm_training(
-    model: ModelConfig, options: training_step.StepOptions, device: torch.device
+    model: ModelConfig, options: training_step.StepOptions, items: tuple[str, ...], device: torch.device
 ) -> Measurements:
     """Compiles the training step of a model, for two layers: all blocks share code. Checks its numbers, and
-    on a GPU those of CUDA graphs.
+    those of a CUDA graph if that is one of the items.
     """
-    options = dataclasses.replace(options, cuda_graph=cuda_graph.possible(options, device))
+    options = dataclasses.replace(options, cuda_graph=CUDA_GRAPH in items)
 
     def first_step():
         start = time.perf_counter()
@@ -173,7 +188,7 @@ def decode(
     def one(section):
         function = made[section]
         first = _first(function, device)
-        found = timing.of(function, device)
+        found = yield from timing.of(function, device)
         return {
             "microseconds": 1e6 * found["seconds"],
             "batch_size": options.batch_size,
@@ -201,17 +216,19 @@ def warm_decode(model: ModelConfig, options: decoding.DecodeOptions, device: tor
     return {"compile": every_section}
 
 
-def profile(
-    model: ModelConfig, options: training_step.StepOptions, rows: int, device: torch.device
-) -> Measurements:
-    """The kernels that take longest in one training step."""
+def profile(make: Callable, model: ModelConfig, options, rows: int, trace: str, device) -> Measurements:
+    """The kernels that take longest in one step. make: `sections` of training or decoding. trace: a file to
+    write, or empty.
+    """
 
     def step():
-        function = training_step.sections(model, options, device)["whole"]
+        function = next(iter(make(model, options, device).values()))
         for _ in range(3):
             _first(function, device)
-        kernels, microseconds = costliest(function, device, rows)
-        return {"kernels": kernels, "microseconds": microseconds}
+        if trace:
+            Path(trace).parent.mkdir(parents=True, exist_ok=True)
+        kernels, microseconds = costliest(function, device, rows, trace)
+        return {"kernels": kernels, "microseconds": microseconds, **({"trace": trace} if trace else {})}
 
     return {"step": step}
 
