@@ -239,9 +239,9 @@ class ModelConfig(*reversed(declared())):
         return (self.vocab_size + 63) // 64 * 64
 
     @classmethod
-    def of_this_version(cls, saved: dict) -> dict:
+    def of_this_version(cls, saved: dict, commit: str | None = None) -> dict:
         """A saved configuration as it is. Raises ValueError where another version of this code has saved
-        it: a key more or less may be another model.
+        it: a key more or less may be another model. commit: of that version, if it is known.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         there = [f"no {key}" for key in sorted(known - saved.keys())]
@@ -250,7 +250,7 @@ class ModelConfig(*reversed(declared())):
             more = f" and {len(there) - 3} more" if len(there) > 3 else ""
             raise ValueError(
                 f"it was saved by another version of this code, with {', '.join(there[:3])}{more}: train "
-                "it again, or use the commit that saved it"
+                f"it again, or use the commit that saved it{f', {commit}' if commit else ''}"
             )
         return saved
 

@@ -32,6 +32,7 @@ REST = "run.pt"  # of a sharded checkpoint: everything but weights and the optim
 REQUIRED = {
     "step",
     "config",
+    "commit",
     "model",
     "optimizer",
     "scaler",

@@ -22,7 +22,7 @@ def environment(device: torch.device) -> dict:
         "device": name,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -35,7 +35,7 @@ def _cpu() -> str:
     return " ".join([names[0] if names else platform.processor() or "CPU", *units])
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit of the code, and whether it was changed since."""
 
     def git(*arguments):
@@ -43,7 +43,7 @@ def _commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else None
 
     try:
-        commit, changed = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno")
+        found, changed = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno")
     except OSError:
-        commit = None
-    return "unknown" if commit is None else commit + (", with changes" if changed else "")
+        found = None
+    return "unknown" if found is None else found + (", with changes" if changed else "")

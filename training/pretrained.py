@@ -240,7 +240,7 @@ def _run(path: Path) -> Source:
     content = checkpoint.load(path, mmap=True, check=False)
     checkpoint.check_origin(path, content)
     try:
-        config = model_config(TrainConfig.of_this_version(content["config"]))
+        config = model_config(TrainConfig.of_this_version(content["config"], content["commit"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} has no model configuration that this version knows ({error})"

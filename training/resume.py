@@ -76,7 +76,7 @@ def restore(
     changes, wrong = _missing_records(folder, records, path, content), []
     checkpoint.check_origin(path, content)
     try:
-        content["config"] = type(config).of_this_version(content["config"])
+        content["config"] = type(config).of_this_version(content["config"], content["commit"])
     except ValueError as error:
         raise CheckpointError(f"{path} cannot go on: {error}") from None
     for field in dataclasses.fields(config):

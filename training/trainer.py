@@ -19,6 +19,7 @@ from models.language_model import LanguageModel
 from training import checkpoint, cuda_graph, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
+from training.environment import commit
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
 from training.hardware import Clock, autocast, repeatable
 from training.health import Watch, diagnose, failure
@@ -72,6 +73,7 @@ class Trainer:
             from training.sharded_checkpoint import Saver  # brings a part of PyTorch that few need
 
             self.saver = Saver(self.folder / "ckpt", ranks, config.keep_checkpoints)
+        self.commit = commit() if ranks.first else None
         self.clock = Clock(device, progress.seconds)
         self.watch = Watch(device)
 
@@ -324,6 +326,7 @@ class Trainer:
         reduce_ranges(self.model, self.ranks)
         content = {
             "config": dataclasses.asdict(self.config),
+            "commit": self.commit,
             "ranks": self.ranks.world,
             "records": len(self.report.log.records) if self.ranks.first else 0,
             "scaler": self.scaler.state_dict(),

@@ -14,7 +14,15 @@ from training.checkpoint import CheckpointError
 
 CONTENT = {
     **{"step": 1, "config": {"a": 1}, "tokenizer": {}, "data": {}, "best_val_loss": 1.0, "seconds": 0.0},
-    **{"wandb_id": None, "scaler": {}, "samples": 8, "tokens": 64, "ranks": 1, "records": 0},
+    **{
+        "wandb_id": None,
+        "scaler": {},
+        "samples": 8,
+        "tokens": 64,
+        "ranks": 1,
+        "records": 0,
+        "commit": "abc",
+    },
     "model": {"w": torch.arange(90.0), "v": torch.arange(90.0), "empty": torch.empty(0)},
     "optimizer": {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.arange(50.0)}}},
 }

@@ -15,6 +15,7 @@ from models.architecture import ModelConfig
 from train import main
 from training import checkpoint, trainer
 from training.config import TrainConfig
+from training.environment import commit
 
 
 def losses(records):
@@ -217,7 +218,7 @@ def test_a_run_of_another_version_is_refused(run, key):
     if content["config"].pop(key, None) is None:
         content["config"][key] = 3
     torch.save(content, path)
-    with pytest.raises(SystemExit, match=f"saved by another version of this code, with .*{key}"):
+    with pytest.raises(SystemExit, match=f"with .*{key}.* the commit that saved it, {commit()}"):
         resumed(folder, "--max_iters=8")
 
 
