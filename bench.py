@@ -31,7 +31,7 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -41,7 +41,7 @@ from benchmarks import decoding, report
 from benchmarks.lines import Lines, LinesError
 from benchmarks.plan import STAGES, Plan
 from benchmarks.session import Session
-from config_keys import names
+from config_keys import Above, Count, Positive, names
 from models.architecture import ModelConfig
 from models.compilation import missing_for_compile
 from reports.plural import counted
@@ -57,33 +57,27 @@ class BenchConfig:
     """How fast models train and decode, and how fast kernels are. Keys of a model apply to all models."""
 
     mode: Mode = "train"  # steps, decoding, kernels, their limits, kernels against oracles, or a profile
-    batch_size: int = 4  # sequences in a batch
-    repetitions: int = 7  # measurements of each model
-    seconds: float = 1.0  # shortest time of a measurement; iterations are repeated until then
+    batch_size: Count = 4  # sequences in a batch
+    repetitions: Count = 7  # measurements of each model
+    seconds: Positive = 1.0  # shortest time of a measurement; iterations are repeated until then
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # dtype of matrix products
     compile: bool = True  # torch.compile what is measured
     activation_checkpointing: bool = False  # train: recompute each block in the backward pass
-    gradient_accumulation_steps: int = 1  # train: batches in a step
+    gradient_accumulation_steps: Count = 1  # train: batches in a step
     cuda_graph: bool | None = None  # train: both passes as one launch; None: also, where train.py does
     parts: bool = True  # train: also time the parts of a step
     turns: bool | None = None  # train, infer: models in memory together, in turns; None: on a CPU
-    compile_gb: float = 20.0  # memory of a GPU for each model or kernel that is compiled beside others
+    compile_gb: Positive = 20.0  # memory of a GPU for each model or kernel that is compiled beside others
     sizes: Literal["full", "tiny"] = "full"  # ops, ceilings, correct: tiny for a trial
     stage: str | None = None  # train, infer: under which title results come; None: a general one
     profile: str | None = None  # train, infer: new folder for a profiler trace of each model
     json: str | None = None  # file of results, new or to go on with
-    minutes: float | None = None  # this command ends by itself within this time
+    minutes: Annotated[float | None, Above(0)] = None  # this command ends by itself within this time
     compare: bool = False  # train, infer: also show the times that the CoFrGeNet papers publish
 
     def check(self) -> list[str]:
         wrong = []
-        for key in (
-            *("batch_size", "repetitions", "seconds", "gradient_accumulation_steps"),
-            *("compile_gb", "minutes"),
-        ):
-            if getattr(self, key) is not None and not getattr(self, key) > 0:
-                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
         stages = STAGES.get(self.mode, ())
         if self.stage is not None and self.stage not in stages:
             wrong.append(

@@ -90,6 +90,9 @@ CountOrNone = Annotated[int | None, AtLeast(1)]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
+Share = Annotated[float, AtLeast(0), Below(1)]
+ShareOrNone = Annotated[float | None, Above(0), AtMost(1)]
+Seed = Annotated[int, AtLeast(0), Below(2**32)]
 
 
 def names(keys: type | None) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 
 import configurator
+from config_keys import Count, CountOrNone
 from corpus import DataError, mixture
 from corpus.tokenizer import Tokenizer
 from evaluation import (
@@ -65,7 +66,7 @@ class EvaluateConfig:
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     compare: bool = False  # also show the rows that the papers publish
     json: str | None = None  # new file that gets all numbers, settings, versions and the commit
-    batch_size: int = 8  # sequences in a batch; extrapolation: windows of the training length
+    batch_size: Count = 8  # sequences in a batch; extrapolation: windows of the training length
     tokenizer: str | None = None  # for a model without one: gpt2, bytes or the path of a tokenizer.json
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
@@ -74,15 +75,15 @@ class EvaluateConfig:
     split: str | None = None  # None: test for a named set, val for a prepared folder
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
-    max_bytes: int | None = None  # score only so many bytes of UTF-8, from the beginning of each text
-    max_tokens: int | None = None  # the same limit in tokens, for models of one tokenizer
+    max_bytes: CountOrNone = None  # score only so many bytes of UTF-8, from the beginning of each text
+    max_tokens: CountOrNone = None  # the same limit in tokens, for models of one tokenizer
     # perplexity and recall
-    window: int | None = None  # tokens that the model sees at once; None: its block_size
-    stride: int | None = None  # tokens by which the window moves; None: as published, or half a window
+    window: CountOrNone = None  # tokens that the model sees at once; None: its block_size
+    stride: CountOrNone = None  # tokens by which the window moves; None: as published, or half a window
     # perplexity
     protocol: Literal["raw", "gpt2"] = "raw"  # per token, or (gpt2) per word of plain text
     ngrams: bool = False  # rows of unigram, bigram and trigram models of the runs' training tokens
-    ngram_tokens: int = 50_000_000  # training tokens to count at most, 60 bytes of memory for each
+    ngram_tokens: Count = 50_000_000  # training tokens to count at most, 60 bytes of memory for each
     # extrapolation
     lengths: list[str] | None = None  # multiples of the training length; None: 1,2,4,8,16
     scales: list[str] | None = None  # expe, exqpe: one row for each expe_inference_scale; None: the model's
@@ -94,13 +95,10 @@ class EvaluateConfig:
     # zero-shot
     tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
     include_path: str | None = None  # folder with tasks of your own as YAML files
-    limit: int | None = None  # use only so many examples of each task
+    limit: CountOrNone = None  # use only so many examples of each task
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("batch_size", "window", "stride", "max_bytes", "max_tokens", "ngram_tokens", "limit"):
-            if getattr(self, key) is not None and getattr(self, key) < 1:
-                wrong.append(f"{key} must be at least 1, not {getattr(self, key)}")
         for field in dataclasses.fields(self):
             key, tasks = field.name, [t for t, keys in OF_TASK.items() if field.name in keys]
             if tasks and self.task not in tasks and getattr(self, key) != field.default:

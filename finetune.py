@@ -14,11 +14,12 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 import configurator
+from config_keys import AtLeast, Count, CountOrNone, Natural, NotNegative, Share
 from corpus import DataError
 from finetuning import glue, records
 from finetuning.classifier import Classifier
@@ -43,38 +44,33 @@ class FinetuneConfig:
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     tasks: list[str] | None = None  # some of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
     data_dir: str | None = None  # folder with GLUE's TSV files (MNLI/train.tsv and so on); None: the hub
-    max_bad_rows: int = 0  # malformed rows of a TSV file that may be skipped; QQP's public file has some
+    max_bad_rows: Natural = (
+        0  # malformed rows of a TSV file that may be skipped; QQP's public file has some
+    )
     out_dir: str = "out/glue"  # gets results/ with one file for each finished seed, and table.md
     learning_rates: list[float] | None = None  # each is tried; None: 1.25e-5 with ladders, 2.5e-5 without
-    seeds: int = 5  # seeds per model, task and learning rate
-    seed: int = 1  # first seed; the others count up from it
-    epochs: int | None = None  # None (ours): 10 for RTE, MRPC, WNLI and CoLA, 3 for the others
-    batch_size: int = 64  # examples per step
-    micro_batch_size: int | None = None  # examples in memory at once; None: batch_size
-    max_length: int | None = None  # longer examples are cut to so many tokens; None: the model's block_size
+    seeds: Count = 5  # seeds per model, task and learning rate
+    seed: Natural = 1  # first seed; the others count up from it
+    epochs: CountOrNone = None  # None (ours): 10 for RTE, MRPC, WNLI and CoLA, 3 for the others
+    batch_size: Count = 64  # examples per step
+    micro_batch_size: CountOrNone = None  # examples in memory at once; None: batch_size
+    max_length: Annotated[int | None, AtLeast(SHORTEST)] = (
+        None  # longer examples are cut to so many tokens; None: the model's block_size
+    )
     lr_schedule: Literal["linear", "cosine"] = "linear"  # shape of the decay to 0 (ours)
-    warmup_share: float = 0.06  # linear warmup, as a share of all steps (ours)
-    weight_decay: float = 0.01  # on matrices and embeddings; never on norms, biases and ladders (ours)
-    beta1: float = 0.9  # AdamW: decay rate of the first moment
-    beta2: float = 0.999  # AdamW: decay rate of the second moment (ours)
-    grad_clip: float = 1.0  # clip the gradient norm to this; 0: no clipping (ours)
-    dropout: float = 0.0  # probability of dropping an activation in training
+    warmup_share: Share = 0.06  # linear warmup, as a share of all steps (ours)
+    weight_decay: NotNegative = (
+        0.01  # on matrices and embeddings; never on norms, biases and ladders (ours)
+    )
+    beta1: Share = 0.9  # AdamW: decay rate of the first moment
+    beta2: Share = 0.999  # AdamW: decay rate of the second moment (ours)
+    grad_clip: NotNegative = 1.0  # clip the gradient norm to this; 0: no clipping (ours)
+    dropout: Share = 0.0  # probability of dropping an activation in training
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # dtype of matrix products
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("seeds", "epochs", "batch_size", "micro_batch_size"):
-            if (value := getattr(self, key)) is not None and value < 1:
-                wrong.append(f"{key} must be at least 1, not {value}")
-        if self.max_length is not None and self.max_length < SHORTEST:
-            wrong.append(f"max_length must be at least {SHORTEST}, not {self.max_length}")
-        for key in ("max_bad_rows", "seed", "weight_decay", "grad_clip"):
-            if not 0 <= getattr(self, key) < math.inf:
-                wrong.append(f"{key} must be 0 or above, and finite, not {getattr(self, key)}")
-        for key in ("dropout", "beta1", "beta2", "warmup_share"):
-            if not 0 <= getattr(self, key) < 1:
-                wrong.append(f"{key} must be in [0, 1), not {getattr(self, key)}")
         for rate in self.learning_rates or ():
             if not 0 < rate < math.inf:
                 wrong.append(f"learning_rates must be above 0, not {rate}")

@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 
 import configurator
+from config_keys import Count, CountOrNone, Seed, ShareOrNone
 from corpus import DataError
 from corpus.tokenizer import valid_unicode
 from decoding import beam
@@ -42,31 +43,23 @@ class SampleConfig:
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     start: str = ""  # prompt; FILE:path reads it from a file; empty: start a new document
     interactive: bool = False  # read prompts from the terminal or a pipe, line by line, and continue each
-    num_samples: int = 1  # how many texts, in interactive use of each prompt
-    max_new_tokens: int = 300  # most tokens of a text; an end-of-text token ends it earlier
+    num_samples: Count = 1  # how many texts, in interactive use of each prompt
+    max_new_tokens: Count = 300  # most tokens of a text; an end-of-text token ends it earlier
     temperature: float = 0.8  # 0: always the likeliest token; 1: the model's own probabilities
-    top_k: int | None = 200  # draw from the k likeliest tokens only; None: from all
-    top_p: float | None = None  # draw from the likeliest tokens that together reach this probability
-    beams: int | None = None  # search the likeliest text with so many beams; None: draw tokens
+    top_k: CountOrNone = 200  # draw from the k likeliest tokens only; None: from all
+    top_p: ShareOrNone = None  # draw from the likeliest tokens that together reach this probability
+    beams: CountOrNone = None  # search the likeliest text with so many beams; None: draw tokens
     length_penalty: float = 1.0  # beams: a text's score is log p / tokens^this; above 0 favours long texts
-    no_repeat_ngram: int | None = None  # write no sequence of so many tokens twice; None: any text
-    window: int | None = None  # past tokens that the model sees; None: its block_size
+    no_repeat_ngram: CountOrNone = None  # write no sequence of so many tokens twice; None: any text
+    window: CountOrNone = None  # past tokens that the model sees; None: its block_size
     compile: bool = False  # torch.compile the decoding step: pays off for very long texts only
-    seed: int = 1337  # seed of the sampling: same seed, same texts
+    seed: Seed = 1337  # seed of the sampling: same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("num_samples", "max_new_tokens", "top_k", "beams", "no_repeat_ngram", "window"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                wrong.append(f"{key} must be at least 1, not {value}")
         if self.temperature != 0 and not 1e-3 <= self.temperature < float("inf"):
             wrong.append(f"temperature must be 0 or at least 0.001, not {self.temperature}")
-        if not 0 <= self.seed < 2**32:
-            wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
         wrong += beam.mistakes(self)
         if self.beams is not None and 1 <= self.beams < self.num_samples:
             wrong.append(

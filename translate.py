@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 
 import configurator
+from config_keys import Count, CountOrNone, Seed, ShareOrNone
 from corpus import DataError
 from decoding import beam
 from evaluation import EvaluationError
@@ -45,27 +46,23 @@ class TranslateConfig:
     input: str | None = None  # translate each line of this file
     references: str | None = None  # input: a file whose line n translates line n, for BLEU and chrF
     pairs: str | None = None  # translate the sources of a prepared .bin file, or of a folder's val.bin
-    limit: int | None = None  # pairs: only the first so many
-    max_new_tokens: int | None = None  # most tokens of a translation; None: those of its source and 50
+    limit: CountOrNone = None  # pairs: only the first so many
+    max_new_tokens: CountOrNone = None  # most tokens of a translation; None: those of its source and 50
     temperature: float = 0.0  # 0: always the likeliest token; 1: the model's own probabilities
-    top_k: int | None = None  # temperature: draw from the k likeliest tokens only; None: from all
-    top_p: float | None = None  # temperature: draw from the likeliest tokens of this probability together
-    beams: int | None = None  # search the likeliest text with so many beams; None: token by token
+    top_k: CountOrNone = None  # temperature: draw from the k likeliest tokens only; None: from all
+    top_p: ShareOrNone = None  # temperature: draw from the likeliest tokens of this probability together
+    beams: CountOrNone = None  # search the likeliest text with so many beams; None: token by token
     length_penalty: float = 1.0  # beams: a text's score is log p / tokens^this; above 0 favours long texts
-    no_repeat_ngram: int | None = None  # no sequence of so many tokens twice in a translation
-    batch_size: int = 32  # sources of one length that are translated at once; memory grows with beams
+    no_repeat_ngram: CountOrNone = None  # no sequence of so many tokens twice in a translation
+    batch_size: Count = 32  # sources of one length that are translated at once; memory grows with beams
     bleu_tokenizer: Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char"] = "auto"  # auto: by script
     json: str | None = None  # new file that gets scores, settings, versions and the commit
-    seed: int = 1337  # seed of the sampling: same seed, same texts
+    seed: Seed = 1337  # seed of the sampling: same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
 
     def check(self) -> list[str]:
         wrong = []
-        for key in ("limit", "max_new_tokens", "top_k", "beams", "no_repeat_ngram", "batch_size"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                wrong.append(f"{key} must be at least 1, not {value}")
         for key in ("input", "references", "pairs"):
             if getattr(self, key) == "":
                 wrong.append(f"{key} is empty: name a file")
@@ -78,10 +75,6 @@ class TranslateConfig:
                 wrong.append(f"{key} acts with {with_key} only: leave it out")
         if self.temperature != 0 and not 1e-3 <= self.temperature < float("inf"):
             wrong.append(f"temperature must be 0 or at least 0.001, not {self.temperature}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            wrong.append(f"top_p must be in (0, 1], not {self.top_p}")
-        if not 0 <= self.seed < 2**32:
-            wrong.append(f"seed must be in [0, 2^32), not {self.seed}")
         if self.beams is None and self.temperature == 0:
             idle = [key for key in ("top_k", "top_p") if getattr(self, key) is not None]
             wrong += [f"{key} acts with a temperature above 0 only: leave it out" for key in idle]

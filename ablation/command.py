@@ -14,7 +14,7 @@ from ablation.plan import PlanError
 from ablation.product import Planned, parse_axis, product
 from comparison import report
 from comparison.runs import INCIDENTAL
-from config_keys import names
+from config_keys import Count, names
 from configurator import ConfigError
 from reports import picture
 from training.config import DEFAULTS, TrainConfig
@@ -29,7 +29,7 @@ class AblateConfig:
     out_dir: str = "out/ablation"  # a folder for each run, ablation.json, table.md, table.csv, curves.png
     vary: list[str] | None = None  # KEY=VALUE,VALUE or files on top; may be given several times
     seeds: list[str] | None = None  # such as 1,2,3; None: the seed of each model's config
-    parallel: int = 1  # runs at the same time, in turn on the GPUs; without GPUs they share the cores
+    parallel: Count = 1  # runs at the same time, in turn on the GPUs; without GPUs they share the cores
     against: str = "tokens"  # horizontal axis of the pictures: steps, tokens, flops, hours, or a varied key
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), which must not exist
     plot_size: str | None = None  # width and height of that picture in inches, such as 3.3x2.4
@@ -39,8 +39,6 @@ class AblateConfig:
 
     def check(self) -> list[str]:
         wrong = []
-        if self.parallel < 1:
-            wrong.append(f"parallel must be above 0, not {self.parallel}")
         seeds = self.seeds or []
         wrong += [
             f"seeds: {seed!r} is not a whole number from 0 on" for seed in seeds if not seed.isdecimal()

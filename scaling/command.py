@@ -3,12 +3,14 @@
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import config_keys
 import configurator
 import overlays
 from ablation.plan import MAY_CHANGE
 from ablation.product import LONGEST_NAME, file_name
+from config_keys import AtLeast, Count, CountOrNone, Positive
 from configurator import ConfigError
 from models.architecture import ModelConfig
 from reports import picture
@@ -41,19 +43,21 @@ class ScaleConfig:
     """The keys of the study itself; all other keys are train.py's and apply to every run."""
 
     sizes: list[str] | None = None  # parameters without embeddings: 0.5M,1M; 1M:2 for two of the seeds
-    tokens_per_parameter: float = 20.0  # length of the runs, of the size that was asked for
+    tokens_per_parameter: Positive = 20.0  # length of the runs, of the size that was asked for
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
-    rate_exponent: float | None = None  # the rate falls with the width to it; None: from a second sweep
+    rate_exponent: Annotated[float | None, AtLeast(0)] = (
+        None  # the rate falls with the width to it; None: from a second sweep
+    )
     check_size: str | None = None  # size of the second sweep or check; None: the middle one, or a wider one
     check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
-    parallel: int | None = None  # runs at the same time; None: one on each GPU, or on each core
+    parallel: CountOrNone = None  # runs at the same time; None: one on each GPU, or on each core
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
     baseline: str | None = None  # family with which the others are compared; None: the first
     losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
     shared_e: bool = True  # the families share the irreducible loss E in every fit
-    samples: int = 300  # studies drawn anew with other seeds, for the 95 % intervals
+    samples: Count = 300  # studies drawn anew with other seeds, for the 95 % intervals
     plot: str | None = None  # one more picture file (.png, .pdf, .svg), which must not exist
     plot_size: str | None = None  # width and height of that picture in inches, such as 7x5
     plot_title: str | None = None  # title of that picture
@@ -75,17 +79,10 @@ class ScaleConfig:
             values = getattr(self, key)
             if values is not None and len(set(values)) < len(values):
                 wrong.append(f"{key}: one of {','.join(map(str, values))} is given twice")
-        if self.tokens_per_parameter <= 0:
-            wrong.append(f"tokens_per_parameter must be above 0, not {self.tokens_per_parameter}")
         for key in ("rates", "losses"):
             if wrong_ones := [value for value in getattr(self, key) or [] if value <= 0]:
                 wrong.append(f"{key} must be above 0, not {wrong_ones[0]}")
         wrong += [f"seeds: {seed} is below 0" for seed in self.seeds if seed < 0]
-        for key in ("parallel", "samples"):
-            if getattr(self, key) is not None and getattr(self, key) < 1:
-                wrong.append(f"{key} must be above 0, not {getattr(self, key)}")
-        if self.rate_exponent is not None and self.rate_exponent < 0:
-            wrong.append(f"rate_exponent must not be below 0, not {self.rate_exponent}")
         labels = [size.label for size in sorted(sizes, key=lambda size: size.target)]
         if self.check_size is not None:
             try:

@@ -150,7 +150,7 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     for complaint in (
         "--seed=3: give --seeds=1,2,3",
         "has an empty value",
-        "parallel must be above 0, not 0",
+        "parallel must be at least 1, not 0",
         "seeds: 'x' is not a whole number from 0 on",
     ):
         assert complaint in said

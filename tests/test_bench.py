@@ -156,7 +156,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
     for arguments, message in [
         ([], "name the models, such as config/gpt2.py"),
         (["config/gpt2.py", "--mode=ops"], "mode=ops takes no models"),
-        (["config/gpt2.py", "--repetitions=0"], "repetitions must be above 0"),
+        (["config/gpt2.py", "--repetitions=0"], "repetitions must be at least 1"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be finite"),
         (["config/gpt2.py", "--minutes=0"], "minutes must be above 0"),
         (["config/gpt2.py", "--stage=decode"], "mode=train has no stage=decode, only training, small"),
@@ -167,7 +167,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["config/gpt2.py", "--mode=infer", "--parts=False"], "parts acts with mode=train only"),
         (["--mode=ops", "--activation_checkpointing=True"], "activation_checkpointing acts with"),
         (["--mode=ops", "--cuda_graph=True"], "cuda_graph acts with mode=train only"),
-        (["config/gpt2.py", "--gradient_accumulation_steps=0"], "steps must be above 0"),
+        (["config/gpt2.py", "--gradient_accumulation_steps=0"], "steps must be at least 1"),
         (["config/gpt2.py", "--mode=infer", "--block_size=3"], "no room for a prompt and two steps"),
         (["config/gpt2.py", "--profile=x", "--mode=ops"], "profile acts with"),
         (["config/gpt2.py", f"--profile={tmp_path / 'traces'}"], "is a folder that holds something"),

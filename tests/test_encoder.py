@@ -267,7 +267,7 @@ def test_causal_attention_is_refused_in_the_encoder():
         assert bool(wrong) != (name == "softmax") == attention.bidirectional
         if wrong:
             assert f"attention={name} is causal as it is built: take softmax" in wrong[0]
-    assert "must not be below 0" in ModelConfig(encoder_layers=-1).check()[0]
+    assert "must be at least 0" in ModelConfig(encoder_layers=-1).check()[0]
 
 
 def test_a_model_with_an_encoder_needs_a_source(build):

@@ -281,7 +281,8 @@ def test_all_mistakes_before_any_training(trained, glue, tmp_path, capsys):
     for mistake in (
         "tasks: 'stsb' is none of", "seeds must be at least 1", "max_length must be at least 8",
         "learning_rates must be of type list of float", "is a run folder of train.py",
-        "nowhere is not a folder", "warmup_share must be in [0, 1)", "weight_decay must be 0 or above",
+        "nowhere is not a folder", "warmup_share must be at least 0 and below 1",
+        "weight_decay must be at least 0",
     ):  # fmt: skip
         assert mistake in said, mistake
     assert not out.exists()

@@ -349,8 +349,8 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     assert "out/b: one model only, out_dir is out/a already" in refused(capsys, "out/a", "out/b")
     for argument, message in [
         ("--temperature=-1", "temperature must be 0 or at least 0.001, not -1"),
-        ("--seed=-1", "seed must be in [0, 2^32)"),
-        ("--top_p=0", "top_p must be in (0, 1], not 0.0"),
+        ("--seed=-1", "seed must be at least 0 and below 4294967296"),
+        ("--top_p=0", "top_p must be above 0 and at most 1, not 0.0"),
         ("--top_k=0", "top_k must be at least 1"),
         ("--num_samples=0", "num_samples must be at least 1"),
         ("--learning_rate=1", "learning_rate is a key of train.py"),

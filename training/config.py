@@ -11,9 +11,7 @@ from config_keys import (
     INCIDENTAL,
     OF_LADDERS,
     Above,
-    AtLeast,
     AtMost,
-    Below,
     Changes,
     Count,
     CountOrNone,
@@ -21,6 +19,8 @@ from config_keys import (
     Natural,
     NotNegative,
     Positive,
+    Seed,
+    Share,
     With,
 )
 from corpus import DataError, mixture
@@ -33,7 +33,6 @@ from training.sharding import gpus, mistakes
 
 NEXT_SAMPLE = Changes("goes on at the next unread sample")
 SAME_LOSSES = Changes("the same model and losses, up to rounding")
-Share = Annotated[float, AtLeast(0), Below(1)]
 
 
 @dataclass
@@ -48,9 +47,7 @@ class RunKeys:
     #: start from a run, a model folder, gpt2, gpt2-medium, -large or -xl
     init_from: Annotated[str | None, Fixed("the weights began there")] = None
     #: seed of the weights, the order of the data and dropout
-    seed: Annotated[
-        Natural, Below(2**32), Fixed("it decides the order of the data, of which a part has been read")
-    ] = 1337
+    seed: Annotated[Seed, Fixed("it decides the order of the data, of which a part has been read")] = 1337
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
     #: dtype of matrix products
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], FROM_HERE] = "auto"
@@ -127,15 +124,19 @@ class SaffuStartKeys:
     # start of model=saffu
     saffu_init: Literal["explicit", "prior", "random"] = "explicit"  # from counts, or random weights
     saffu_embeddings: Literal["cipher", "random"] = "cipher"  # bit-cipher by counts; random: not explicit
-    saffu_tokens: int | None = None  # tokens that are counted, the run's first samples; None: an epoch
-    saffu_tuning: int = 0  # further passes that tune the attention with the weights so far
+    saffu_tokens: CountOrNone = None  # tokens that are counted, the run's first samples; None: an epoch
+    saffu_tuning: Natural = 0  # further passes that tune the attention with the weights so far
     #: stop after the start: no step of training
     saffu_only: Annotated[bool, Changes("training follows the explicit start")] = False
     saffu_attention: Literal["printed", "negated", "uniform"] = "printed"  # sign of V; uniform: W = 0
     saffu_priming: Literal["bound", "mean"] = "bound"  # K of the decoders: K log K, or the mean norm of H
-    saffu_output_priming: float | None = None  # K of the head; None: the number of units
-    saffu_floor: float = 1e-12  # of co-occurrences, as a share of the largest one
-    saffu_temperature: float = 1.0  # factor on the evidence of the decoders, not on the prior; 1: the paper
+    saffu_output_priming: Annotated[float | None, Above(0)] = (
+        None  # K of the head; None: the number of units
+    )
+    saffu_floor: Annotated[Positive, AtMost(1)] = 1e-12  # of co-occurrences, as a share of the largest one
+    saffu_temperature: Positive = (
+        1.0  # factor on the evidence of the decoders, not on the prior; 1: the paper
+    )
 
 
 @dataclass

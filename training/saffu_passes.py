@@ -209,13 +209,6 @@ def mistakes(config) -> list[str]:
     TrainConfig.
     """
     wrong = []
-    for key in ("saffu_tokens", "saffu_output_priming", "saffu_floor", "saffu_temperature"):
-        if getattr(config, key) is not None and not getattr(config, key) > 0:
-            wrong.append(f"{key} must be above 0, not {getattr(config, key)}")
-    if config.saffu_floor > 1:
-        wrong.append(f"saffu_floor is a share of the largest sum, at most 1, not {config.saffu_floor}")
-    if config.saffu_tuning < 0:
-        wrong.append(f"saffu_tuning must not be below 0, not {config.saffu_tuning}")
     explicit_only = {"saffu_tuning": 0, "saffu_attention": "printed", "saffu_priming": "bound"}
     explicit_only |= {"saffu_output_priming": None, "saffu_floor": explicit.FLOOR, "saffu_temperature": 1.0}
     for key, default in explicit_only.items():

@@ -295,7 +295,7 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
         "sizes: 'big' is no size: write 250K",
         "--seed=3: give --seeds=1,2,3",
         "--max_iters=5: it follows from --sizes and --tokens_per_parameter",
-        "parallel must be above 0, not 0",
+        "parallel must be at least 1, not 0",
         "unknown key 'no_such'",
     ):
         assert complaint in said

@@ -171,10 +171,10 @@ def test_a_plan_refuses_the_groups_that_a_run_refuses(arguments, capsys):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("dry_run_mfu=1.5", "dry_run_mfu is a share, at most 1, not 1.5"),
+        ("dry_run_mfu=1.5", "dry_run_mfu must be above 0 and at most 1, not 1.5"),
         ("dry_run_mfu=0", "dry_run_mfu must be above 0"),
         ("dry_run_gpus=3", "dry_run_gpus=3 does not divide it: take 3"),
-        ("dry_run_gpus=0", "dry_run_gpus must be above 0"),
+        ("dry_run_gpus=0", "dry_run_gpus must be at least 1"),
     ],
 )
 def test_unsound_plans_are_refused(arguments, capsys, key, message):

@@ -228,9 +228,9 @@ def test_mistakes():
         return " ".join(TrainConfig(**{**KEYS, **keys}).check())
 
     for keys, told in [
-        ({"saffu_floor": 2.0}, "saffu_floor is a share"),
-        ({"saffu_tokens": 0}, "saffu_tokens must be above 0"),
-        ({"saffu_tuning": -1}, "saffu_tuning must not be below 0"),
+        ({"saffu_floor": 2.0}, "saffu_floor must be above 0 and at most 1"),
+        ({"saffu_tokens": 0}, "saffu_tokens must be at least 1"),
+        ({"saffu_tuning": -1}, "saffu_tuning must be at least 0"),
         ({"saffu_tuning": 1, "saffu_attention": "uniform"}, "there is none"),
         ({"saffu_init": "random", "saffu_temperature": 0.5}, "acts with saffu_init=explicit only"),
         ({"saffu_embeddings": "random"}, "needs embeddings above 0"),
@@ -244,7 +244,7 @@ def test_mistakes():
     ]:
         assert told in wrong(**keys), told
     plain = TrainConfig(saffu_tuning=3)
-    assert "saffu_tuning=3 is a key of model=saffu, and this is model=gpt" in " ".join(plain.check())
+    assert "saffu_tuning=3 acts with model=saffu only, and this is model=gpt" in " ".join(plain.check())
     only = config(saffu_only=True)
     assert (only.max_iters, only.warmup_iters) == (0, 0)
     assert dataclasses.replace(only).check() == []

@@ -251,7 +251,6 @@ def test_a_parameter_without_a_dimension_is_refused(build):
     ("ranks", "on_machine", "keys", "said"),
     [
         (2, 2, {"sharding": "full", "dtype": "float16"}, "each rank sees a part of the gradients only"),
-        (2, 2, {"sharding_ranks": 2}, "sharding_ranks acts with sharding=hybrid only, not with none"),
         (4, 4, {"sharding": "hybrid", "sharding_ranks": 1}, "sharding_ranks must be at least 2, not 1"),
         (4, 4, {"sharding": "hybrid", "sharding_ranks": 3}, "groups of 3 (sharding_ranks)"),
         (4, 1, {"sharding": "hybrid"}, "groups of 1 (LOCAL_WORLD_SIZE)"),

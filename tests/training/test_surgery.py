@@ -106,7 +106,7 @@ def test_no_other_mistake_is_made_up(folder):
     assert [mistake.split(": ")[-2:] for mistake in error.value.mistakes] == [
         ["n_embd is 24 there, not 100", "its weights were trained with that"],
         ["learning_rate must be above 0, not -1.0"],
-        ["min_lr must not be below 0, not -2.0"],
+        ["min_lr must be at least 0, not -2.0"],
     ]
     with pytest.raises(ConfigError) as error:
         config_from(folder.parent / "typo", "--n_head=7")
