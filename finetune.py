@@ -54,9 +54,8 @@ class FinetuneConfig:
     epochs: CountOrNone = None  # None (ours): 10 for RTE, MRPC, WNLI and CoLA, 3 for the others
     batch_size: Count = 64  # examples per step
     micro_batch_size: CountOrNone = None  # examples in memory at once; None: batch_size
-    max_length: Annotated[int | None, AtLeast(SHORTEST)] = (
-        None  # longer examples are cut to so many tokens; None: the model's block_size
-    )
+    #: longer examples are cut to so many tokens; None: the model's block_size
+    max_length: Annotated[int | None, AtLeast(SHORTEST)] = None
     lr_schedule: Literal["linear", "cosine"] = "linear"  # shape of the decay to 0 (ours)
     warmup_share: Share = 0.06  # linear warmup, as a share of all steps (ours)
     weight_decay: NotNegative = (
