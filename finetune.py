@@ -44,9 +44,8 @@ class FinetuneConfig:
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     tasks: list[str] | None = None  # some of mnli,qqp,qnli,sst2,cola,mrpc,rte,wnli; None: all eight
     data_dir: str | None = None  # folder with GLUE's TSV files (MNLI/train.tsv and so on); None: the hub
-    max_bad_rows: Natural = (
-        0  # malformed rows of a TSV file that may be skipped; QQP's public file has some
-    )
+    #: malformed rows of a TSV file that may be skipped; QQP's public file has some
+    max_bad_rows: Natural = 0
     out_dir: str = "out/glue"  # gets results/ with one file for each finished seed, and table.md
     learning_rates: list[float] | None = None  # each is tried; None: 1.25e-5 with ladders, 2.5e-5 without
     seeds: Count = 5  # seeds per model, task and learning rate
@@ -58,9 +57,8 @@ class FinetuneConfig:
     max_length: Annotated[int | None, AtLeast(SHORTEST)] = None
     lr_schedule: Literal["linear", "cosine"] = "linear"  # shape of the decay to 0 (ours)
     warmup_share: Share = 0.06  # linear warmup, as a share of all steps (ours)
-    weight_decay: NotNegative = (
-        0.01  # on matrices and embeddings; never on norms, biases and ladders (ours)
-    )
+    #: on matrices and embeddings; never on norms, biases and ladders (ours)
+    weight_decay: NotNegative = 0.01
     beta1: Share = 0.9  # AdamW: decay rate of the first moment
     beta2: Share = 0.999  # AdamW: decay rate of the second moment (ours)
     grad_clip: NotNegative = 1.0  # clip the gradient norm to this; 0: no clipping (ours)

@@ -46,9 +46,8 @@ class ScaleConfig:
     tokens_per_parameter: Positive = 20.0  # length of the runs, of the size that was asked for
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # seeds of every family and size
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
-    rate_exponent: Annotated[float | None, AtLeast(0)] = (
-        None  # the rate falls with the width to it; None: from a second sweep
-    )
+    #: the rate falls with the width to it; None: from a second sweep
+    rate_exponent: Annotated[float | None, AtLeast(0)] = None
     check_size: str | None = None  # size of the second sweep or check; None: the middle one, or a wider one
     check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs

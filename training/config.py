@@ -32,6 +32,7 @@ from training.hardware import missing_gpu
 from training.sharding import gpus, mistakes
 
 NEXT_SAMPLE = Changes("goes on at the next unread sample")
+WAKES = Fixed("it moves the steps at which depths wake")
 SAME_LOSSES = Changes("the same model and losses, up to rounding")
 
 
@@ -112,9 +113,7 @@ class OptimisationKeys:
         bool, OF_LADDERS, Fixed("depths that trained would fall asleep again, or the other way round")
     ] = False
     #: dyadic: steps that are divided by 2^i; None: max_iters
-    dyadic_iters: Annotated[CountOrNone, OF_LADDERS, Fixed("it moves the steps at which depths wake")] = (
-        None
-    )
+    dyadic_iters: Annotated[CountOrNone, OF_LADDERS, WAKES] = None
 
 
 @dataclass
@@ -130,13 +129,11 @@ class SaffuStartKeys:
     saffu_only: Annotated[bool, Changes("training follows the explicit start")] = False
     saffu_attention: Literal["printed", "negated", "uniform"] = "printed"  # sign of V; uniform: W = 0
     saffu_priming: Literal["bound", "mean"] = "bound"  # K of the decoders: K log K, or the mean norm of H
-    saffu_output_priming: Annotated[float | None, Above(0)] = (
-        None  # K of the head; None: the number of units
-    )
+    #: K of the head; None: the number of units
+    saffu_output_priming: Annotated[float | None, Above(0)] = None
     saffu_floor: Annotated[Positive, AtMost(1)] = 1e-12  # of co-occurrences, as a share of the largest one
-    saffu_temperature: Positive = (
-        1.0  # factor on the evidence of the decoders, not on the prior; 1: the paper
-    )
+    #: factor on the evidence of the decoders, not on the prior; 1: the paper
+    saffu_temperature: Positive = 1.0
 
 
 @dataclass
