@@ -194,7 +194,7 @@ def resolve_command(command: str, monkeypatch):
     elif script == "scale.py":
         scale.read(arguments)
     elif script == "bench.py":
-        bench.read(arguments)
+        bench.parsed(arguments)
     elif script == "launch/measure_gpu.py":
         configurator.resolve(MeasureConfig, with_values(arguments))
     elif script == "count.py":
