@@ -107,8 +107,8 @@ def test_what_the_file_has_is_not_measured_again(capsys, tmp_path):
     with pytest.raises(SystemExit, match=r"step with batch_size=2, this would be with batch_size=3: name"):
         bench.main([*alone, "--batch_size=3"])
     assert "tokens/s" not in capsys.readouterr().out
-    path.write_text(first.replace('"commit": "', '"commit": "other'))
-    with pytest.raises(SystemExit, match=r"was measured with commit=other"):
+    path.write_text(first.replace('"torch": "', '"torch": "other'))
+    with pytest.raises(SystemExit, match=r"was measured with torch=other"):
         bench.main(alone)
 
 
