@@ -85,6 +85,9 @@ class With:
     value: object
 
 
+MARK, WORDS = AtLeast | Changes | Fixed | With, (INCIDENTAL, OF_LADDERS)
+
+
 Count = Annotated[int, AtLeast(1)]
 CountOrNone = Annotated[int | None, AtLeast(1)]
 Natural = Annotated[int, AtLeast(0)]
@@ -166,6 +169,43 @@ def idle(config) -> list[str]:
         and getattr(config, key) != defaults[key]
         and getattr(config, mark.key) != mark.value
     ]
+
+
+def wrong_declarations(keys: type) -> list[str]:
+    """What is wrong with a class of keys as it is written, one sentence each."""
+    name = f"{keys.__module__}.{keys.__qualname__}"
+    if "__dataclass_fields__" not in vars(keys):
+        return [f"{name} is no dataclass: write @dataclass above it"]
+    wrong, fields = [], dataclasses.fields(keys)
+    own = {key for key, value in vars(keys).items() if key != "MARKS" and not key.startswith("_")}
+    for key in sorted(own - {field.name for field in fields}):
+        wrong.append(f"{name}.{key} has no type: write {key}: float = ..., or the type that it has")
+    for field in fields:
+        kind, *marks = typing.get_args(field.type) if hasattr(field.type, "__metadata__") else [field.type]
+        kind = [one for one in typing.get_args(kind) or [kind] if one is not type(None)]
+        plain = [one for one in kind if typing.get_origin(one) is not typing.Literal]
+        literal = typing.Literal in map(typing.get_origin, (field.type, *typing.get_args(field.type)))
+        if field.default is dataclasses.MISSING:
+            wrong.append(f"{name}.{field.name} has no default")
+        if not literal and not set(plain) <= {bool, int, float, str}:
+            wrong.append(
+                f"{name}.{field.name} is of type {field.type}, and a key is a bool, int, float or str, one "
+                "of them or None, or a Literal; bounds stand in Annotated[float, Above(0)]"
+            )
+        if strange := [mark for mark in marks if not isinstance(mark, MARK) and mark not in WORDS]:
+            wrong.append(f"{name}.{field.name}: {strange[0]!r} is no mark of config_keys.py")
+    return wrong
+
+
+def declared_twice(keys: type) -> list[str]:
+    """Keys that two of the classes that a dataclass inherits from declare, one sentence each."""
+    owner, wrong = {}, []
+    for cls in reversed(keys.__mro__):
+        for key in inspect.get_annotations(cls):
+            if owner.setdefault(key, cls) is not cls:
+                both = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (owner[key], cls))
+                wrong.append(f"{both} both declare the key {key}: give one of them another name")
+    return wrong
 
 
 def one_of(key: str, value, known) -> str:

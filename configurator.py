@@ -98,7 +98,8 @@ def resolve(
     `saved` gets the values that a file or an override names, by key, and returns what supplies the others:
     a config.json, a dict, or None. It may raise ConfigError itself, whose `instead` then counts.
     """
-    hints = typing.get_type_hints(config_class)
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    hints = {key: hint for key, hint in typing.get_type_hints(config_class).items() if key in fields}
     values, mistakes, refused = {}, [], set()
     named, derivations, unread = {}, [], False  # by the files
 
@@ -180,7 +181,9 @@ def resolve(
             others, checkable = None, False
         source = "the saved configuration" if isinstance(others, dict) else str(others)
         if isinstance(others, Path):
+            before = len(mistakes)
             others = _read_saved(others, mistakes, config_class)
+            checkable &= len(mistakes) == before
         for key, value in (others or {}).items():
             if key not in values:
                 assign(source, key, value, from_text=False)

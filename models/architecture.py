@@ -1,7 +1,6 @@
 """The keys of a model, and which of them go together."""
 
 import dataclasses
-import inspect
 import itertools
 import math
 from dataclasses import dataclass
@@ -43,17 +42,12 @@ class Core:
 
 
 def declared() -> list[type]:
-    """The classes of keys of all parts, but for those that others of them inherit from. Raises TypeError
-    where two classes declare the same key.
+    """The classes of keys of all parts, but for those that others of them inherit from and those that are
+    no dataclasses of keys.
     """
-    of_parts = [part.Keys for registry in REGISTRIES.values() for part in registry.values() if part.Keys]
-    found = dict.fromkeys((Core, *of_parts, saffu.Keys))
-    owner = {}
-    for cls in dict.fromkeys(itertools.chain.from_iterable(one.__mro__ for one in found)):
-        for key in inspect.get_annotations(cls):
-            if owner.setdefault(key, cls) is not cls:
-                both = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (owner[key], cls))
-                raise TypeError(f"{both} both declare the key {key}: give one of them another name")
+    of_parts = [part.Keys for registry in REGISTRIES.values() for part in registry.values()]
+    sound = [cls for cls in of_parts if cls is not None and not config_keys.wrong_declarations(cls)]
+    found = dict.fromkeys((Core, *sound, saffu.Keys))
     return [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
 
 
@@ -63,7 +57,8 @@ class ModelConfig(*reversed(declared())):
 
     def check(self, try_out: bool = True) -> list[str]:
         """What is wrong, one sentence each. try_out: also run modules whose counts have no closed form."""
-        wrong = config_keys.mistakes(self) + self._keys_of_another_model()
+        wrong = config_keys.declared_twice(type(self))
+        wrong += config_keys.mistakes(self) + self._keys_of_another_model()
         if self.model == "saffu":
             return wrong + saffu.mistakes(self)
         if self.cf_impl == "continuant" and self.cf_depth > (most := self._deepest()):
@@ -138,8 +133,8 @@ class ModelConfig(*reversed(declared())):
         part = REGISTRIES[key][name]
         if not issubclass(part, base := BASES[key]):
             return [f"{key}={name}: {part.__name__} must derive from {base.__name__}"]
-        if part.Keys is not None and not dataclasses.is_dataclass(part.Keys):
-            return [f"{part.__name__}.Keys is no dataclass: write @dataclass above it"]
+        if wrong := config_keys.wrong_declarations(part.Keys) if part.Keys else []:
+            return wrong
         if unknown := {*config_keys.names(part.Keys)} - {*config_keys.names(ModelConfig)}:
             names = ", ".join(sorted(unknown))
             return [

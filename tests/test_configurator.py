@@ -328,15 +328,22 @@ def test_help_for_a_reader_who_has_gone():
 
 
 def test_every_key_of_every_script_has_its_comment():
-    """On the line where the key stands: the formatter moves a comment away from a line that is too long."""
+    """On the line where the key stands, or above it after `#:`; the formatter moves one away from a line
+    that is too long.
+    """
     silent, seen = [], 0
-    for path in (*configurator.ROOT.glob("*.py"), *configurator.ROOT.glob("[a-z]*/**/*.py")):
+    for path in (*configurator.ROOT.glob("*.py"), *configurator.ROOT.glob("[!.]*/**/*.py")):
+        if configurator.ROOT / "tests" in path.parents:
+            continue
         text = path.read_text()
         lines, classes = text.splitlines(), ast.walk(ast.parse(text))
-        for cls in (c for c in classes if isinstance(c, ast.ClassDef) and c.name.endswith("Config")):
+        for cls in (
+            c for c in classes if isinstance(c, ast.ClassDef) and c.name.endswith(("Config", "Keys"))
+        ):
             for key in (item for item in cls.body if isinstance(item, ast.AnnAssign)):
                 seen += 1
-                silent += [f"{path}: {key.target.id}"] if "  # " not in lines[key.lineno - 1] else []
+                told = "  # " in lines[key.lineno - 1] or lines[key.lineno - 2].startswith("    #: ")
+                silent += [] if told else [f"{path}: {key.target.id}"]
     assert seen > 300
     assert not silent
 

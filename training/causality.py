@@ -1,12 +1,15 @@
-"""Whether the parts of a model see tokens that they must not, tried before every training run.
+"""Whether the parts of a model see tokens that they must not, and decode what they compute, tried before
+every training run.
 
-A token mixer that sees later tokens reaches a low loss, in validation too, and has learned nothing.
+A token mixer that sees later tokens reaches a low loss, in validation too, and has learned nothing. One
+whose cached steps differ from its forward pass would write the text of another model.
 """
 
 from collections.abc import Callable
 
 import torch
 
+from layers.cache import in_use
 from layers.protocol import Drawn, Part, built
 from models.architecture import REGISTRIES, ModelConfig
 from training.endings import TrainingError
@@ -15,14 +18,17 @@ WINDOW = 64  # tokens, if the model has so many
 SCALE = 0.3  # of the inputs: large scores would hide all but one token from a softmax
 NOISE = 0.02  # added to constant weights: those of 0 could hide what a module sees
 ROUNDING = 1e-5  # of the largest output: causal convolutions by Fourier transforms change that much
+DECODED = 1e-3  # of the largest output: what a cached step may differ from the forward pass
+PROMPT, STEPS = 7, 3  # tokens at once, and then one by one
 
 
 def check(config: ModelConfig) -> list[str]:
     """Runs each part of the model by itself, with random weights on the CPU, twice with one token changed.
 
     Returns a warning for each part that does not run on a CPU. Raises TrainingError, naming the part, where
-    an output changes that must not: one before the changed token, in a channel mixer any but its own. The
-    random numbers of the process stay as they were.
+    an output changes that must not (one before the changed token, in a channel mixer any but its own), and
+    where an attention's `decode` differs from its `forward`. The random numbers of the process stay as they
+    were.
     """
     warnings = []
     kinds = [(key, name) for key in config.parts() for name in dict.fromkeys(config.names(key))]
@@ -52,6 +58,12 @@ def check(config: ModelConfig) -> list[str]:
                 "comes later, so that its loss would mean nothing; mend its forward (a mask, a shift, a "
                 "mean over all tokens)"
             )
+        if key == "attention" and (differs := _decodes_otherwise(config, cls)):
+            raise TrainingError(
+                f"{name}: steps with a cache {differs}, so that it would write the text of another model, "
+                "or none; mend its decode, new_cache or cache_rows (a cache may hold the numbers of an "
+                "earlier text)"
+            )
     return warnings
 
 
@@ -67,22 +79,66 @@ def _seen(config: ModelConfig, key: str, cls: type[Part]) -> tuple[int, int] | N
             return _compare(compute, key, config.block_size, config.n_embd)
 
 
-def _computation(config: ModelConfig, key: str, cls: type[Part]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """x: [1, T, C] -> [1, T, C], as the part computes it; an attention with the hooks of the position."""
-    if key == "ffn":
-        return _drawn(cls, config)
-    (position_class,) = config.parts()["position"]
-    position = _drawn(position_class, config)
-    if key == "position":
-        return lambda x: position.embed(x, torch.arange(x.shape[1]))
-    layer = next(n for n in range(config.n_layer) if config.of_layer(key, n) is cls)
+@torch.no_grad()
+def _decodes_otherwise(config: ModelConfig, cls: type[Part]) -> str:
+    """How an attention's outputs with a cache, which holds what another text left, are not those of its
+    forward pass; "" where they are.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        attention, hooks = _attention(config, cls)
+        length = min(PROMPT + STEPS, config.block_size)
+        x = SCALE * torch.randn(1, length, config.n_embd)
+        try:
+            expected = _computation(config, "attention", cls, (attention, hooks))(x)
+        except Exception:  # some modules take block_size tokens and no other number
+            return ""
+        cache = attention.new_cache(1, length, x.device, x.dtype)
+        for held in cache:
+            held.fill_(3.0)
+        found, first = [], 0
+        for piece in x.split([length - STEPS, *[1] * STEPS] if length > STEPS else [length], dim=1):
+            pos = torch.arange(first, first := first + piece.shape[1])
+            rows = in_use(cache, first, attention.cache_rows)
+            try:
+                found.append(attention.decode(piece, pos, rows, **hooks(pos)))
+            except Exception as error:
+                return f"fail ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+        largest = DECODED * expected.nan_to_num().abs().max()
+        if (whole := torch.cat(found, 1)).shape == expected.shape and torch.isclose(
+            whole, expected, rtol=0, atol=largest, equal_nan=True
+        ).all():
+            return ""
+        return "do not give what forward gives"
+
+
+def _attention(config: ModelConfig, cls: type[Part]) -> tuple[Part, Callable]:
+    """(an attention with random weights, pos -> what its forward and decode get of the position)"""
+    layer = next(n for n in range(config.n_layer) if config.of_layer("attention", n) is cls)
     attention = _drawn(cls, config, layer)
     if not attention.queries_and_keys:
-        return attention
+        return attention, lambda pos: {}
+    position = _drawn(*config.parts()["position"], config)
+    return attention, lambda pos: {"position": position.at(pos), "layer": layer}
+
+
+def _computation(
+    config: ModelConfig, key: str, cls: type[Part], made: tuple | None = None
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x: [1, T, C] -> [1, T, C], as the part computes it; an attention, `made` by `_attention`, with the
+    hooks of the position.
+    """
+    if key == "ffn":
+        return _drawn(cls, config)
+    if key == "position":
+        position = _drawn(cls, config)
+        return lambda x: position.embed(x, torch.arange(x.shape[1]))
+    attention, hooks = made or _attention(config, cls)
 
     def compute(x):
         pos = torch.arange(x.shape[1])
-        return attention(x, position=position.at(pos), pos=pos, layer=layer)
+        given = hooks(pos)
+        return attention(x, pos=pos, **given) if given else attention(x)
 
     return compute
 

@@ -79,9 +79,8 @@ def restore(
         content["config"] = type(config).of_this_version(content["config"], content["commit"])
     except ValueError as error:
         raise CheckpointError(f"{path} cannot go on: {error}") from None
-    for field in dataclasses.fields(config):
-        key, value = field.name, getattr(config, field.name)
-        before = content["config"][key]
+    for key in (field.name for field in dataclasses.fields(config) if field.name in config.keys_read()):
+        value, before = getattr(config, key), content["config"][key]
         rule = config_keys.resume_rule(type(config), key)
         if rule == config_keys.FREE or before == value:
             continue

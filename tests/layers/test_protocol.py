@@ -1,12 +1,14 @@
 """A mixer of one's own: one class that says nothing but its equation works in every place."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import pytest
 import torch
 from torch import nn
 
-from config_keys import names
+import config_keys
+from config_keys import Above, Below, names
 from layers import ATTENTION, FFN, POSITION
 from layers.feedforward import HiddenWidth
 from layers.position import NoPosition
@@ -207,19 +209,47 @@ def test_a_key_that_does_not_exist_is_a_mistake(mine, monkeypatch):
         ffn_hiden: int = 3
 
     monkeypatch.setattr(Bilinear, "Keys", Keys)
-    assert mine.check() == ["Bilinear.Keys is no dataclass: write @dataclass above it"]
+    (told,) = mine.check()
+    assert told.endswith("Keys is no dataclass: write @dataclass above it")
     monkeypatch.setattr(Bilinear, "Keys", dataclass(Keys))
     assert "Bilinear.Keys declares ffn_hiden, which the config lacks" in mine.check()[0]
 
 
-def test_two_parts_cannot_declare_the_same_key(mine, monkeypatch):
+def test_keys_of_a_module_of_ones_own(monkeypatch):
+    """They join those of all models, with their ranges; what is written wrongly is said and left out."""
+
+    @dataclass
+    class Keys(HiddenWidth):
+        power: Annotated[float, Above(0), Below(2)] = 1.0
+        kind: Literal["a", "b"] | None = None
+
+    monkeypatch.setattr(Bilinear, "Keys", Keys)
+    monkeypatch.setitem(FFN, "bilinear", Bilinear)
+    config_class = dataclass(type("Config", tuple(reversed(declared())), {}))
+    assert config_keys.mistakes(config_class(power=2.0)) == ["power must be above 0 and below 2, not 2.0"]
+    assert {"power", "kind", "n_embd", "cf_depth"} <= {*names(config_class)}
+
+    @dataclass
+    class Wrong(HiddenWidth):
+        rope_base: (Above(0), Below(1)) = 0.5
+        power: Annotated[float, 0, Below] = 0.5
+        untyped = 3
+
+    told = " ".join(config_keys.wrong_declarations(Wrong))
+    for what in ("rope_base is of type", "power: 0 is no mark", "untyped has no type"):
+        assert what in told
+    monkeypatch.setattr(Bilinear, "Keys", Wrong)
+    assert Wrong not in declared()
+
+
+def test_two_parts_cannot_declare_the_same_key():
     @dataclass
     class Keys:
         rope_base: float = 1.0
 
-    monkeypatch.setattr(Bilinear, "Keys", Keys)
-    with pytest.raises(TypeError, match="both declare the key rope_base"):
-        declared()
+    config_class = dataclass(type("Config", (Keys, *reversed(declared())), {}))
+    (told,) = config_keys.declared_twice(config_class)
+    assert "both declare the key rope_base: give one of them another name" in told
 
 
 def test_it_takes_no_more_tokens_than_it_says(mine):

@@ -50,7 +50,7 @@ def no_mask(self, x):
 def convolved(self, x):
     """A causal convolution by Fourier transforms: the last token changes the last digits of all outputs."""
     n = 2 * x.shape[1]
-    kernel = torch.linspace(1, 0, x.shape[1])[:, None]
+    kernel = torch.linspace(1, 0, self.block_size)[: x.shape[1], None]
     return torch.fft.irfft(torch.fft.rfft(x, n, 1) * torch.fft.rfft(kernel, n, 0), n, 1)[:, : x.shape[1]]
 
 
@@ -119,6 +119,25 @@ def test_a_position_that_sees_the_future(tiny, monkeypatch):
 def test_rounding_is_no_future(tiny, monkeypatch):
     monkeypatch.setattr(Mixer, "forward", convolved)
     assert causality.check(tiny(attention="mine", position="none")) == []
+
+
+@pytest.mark.parametrize("wrong", ["first", "rows", "earlier text"])
+def test_a_state_that_is_not_that_of_forward(tiny, monkeypatch, wrong):
+    """The last output of a sum over the past, and what goes wrong with its state."""
+
+    def decode(self, x, pos, cache):
+        total = 0 if int(pos[0]) == 0 and wrong != "earlier text" else cache[0]
+        sums = total + x.cumsum(1)
+        cache[0].copy_(sums[:, :1] if wrong == "first" else sums[:, -1:])
+        return self.out(sums)
+
+    monkeypatch.setattr(Mixer, "forward", lambda self, x: self.out(x.cumsum(1)))
+    monkeypatch.setattr(Mixer, "decode", decode)
+    new_cache = lambda self, batch, *_: (torch.zeros(batch, 3 if wrong == "rows" else 1, self.n_embd),)  # noqa: E731
+    monkeypatch.setattr(Mixer, "new_cache", new_cache)
+    monkeypatch.setattr(Mixer, "cache_rows", 0)
+    with pytest.raises(TrainingError, match=r"attention=mine.* steps with a cache (do not|fail)"):
+        causality.check(tiny(attention="mine", position="none"))
 
 
 def test_a_run(run, monkeypatch, capsys, tmp_path):
