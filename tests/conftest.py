@@ -28,7 +28,7 @@ settings.load_profile("any machine")
 # begun in this order, before all others: two processes share the files, and neither should wait at the end
 LONGEST = (
     "kernels/test_triton", "training/test_sharding", "training/test_distributed", "training/test_resume",
-    "faults/test_faults", "test_train", "test_decode", "test_model", "test_config", "test_ablate",
+    "faults/test_faults", "test_train", "decoding/test_decode", "test_model", "test_config", "test_ablate",
     "test_golden", "scaling/test_scale", "training/test_elastic", "training/test_sharded_ranks",
     "training/test_encoder_training", "training/test_training_on_pairs", "benchmarks/test_training_step",
     "evaluation/test_zero_shot", "training/test_explicit_start", "training/test_memory",

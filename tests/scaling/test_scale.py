@@ -13,7 +13,7 @@ from ablation import execution
 from corpus.binary import prepare
 from scaling import step_times
 from scaling.points import AMOUNTS, write
-from tests.data.test_pairs import pairs_of
+from tests.corpus.test_pairs import pairs_of
 from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 

@@ -16,7 +16,7 @@ import translate
 from corpus.binary import prepare
 from corpus.loader import IGNORED
 from corpus.pairs import MULTIPLE, PairDataset, source_and_target
-from tests.data.test_pairs import pairs_of
+from tests.corpus.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched
 from train import main

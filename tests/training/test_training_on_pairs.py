@@ -14,7 +14,7 @@ from corpus.binary import prepare
 from corpus.loader import batch_of
 from corpus.pairs import PairDataset
 from models import compilation
-from tests.data.test_pairs import pairs_of
+from tests.corpus.test_pairs import pairs_of
 from tests.training.records import losses
 from tests.training.test_distributed import records, train_watched
 from train import main

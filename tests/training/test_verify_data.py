@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.test_checksums import flip_a_bit, forget_checksums, write_zeros
+from tests.corpus.test_checksums import flip_a_bit, forget_checksums, write_zeros
 from training import inputs
 
 

@@ -17,7 +17,7 @@ from corpus import DataError
 from corpus.binary import prepare
 from corpus.loader import Dataset, Loader
 from corpus.mixture import LONGEST_PERIOD, Shares, open_dataset, parse, short_names
-from tests.data.test_loader import change_meta, write_folder
+from tests.corpus.test_loader import change_meta, write_folder
 from train import main
 from training.config import TrainConfig
 

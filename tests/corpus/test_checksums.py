@@ -11,7 +11,7 @@ from corpus import DataError, checksums
 from corpus.binary import prepare
 from corpus.loader import Dataset
 from corpus.mixture import open_dataset
-from tests.data.test_loader import change_meta
+from tests.corpus.test_loader import change_meta
 
 
 @pytest.fixture
