@@ -28,9 +28,9 @@ from host import interruption, openmp  # noqa: E402, F401 (first, before torch)
 
 import torch  # noqa: E402
 
-import bench  # noqa: E402
 import configurator  # noqa: E402
 from benchmarks import report  # noqa: E402
+from benchmarks.command import divided, hardware, open_session, parsed  # noqa: E402
 from benchmarks.lines import Lines, LinesError  # noqa: E402
 from benchmarks.plan import Plan, wrong_forms  # noqa: E402
 from benchmarks.training_run import TrainingTask  # noqa: E402
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> int:
         report.check_place(path)
         if config.sizes == "tiny":
             torch.set_num_threads(1)
-        facts = bench.hardware(device) | {"sizes": config.sizes}
+        facts = hardware(device) | {"sizes": config.sizes}
         with Lines(path, facts) as lines:
             measure(config, device, lines)
         return report.write(path)
@@ -145,7 +145,7 @@ def measure(config: MeasureConfig, device: torch.device, lines: Lines):
     """Runs the stages until they are done or the time is over."""
     print(", ".join(f"{key} {value}" for key, value in lines.facts.items()), flush=True)
     print(f"results: {lines.path}, {len(lines.results)} there already", flush=True)
-    session = bench.open_session(lines, device, config.minutes - SECONDS_OF_REPORT / 60)
+    session = open_session(lines, device, config.minutes - SECONDS_OF_REPORT / 60)
     tiny = config.sizes == "tiny"
     for stage in [stage for stage in STAGES if stage in config.stages]:
         if stage not in ("ceilings", "correct") and not session.done(plan("correct", tiny, device).tasks()):
@@ -169,10 +169,10 @@ def measure(config: MeasureConfig, device: torch.device, lines: Lines):
 def plan(stage: str, tiny: bool, device: torch.device, wrong: Collection[str] = ()) -> Plan:
     """The tasks of a stage other than train. wrong: implementations of kernels that are not right."""
     argv = command(stage, tiny, device, wrong)
-    config, made = bench.parsed(argv)
+    config, made = parsed(argv)
     config.dtype = choose_dtype(config.dtype, device)
     models = dict(zip(MODELS.get(stage, ()), made.values(), strict=True))
-    return Plan(config, models, bench.divided(argv)[2], device, set(wrong))
+    return Plan(config, models, divided(argv)[2], device, set(wrong))
 
 
 def command(stage: str, tiny: bool, device: torch.device, wrong: Collection[str]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bench
-from benchmarks import operators, training_step
+from benchmarks import command, operators, training_step
 from benchmarks.measurements import CUDA_GRAPH
 from benchmarks.plan import Plan
 from training import cuda_graph
@@ -124,7 +124,7 @@ def test_the_time_is_kept(capsys):
 
 
 def test_a_model_beside_itself():
-    assert list(bench.parsed(["config/gpt2.py"] * 3)[1]) == [
+    assert list(command.parsed(["config/gpt2.py"] * 3)[1]) == [
         "config/gpt2.py", "config/gpt2.py (2)", "config/gpt2.py (3)"
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_costs_no_table(capsys, tmp_path, monkeypatch):
 
 def test_a_trace_that_cannot_be_written_costs_no_table(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(bench, "unwritable", lambda *given, **keys: None)
+    monkeypatch.setattr(command, "unwritable", lambda *given, **keys: None)
     lines = run(capsys, "--parts=False", f"--profile={tmp_path / 'file' / 'p'}", status=1)
     assert any("tokens/s" in line for line in lines)
     assert sum("FAILED" in line and "NotADirectoryError" in line for line in lines) == 2
@@ -217,7 +217,7 @@ def test_a_file_that_is_no_file_of_results(tmp_path, file):
     ],
 )
 def test_steps_are_captured_where_train_captures_them(arguments, device, captured):
-    config, models = bench.parsed([MODELS[0], *arguments])
+    config, models = command.parsed([MODELS[0], *arguments])
     plan = Plan(config, models, [], torch.device(device))
     assert (CUDA_GRAPH in plan.steps(models[MODELS[0]])) == captured
     if "--cuda_graph=True" not in arguments:
@@ -245,7 +245,7 @@ def test_several_batches_in_a_step(capsys):
 def test_models_are_compiled_together_and_then_take_turns(arguments, phases, monkeypatch):
     """(tasks, how many at a time: 0 in turns)"""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    config, models = bench.parsed([*MODELS, *arguments])
+    config, models = command.parsed([*MODELS, *arguments])
     plan = Plan(config, models, [], CPU)
     assert [(len(tasks), slots) for tasks, slots in plan.phases()] == phases
     assert plan.phases()[-1][0][0].stage == ("profile" if "--profile=traces" in arguments else plan.stage)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import ablate
-import bench
+import benchmarks.command
 import compare
 import configurator
 import evaluate
@@ -190,11 +190,11 @@ def resolve_command(command: str, monkeypatch):
         config_class, positional = SCRIPTS[script]
         configurator.resolve(config_class, arguments, positional)
     elif script == "ablate.py":
-        ablate.read(arguments)
+        ablate.parsed(arguments)
     elif script == "scale.py":
-        scale.read(arguments)
+        scale.parsed(arguments)
     elif script == "bench.py":
-        bench.parsed(arguments)
+        benchmarks.command.parsed(arguments)
     elif script == "launch/measure_gpu.py":
         configurator.resolve(MeasureConfig, with_values(arguments))
     elif script == "count.py":
@@ -265,7 +265,7 @@ def test_files_that_are_named(page):
 
 def all_keys(monkeypatch) -> set[str]:
     classes = [ModelConfig, *(config_class for config_class, _ in SCRIPTS.values())]
-    classes += [ablate.AblateConfig, scale.ScaleConfig, bench.BenchConfig, MeasureConfig]
+    classes += [ablate.AblateConfig, scale.ScaleConfig, benchmarks.command.BenchConfig, MeasureConfig]
     classes += [prepare_config(script, monkeypatch) for script in sorted(ROOT.glob("data/*/prepare.py"))]
     return {key for config_class in classes for key in config_class.__dataclass_fields__}
 

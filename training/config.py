@@ -176,7 +176,7 @@ class TrainConfig(
     """Pretrain one model. Defaults are nanoGPT's for GPT-2 (124M)."""
 
     def __post_init__(self):
-        if self.saffu_only:
+        if self.saffu_only and (self.max_iters or self.warmup_iters):
             self.max_iters = self.warmup_iters = 0
 
     def check(self) -> list[str]:

@@ -97,7 +97,7 @@ LIST = r"^Broken\.validate must return a list of sentences, .*not "
         (
             "__init__",
             no_field,
-            r"'ModelConfig' object has no attribute 'mine_width'\); add the field to Model",
+            r"'ModelConfig' object has no attribute 'mine_width'\); declare it in the class's Keys",
         ),
         (
             "validate",

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-import bench
 import evaluate
 import export
 import finetune
 import sample
 import translate
+from benchmarks.command import parsed
 from corpus.binary import prepare
 from corpus.loader import IGNORED
 from corpus.pairs import MULTIPLE, PairDataset, source_and_target
@@ -179,7 +179,7 @@ def test_what_is_refused(run, pairs, dataset, tmp_path, capsys):
         assert "has an encoder (encoder_layers=2) and reads pairs" in said
         assert "take translate.py, or a model without an encoder" in said
     assert "texts of a benchmark have no source" in refused(
-        bench.parsed, "config/demo_dense.py", "--encoder_layers=2"
+        parsed, "config/demo_dense.py", "--encoder_layers=2"
     )
     new = f"--out_dir={tmp_path / 'new'}"
     with pytest.raises(SystemExit, match="holds texts: an encoder reads the source of a pair"):

@@ -129,11 +129,11 @@ def test_the_host_waits_for_the_device_only_to_look(run, monkeypatch, keys):
         with Waits(waits):
             return real_step(self, stop)
 
-    real_step, real_look = trainer.Trainer.step, trainer.Trainer.look
+    real_step, real_look = trainer.Trainer.step, trainer.Trainer.log_values
     monkeypatch.setattr(trainer.Trainer, "step", step)
     monkeypatch.setattr(
         trainer.Trainer,
-        "look",
+        "log_values",
         lambda self, rate: (looks.append(self.progress.step), real_look(self, rate))[1],
     )
     run("a", *keys, "--max_iters=16", "--log_interval=7", "--checkpoint_interval=9")
