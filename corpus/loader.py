@@ -211,6 +211,9 @@ class Samples(Protocol):
     def windows(self, first_sample: int, count: int, seed: int) -> np.ndarray:
         """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, T + 1]."""
 
+    def targets(self, first_sample: int, count: int, seed: int) -> int:
+        """The tokens that the loss scores in these samples."""
+
 
 class Loader:
     """Iterates over batches on `device`, without end: what `to_batch` makes of samples [batch_size, T + 1].
@@ -249,6 +252,10 @@ class Loader:
         if self._thread:
             self._ahead = self.next_sample, self._thread.submit(self._gather, self.next_sample)
         return batch
+
+    def targets(self, first_sample: int, count: int) -> int:
+        """The tokens that the loss scores in these samples of the run."""
+        return self.dataset.targets(first_sample, count, self.seed)
 
     def batch(self, sample_index: int) -> tuple[torch.Tensor, ...]:
         """The batch whose first sample has this global index; does not move `next_sample`."""

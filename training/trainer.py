@@ -183,7 +183,7 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1
-        progress.tokens += self.data.targets(progress.samples, self.samples_per_step, config.seed)
+        progress.tokens += self.loader.targets(progress.samples, self.samples_per_step)
         progress.samples += self.samples_per_step
         # a missing rank is noticed here, with a message, before the host waits for a GPU
         failed = self.saver is not None and self.saver.failed()
@@ -205,12 +205,12 @@ class Trainer:
 
         Micro-batches of pairs differ in their number of targets: all targets of a step count alike.
         """
-        ranks, seed = self.ranks, self.config.seed
-        targets_of_step = self.data.targets(self.progress.samples, self.samples_per_step, seed)
+        ranks = self.ranks
+        targets_of_step = self.loader.targets(self.progress.samples, self.samples_per_step)
         loss = torch.zeros((), device=self.device)
         what = f"{'weights or ' if self.sharded else ''}gradients of the other ranks"
         for number in range(self.micro_batches):
-            targets_here = self.data.targets(self.loader.next_sample, self.config.batch_size, seed)
+            targets_here = self.loader.targets(self.loader.next_sample, self.config.batch_size)
             parts = targets_of_step / (targets_here * ranks.world)  # of equal size: the micro-batches
             batch = next(self.loader)
             with self.synchronised(number == self.micro_batches - 1), ranks.waiting(f"the {what}"):
