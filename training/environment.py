@@ -1,5 +1,6 @@
 """Where a number was measured: device, versions and commit."""
 
+import functools
 import platform
 import subprocess
 from pathlib import Path
@@ -35,6 +36,7 @@ def _cpu() -> str:
     return " ".join([names[0] if names else platform.processor() or "CPU", *units])
 
 
+@functools.cache
 def commit() -> str:
     """The commit of the code, and whether it was changed since."""
 
