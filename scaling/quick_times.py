@@ -74,7 +74,9 @@ def of_runs(plan: Plan, runs: list[Planned], parallel: int) -> str | None:
             left = run.tokens - run.tokens_at(steps_so_far(plan.folder / run.name))
             hours += left * seconds[key] / 3600
     left_out = f"; {counted(unknown, 'run')} not measured: too large, or of pairs" if unknown else ""
-    return f"{duration(hours / parallel)} on this machine, about: {HOW}{left_out}"
+    took = duration(hours / parallel)
+    about = "" if took.startswith("less") else "about "
+    return f"{about}{took} on this machine: {HOW}{left_out}"
 
 
 def on_gpu(config: TrainConfig) -> bool:

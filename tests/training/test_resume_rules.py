@@ -105,7 +105,7 @@ def test_the_same_samples_in_other_micro_batches(run):
         ),
         ("block_size=16", "block_size was 32, now 16 (the model's positions and the cutting of the data"),
         ("n_embd=16", "n_embd was 32, now 16 (it makes another model)"),
-        ("cf_pole=clamp", "cf_pole was 'positive', now 'clamp' (it makes another model)"),
+        ("norm=rmsnorm", "norm was 'layernorm', now 'rmsnorm' (it makes another model)"),
         ("eval_tokens=320", "eval_tokens was 640, now 320 (the best validation loss so far is of other"),
         ("max_iters=4", "max_iters=4, but the run has done 5 steps"),
         (
@@ -119,6 +119,11 @@ def test_what_is_refused_says_why(run, capsys, key, reason):
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert reason in refused(capsys, folder, f"--{key}")
     assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_key_that_the_model_does_not_read_may_change(run):
+    folder, _ = run("a", "--max_iters=5")
+    assert len(losses(resumed(folder, "--max_iters=6", "--cf_pole=clamp"))) == 6
 
 
 def test_a_start_that_came_to_nothing_leaves_no_trace(run, monkeypatch, tmp_path):
