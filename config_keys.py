@@ -18,41 +18,40 @@ from typing import Annotated
 
 
 @dataclass(frozen=True)
-class AtLeast:
+class Bound:
     bound: float
+    words = ""
+
+    def __str__(self):
+        return f"{self.words} {self.bound}"
+
+
+class AtLeast(Bound):
+    words = "at least"
 
     def holds(self, value) -> bool:
         return value >= self.bound
 
-    def __str__(self):
-        return f"at least {self.bound}"
 
+class Above(Bound):
+    words = "above"
 
-@dataclass(frozen=True)
-class Above(AtLeast):
     def holds(self, value) -> bool:
         return value > self.bound
 
-    def __str__(self):
-        return f"above {self.bound}"
 
+class AtMost(Bound):
+    words = "at most"
 
-@dataclass(frozen=True)
-class AtMost(AtLeast):
     def holds(self, value) -> bool:
         return value <= self.bound
 
-    def __str__(self):
-        return f"at most {self.bound}"
 
+class Below(Bound):
+    words = "below"
 
-@dataclass(frozen=True)
-class Below(AtLeast):
     def holds(self, value) -> bool:
         return value < self.bound
-
-    def __str__(self):
-        return f"below {self.bound}"
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ class With:
     value: object
 
 
-MARK, WORDS = AtLeast | Changes | Fixed | With, (INCIDENTAL, OF_LADDERS)
-
+MARK, WORDS = Bound | Changes | Fixed | With, (INCIDENTAL, OF_LADDERS)
 
 Count = Annotated[int, AtLeast(1)]
 CountOrNone = Annotated[int | None, AtLeast(1)]
@@ -146,7 +144,7 @@ def mistakes(config) -> list[str]:
     """Values that a key of a dataclass must not have, one sentence each."""
     wrong = []
     for key, found in marks(type(config)).items():
-        value, bounds = getattr(config, key), [mark for mark in found if isinstance(mark, AtLeast)]
+        value, bounds = getattr(config, key), [mark for mark in found if isinstance(mark, Bound)]
         if isinstance(value, float) and not math.isfinite(value):
             wrong.append(f"{key} must be finite, not {value}")
         elif value is not None and not all(bound.holds(value) for bound in bounds):
