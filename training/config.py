@@ -245,6 +245,7 @@ class TrainConfig(
         own = {*DEFAULTS} - {*config_keys.names(ModelConfig)}
         own = {key for key in own if config_keys.acts(self, key)}
         own -= set() if self.has_ladders else config_keys.marked(TrainConfig, OF_LADDERS)
+        # no With("dyadic", True): a resumed run brings its number, and is told why dyadic must stay
         return super().keys_read() | (own if self.dyadic else own - {"dyadic_iters"})
 
 
