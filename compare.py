@@ -7,8 +7,8 @@
 
 Runs that differ in the seed alone form one arm: the table shows mean ± sample standard deviation, the
 picture a band. Below the table stands what else differs, and whether the runs saw the same batches.
---baseline=NAME adds each arm's difference in loss to that arm, paired by seed. Where models ran with
-several learning rates (or values of a key of --study), a second table shows which is best.
+--baseline=NAME (or FOLDER) adds each arm's difference in loss to that arm, paired by seed. Where models
+ran with several learning rates (or values of a key of --study), a second table shows which is best.
 """
 
 from host import interruption  # noqa: F401 (first)
@@ -32,7 +32,8 @@ class CompareConfig:
 
     runs: list[str]  # run folders of train.py, separated by spaces or commas
     study: list[str] | None = None  # keys in which the runs should differ; others are reported
-    baseline: str | None = None  # a run or arm: show differences to it, paired by seed, with p
+    #: an arm, or a run folder of it: show differences to it, paired by seed, with p
+    baseline: str | None = None
     against: str = "tokens"  # horizontal axis of the picture: steps, tokens, flops, hours, or a varied key
     picture: Literal["losses", "ladders"] = "losses"  # ladders: denominators and |z|, by layer
     plot: str | None = None  # picture file (.png, .pdf, .svg), which must not exist; None: no picture
@@ -63,7 +64,8 @@ def main(argv: list[str]):
         study = config.study or []
         if mistakes := differences.unknown_keys(study, compared):
             sys.exit(f"compare.py: {'; '.join(mistakes)}")
-        if config.baseline is not None and config.baseline not in [arm.name for arm in compared]:
+        baseline = report.arm_of(compared, config.baseline) if config.baseline is not None else None
+        if config.baseline is not None and baseline is None:
             names = ", ".join(arm.name for arm in compared)
             sys.exit(f"compare.py: baseline={config.baseline} is none of the arms: {names}")
         if config.picture == "ladders":
@@ -72,7 +74,7 @@ def main(argv: list[str]):
             mistakes = report.wrong_picture(compared, config.against, look)
         if mistakes:
             sys.exit(f"compare.py: {'; '.join(mistakes)}")
-        lines = report.remarks(compared, study, config.baseline)
+        lines = report.remarks(compared, study, baseline)
         swept = [] if config.against in AXES else [config.against]
         tables = report.sweep_tables(compared, list(dict.fromkeys([*study, *swept])) or None)
         if config.plot is None:
@@ -82,12 +84,12 @@ def main(argv: list[str]):
         else:
             drawn = report.draw(compared, config.against, look, study)
         caption = f"{report.CAPTIONS[config.picture]} against {config.against}"
-        written = report.write(compared, lines, tables, (drawn, caption), config.baseline, **files)
+        written = report.write(compared, lines, tables, (drawn, caption), baseline, **files)
     except RunFolderError as error:
         sys.exit(f"compare.py: {error}")
     except OSError as error:
         sys.exit(f"compare.py: {error}; choose another --plot, --markdown or --csv")
-    shown = [table.markdown(compared, config.baseline), *lines, *(f"\n{found}\n" for found in tables)]
+    shown = [table.markdown(compared, baseline), *lines, *(f"\n{found}\n" for found in tables)]
     print("\n".join([*shown, *written]))
 
 

@@ -84,6 +84,17 @@ class With:
     value: object
 
 
+@dataclass(frozen=True)
+class Named:
+    """A name of a registry, or several with commas between them if the key is a pattern."""
+
+    registry: dict
+    pattern: bool = False
+
+    def __str__(self):
+        return " | ".join(self.registry) + (" | several: a,b,.." if self.pattern else "")
+
+
 MARK, WORDS = Bound | Changes | Fixed | With, (INCIDENTAL, OF_LADDERS)
 
 Count = Annotated[int, AtLeast(1)]

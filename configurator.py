@@ -253,6 +253,7 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
     alone = " (a bool without a value is True: --key means --key=True)" if bool in hints.values() else ""
     lines = [f"usage: {script} {what}", "", (config_class.__doc__ or "").strip(), "", f"keys{alone}:"]
     notes, headings = field_comments(config_class), field_headings(config_class)
+    marks = config_keys.marks(config_class)
     for field in dataclasses.fields(config_class):
         if field.name in headings:
             lines += ["", f"{headings[field.name]}:"]
@@ -260,8 +261,10 @@ def help_text(config_class, positional: str | None = None, files: bool = True) -
             default = repr(field.default_factory())
         else:
             default = "required" if field.default is dataclasses.MISSING else repr(field.default)
-        kind = _type_name(hints[field.name])
-        lines.append(f"  --{field.name}={default}  ({kind})\n        {notes.get(field.name, '')}")
+        named = [mark for mark in marks[field.name] if isinstance(mark, config_keys.Named)]
+        kind = named[0] if named else _type_name(hints[field.name])
+        lines.append(f"  --{field.name}={default}  ({kind})")
+        lines += [f"        {notes[field.name]}"] if field.name in notes else []
     return "\n".join(lines)
 
 

@@ -69,7 +69,8 @@ def main(argv: list[str]):
     for name, config in zip(models, configs, strict=True):
         for key in ("attention", "ffn"):
             if len(names := config.names(key)) > 1:
-                print(f"{key} by layer{f' in {name}' if name else ''}: {', '.join(names)}, and so on")
+                goes_on = ", and so on" if config.n_layer > len(names) else ""
+                print(f"{key} by layer{f' in {name}' if name else ''}: {', '.join(names)}{goes_on}")
         if idle := config.unused_keys():
             print(f"without effect in {name or 'this model'}: {', '.join(idle)}")
     for line in remarks:

@@ -29,6 +29,13 @@ def remarks(arms: list[Arm], study: list[str], baseline: str | None = None) -> l
     return lines
 
 
+def arm_of(arms: list[Arm], baseline: str) -> str | None:
+    """The name of the arm that a name, or the folder of one of its runs, stands for."""
+    names = [arm.name for arm in arms]
+    of_folder = [arm.name for arm in arms if Path(baseline) in [run.folder for run in arm.runs]]
+    return baseline if baseline in names else next(iter(of_folder), None)
+
+
 def sweep_tables(arms: list[Arm], keys: list[str] | None = None) -> list[str]:
     """A table of each sweep (see `sweep.sweeps`), and what is best in it, as Markdown."""
     return [

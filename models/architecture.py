@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import config_keys
-from config_keys import FROM_HERE, AtLeast, Below, Count, CountOrNone, Fixed, Natural, Positive
+from config_keys import FROM_HERE, AtLeast, Below, Count, CountOrNone, Fixed, Named, Natural, Positive
 from kernels.backend import why_not_triton
 from layers import ATTENTION, FFN, POSITION, saffu
 from layers.protocol import DECLARE, ChannelMixer, Part, TokenMixer
@@ -36,9 +36,9 @@ class Core:
     norm_eps: Positive = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding
     # attention and feed-forward: several names with commas between them repeat over the layers
-    attention: str = "softmax"  # softmax, cattn_m, cattn_relative, cattn_u, synthesizer, bigbird; or a,b,..
-    ffn: str = "mlp"  # channel mixer: mlp, swiglu, cffn_gated, cffn_product, cffn_added; or a,b,..
-    position: str = "learned"  # positional encoding: learned, sinusoidal, rope, t5, expe, exqpe, none
+    attention: Annotated[str, Named(ATTENTION, pattern=True)] = "softmax"  # token mixer
+    ffn: Annotated[str, Named(FFN, pattern=True)] = "mlp"  # channel mixer
+    position: Annotated[str, Named(POSITION)] = "learned"  # positional encoding
 
 
 def declared() -> list[type]:

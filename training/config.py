@@ -86,7 +86,7 @@ class OptimisationKeys:
     # optimisation
     #: number of steps
     max_iters: Annotated[
-        int, Changes("the learning rate follows the schedule of the new number, depths wake as before")
+        int, Changes("the schedule is that of the new number, but for when ladder depths wake")
     ] = 600_000
     #: muon: for linear maps of the blocks, else AdamW
     optimizer: Annotated[

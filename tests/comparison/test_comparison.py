@@ -90,6 +90,8 @@ def test_differences_to_a_baseline_are_paired_by_seed(write, capsys, tmp_path):
     assert "less that of base, paired by seed" in said
     row = list(csv.DictReader((tmp_path / "c.csv").open()))[1]
     assert (row["pairs"], float(row["difference"])) == ("3", pytest.approx(-0.2))
+    main([*map(str, folders), f"--baseline={folders[0]}/"])
+    assert "less that of base, paired" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="baseline=bass is none of the arms: base, new, same_seed1, none"):
         main([*map(str, folders), "--baseline=bass", f"--plot={tmp_path}/d.png"])
 
