@@ -4,6 +4,7 @@ import tests.one_blas_thread  # noqa: F401 (before numpy)
 from host import openmp  # noqa: F401 (before torch)
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from training.log import Log
 HERE = Path(__file__).parent
 settings.register_profile("any machine", deadline=None)  # a busy one is not a failure
 settings.load_profile("any machine")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of `make test &`: some tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # begun in this order, before all others: two processes share the files, and neither should wait at the end
