@@ -104,7 +104,7 @@ def test_what_the_file_has_is_not_measured_again(capsys, tmp_path):
     assert list(results(path)) == [(model, "step") for model in MODELS]
     assert all(sum(name in line for line in lines) >= 1 for name in MODELS)
     capsys.readouterr()
-    with pytest.raises(SystemExit, match=r"step with batch_size=2, this would be with batch_size=3: name"):
+    with pytest.raises(SystemExit, match=r"step .*batch_size=2.*batch_size=3"):
         bench.main([*alone, "--batch_size=3"])
     assert "tokens/s" not in capsys.readouterr().out
     path.write_text(first.replace('"torch": "', '"torch": "other'))
@@ -159,8 +159,8 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["config/gpt2.py", "--repetitions=0"], "repetitions must be at least 1"),
         (["config/gpt2.py", "--seconds=inf"], "seconds must be finite"),
         (["config/gpt2.py", "--minutes=0"], "minutes must be above 0"),
-        (["config/gpt2.py", "--stage=decode"], "mode=train has no stage=decode, only training, small"),
-        (["--mode=ops", "--turns=True"], "turns acts with mode=train and mode=infer only"),
+        (["config/gpt2.py", "--stage=decode"], "mode=train has no stage=decode"),
+        (["--mode=ops", "--turns=True"], "turns acts with mode=train"),
         (["config/gpt2.py", f"--profile={tmp_path / 'locked' / 'a'}"], "no right to write"),
         (["config/gpt2.py", f"--profile={tmp_path / 'there.json'}"], "exists already"),
         (["config/gpt2.py", f"--profile={tmp_path / 'there.json' / 'a'}"], "there is no folder"),
@@ -188,7 +188,7 @@ def test_what_it_refuses(capsys, tmp_path, monkeypatch):
         (["--cuda_graph=True"], "cuda_graph needs a GPU"),
         (
             ["--cuda_graph=True", "--activation_checkpointing=True"],
-            "cuda_graph does not work with activation_checkpointing",
+            "cuda_graph .*activation_checkpointing",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_cuda_graphs_that_cannot_be(arguments, message):
 @pytest.mark.parametrize("file", ["there.json", "there.json/a.json"])
 def test_a_file_that_is_no_file_of_results(tmp_path, file):
     (tmp_path / "there.json").write_text("a\nb\n")
-    with pytest.raises(SystemExit, match=r"no result of this script|cannot be written"):
+    with pytest.raises(SystemExit, match=r"no result|cannot be written"):
         bench.main([*MODELS, *SMALL, f"--json={tmp_path / file}"])
     assert (tmp_path / "there.json").read_text() == "a\nb\n"
 

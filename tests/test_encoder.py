@@ -266,7 +266,7 @@ def test_causal_attention_is_refused_in_the_encoder():
         wrong = ModelConfig(n_embd=24, n_head=3, attention=name, encoder_layers=2).check()
         assert bool(wrong) != (name == "softmax") == attention.bidirectional
         if wrong:
-            assert f"attention={name} is causal as it is built: take softmax" in wrong[0]
+            assert f"attention={name} is causal" in wrong[0]
     assert "must be at least 0" in ModelConfig(encoder_layers=-1).check()[0]
 
 
@@ -274,7 +274,7 @@ def test_a_model_with_an_encoder_needs_a_source(build):
     model = build(**ENCODER)
     tokens, _, lengths = batch()
     for call in (lambda: model(tokens), lambda: model.new_cache(3), lambda: list(model.generate([1], 3))):
-        with pytest.raises(ValueError, match="encoder_layers=3: give source and lengths"):
+        with pytest.raises(ValueError, match="encoder_layers=3: "):
             call()
-    with pytest.raises(ValueError, match="18 tokens do not fit into block_size=17"):
+    with pytest.raises(ValueError, match=r"18 tokens .*block_size=17"):
         model(tokens, None, torch.zeros(3, 18, dtype=torch.int64), lengths)

@@ -77,7 +77,7 @@ def test_texts_of_a_model_that_is_no_run(runs, capsys, tmp_path):
 
 def test_a_run_whose_data_set_is_gone(runs, capsys, monkeypatch):
     monkeypatch.setattr(evaluate.mixture, "parse", lambda dataset: (["gone"], [1]))
-    assert "rope was trained on gone, which is not here: give a text" in refused(capsys, runs["rope"])
+    assert "rope was trained on gone" in refused(capsys, runs["rope"])
 
 
 def test_perplexity_of_runs(runs, dataset, capsys, tmp_path):
@@ -136,17 +136,17 @@ def test_models_of_different_tokenizers(runs, of_bpe, dataset, capsys, tmp_path)
         assert f"**{min(one['perplexity'], two['perplexity']):.2f}**" not in said
     same = (found[0][text]["bits_per_byte"] for text in texts[1:])  # the second one is decoded
     assert next(same) == pytest.approx(next(same), rel=0.02)
-    assert "in bits per byte, because their tokenizers differ (rope: bytes, 257 tokens" in said
+    assert "tokenizers differ (rope: bytes, 257 tokens" in said
     for task in ("perplexity", "extrapolation"):
         said = refused(capsys, *models, f"--texts={texts[2]}", f"--task={task}", "--max_tokens=300")
-        assert "max_tokens=300 is another piece of text for each tokenizer" in said
+        assert "max_tokens=300 is another piece" in said
         assert "give --max_bytes=N" in said
     both = ("--max_tokens=300", "--max_bytes=300")
     assert "give one of them" in refused(capsys, *models, f"--texts={texts[2]}", *both)
     said = refused(capsys, *models, "--task=recall", f"--texts={texts[2]}")
     assert "recall is compared on the same tokens" in said
     said = printed(capsys, *models, "--task=extrapolation", f"--texts={texts[2]}", "--lengths=1,2")
-    assert "no model is marked as the best, because their tokenizers differ" in said
+    assert "because their tokenizers differ" in said
     assert "**" not in said
 
 
@@ -215,7 +215,7 @@ def test_ngrams_need_the_training_data(runs, dataset, capsys, tmp_path):
         content["config"]["dataset"] = str(tmp_path / "gone")
         torch.save(content, path)
     said = refused(capsys, moved, text, "--ngrams=True")
-    assert "counts the training tokens of moved, and they cannot be opened" in said
+    assert "tokens of moved, and they cannot be opened" in said
     assert "gone is not a prepared data set" in said
     prepare(
         lambda: itertools.islice(documents(), 200),
@@ -225,13 +225,11 @@ def test_ngrams_need_the_training_data(runs, dataset, capsys, tmp_path):
         0.1,
         workers=1,
     )
-    assert "gone holds other data than the run was trained on" in refused(
-        capsys, moved, text, "--ngrams=True"
-    )
+    assert "gone holds other data" in refused(capsys, moved, text, "--ngrams=True")
     export.main([str(runs["rope"]), str(tmp_path / "exported")])
     capsys.readouterr()
     said = refused(capsys, tmp_path / "exported", text, "--ngrams=True")
-    assert "exported is no run of train.py, so its training tokens are not known" in said
+    assert "exported is no run of train.py" in said
 
 
 def test_a_text_of_one_window_has_the_loss_that_training_reports(runs, dataset, capsys, tmp_path):
@@ -285,7 +283,7 @@ def test_extrapolation(runs, dataset, capsys, tmp_path):
     file, picture = tmp_path / "numbers.json", tmp_path / "a.png"
     keys = ("--task=extrapolation", f"--texts={dataset}/val.bin", "--lengths=1,2,4", "--compare=True")
     said = printed(capsys, *runs.values(), *keys, f"--json={file}", f"--plot={picture}")
-    assert "refused: learned: 64 tokens do not fit into block_size=32" in said
+    assert "refused: learned: 64 tokens " in said
     assert "published: ExPE Medium (table 4)" in said
     assert picture.is_file()
     learned, rope = (m["results"] for m in json.loads(file.read_text())["models"])
@@ -376,7 +374,7 @@ def test_two_panels_need_room(capsys):
     with pytest.raises(SystemExit) as stop:
         evaluate.main(keys)
     said = str(stop.value.code) + capsys.readouterr().err
-    assert "plot_size=3.3x2.4 is too small for 2 x 1 panels; take 3.3x3 or more" in said
+    assert "plot_size=3.3x2.4 is too small for 2 x 1" in said
 
 
 def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path):
@@ -387,21 +385,21 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
         "--lengths=1,x",
     )  # fmt: skip
     for part in (
-        "a.json exists already", "plot must end in .png, .pdf or .svg, not 'a.jpg'",
-        "plot acts with task=extrapolation or recall only",
+        "a.json exists already", ".svg, not 'a.jpg'",
+        "plot acts with task=extrapolation or recall",
         "batch_size must be at least 1", "join must be one of blank_line",
-        "lengths must be multiples of the training length, whole numbers such as 1,2,4, not 'x'",
+        "1,2,4, not 'x'",
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
     for task in ("recall", "extrapolation"):
         keys = (f"--task={task}", f"--texts={dataset}/val.bin", f"--plot={tmp_path}/p.png")
         said = refused(capsys, runs["rope"], *keys, "--plot_labels=a,b")
-        assert "plot_labels needs a label for each line; it has 2 for 1 line: rope" in said
+        assert "it has 2 for 1 line: rope" in said
         assert "tokens" not in said
     said = refused(capsys, runs["rope"], "--task=recall", "--compare=True")
     assert "task=recall needs --texts" in said
-    assert "compare acts with task=perplexity or extrapolation or zero_shot only, not with recall" in said
+    assert "compare acts with task=perplexity" in said
     told = refused(capsys, f"--texts={dataset}")
     assert "--models=... is required (usage: " in told
     assert " MODELS [--key=value ...])" in told
@@ -411,17 +409,18 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     said = refused(capsys, runs["rope"], f"--texts={dataset}", "--stride=32")
     assert "stride=32 must lie between 1 and 31" in said
     said = refused(capsys, runs["rope"], runs["learned"], f"--texts={dataset}", "--window=64")
-    assert "learned: window=64 does not fit into block_size=32" in said
+    assert "learned: window=64 does not fit" in said
     assert "loss" not in said
     said = refused(capsys, runs["rope"], f"--texts={dataset}", "--task=extrapolation", "--scales=0.5")
-    assert "a scale of 0.5 multiplies the columns of position=expe and exqpe" in said
+    assert "a scale of 0.5 multiplies" in said
     said = refused(capsys, runs["rope"], f"{runs['rope']}/", f"--texts={dataset}")
     assert "a model is named twice" in said
     # only the second one's training length is too long for these documents
     (tmp_path / "long.txt").write_text("abc " * 20)
     lengths = (f"--texts={tmp_path}/long.txt", "--task=extrapolation", "--lengths=1,2")
     said = refused(capsys, runs["rope"], wide, *lengths)
-    assert "wide, 2 times the 48 tokens of training: no document has the 96 tokens of the longest" in said
+    assert "wide, 2 times" in said
+    assert "no document has the 96 tokens" in said
     assert "batches" not in said
     (tmp_path / "t.txt").write_text("abc")
     tokenizer = BpeTokenizer.train(["ab ab abc"] * 9, 258)

@@ -178,7 +178,7 @@ def test_results_of_other_settings_are_refused(trained, run, glue, tmp_path, cap
     main([trained, *keys])
     before = results(tmp_path / "out")
     said = refused(capsys, trained, *keys, "--weight_decay=0.5")
-    assert "made with other settings (weight_decay was 0.01, is 0.5): choose another --out_dir" in said
+    assert "(weight_decay was 0.01, is 0.5)" in said
     path = glue / "SST-2" / "dev.tsv"
     path.write_text(path.read_text().replace("\t1\n", "\t0\n", 1))
     assert "(data was " in refused(capsys, trained, *keys)
@@ -269,7 +269,7 @@ def test_all_mistakes_before_any_training(trained, glue, tmp_path, capsys):
     (glue / "CoLA" / "dev.tsv").write_text("gj04\t7\t\tfine\n")
     said = refused(capsys, trained, f"--data_dir={glue}", f"--out_dir={out}", *QUICK)
     assert "RTE/train.tsv: is empty" in said
-    assert "CoLA/dev.tsv, line 1: label '7' is none of 0, 1" in said
+    assert "CoLA/dev.tsv, line 1: label '7'" in said
     said = refused(capsys, trained, tmp_path / "none", tmp_path / "nor", f"--data_dir={glue}")
     assert "none does not exist" in said
     assert "nor does not exist" in said

@@ -120,7 +120,7 @@ def test_sizes_have_whole_patterns():
 def test_count_shows_the_pattern():
     command = [sys.executable, "count.py", "config/gpt2.py", "--attention=cattn_m,softmax"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "attention by layer in config/gpt2.py: cattn_m, softmax, and so on" in said
+    assert "config/gpt2.py: cattn_m, softmax" in said
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_count_shows_the_pattern():
         ({"position": "rope,none"}, "position must be one of"),
         ({"attention": "softmax,cattn_m,cattn_u"}, "names 3 layers, and n_layer=2"),
         ({"attention": "cattn_m,cattn_u", "position": "rope"}, "does not have"),
-        ({"attention": "softmax,bigbird", "position": "t5"}, "acts in attention=softmax, not in bigbird"),
-        ({"attention": "softmax,cattn_m", "encoder_layers": 2}, "needs an attention that can look ahead"),
+        ({"attention": "softmax,bigbird", "position": "t5"}, "attention=softmax, not in bigbird"),
+        ({"attention": "softmax,cattn_m", "encoder_layers": 2}, "encoder_layers=2 needs an attention"),
     ],
 )
 def test_what_is_refused(tiny, keys, message):

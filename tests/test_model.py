@@ -82,14 +82,12 @@ def test_everything_composes(tiny, attention, position):
     for ffn, norm in itertools.product(FFN, NORMS):
         config = tiny(attention=attention, ffn=ffn, position=position, norm=norm)
         if attention not in ("softmax", "bigbird") and position in ("rope", "expe", "exqpe"):
-            reason = (
-                f"position={position} acts on queries and keys, which attention={attention} does not have"
-            )
+            reason = f"position={position} .*queries.* attention={attention} "
             with pytest.raises(ValueError, match=reason):
                 GPT(config)
             continue
         if attention != "softmax" and position == "t5":
-            with pytest.raises(ValueError, match=f"in attention=softmax, not in {attention}: take another"):
+            with pytest.raises(ValueError, match=f"attention=softmax, not in {attention}\\b"):
                 GPT(config)
             continue
         torch.manual_seed(0)
@@ -209,7 +207,7 @@ def test_padding_rows_of_the_vocabulary_play_no_part(build):
 )
 def test_too_many_tokens_are_refused(build, attention, position, limits):
     model = build(attention=attention, position=position)
-    message = f"18 tokens do not fit into block_size=17, which is the end for {limits}$"
+    message = f"18 tokens .*block_size=17.* {limits}$"
     with pytest.raises(ValueError, match=message):
         model(torch.zeros(1, 18, dtype=torch.int64))
     with pytest.raises(ValueError, match=message):
@@ -335,62 +333,61 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
     [
         (
             {"attention": "sofmax"},
-            "attention must be one of softmax, cattn_m, .*, not 'sofmax'; did you mean softmax",
+            "attention .*'sofmax'.* softmax",
         ),
         ({"ffn": "cffn"}, "ffn must be one of"),
-        ({"position": "ropes"}, "position must be one of learned, .* did you mean rope"),
+        ({"position": "ropes"}, r"position .*'ropes'.* rope\b"),
         ({"n_head": 5}, "n_head=5 does not divide n_embd=24"),
         ({"n_kv_head": 2}, "n_kv_head=2 does not divide n_head=3"),
         ({"n_kv_head": 0}, "n_kv_head must be at least 1"),
         ({"ffn_hidden": 0}, "ffn_hidden must be at least 1"),
-        ({"norm": "rms"}, "norm must be one of layernorm, rmsnorm, not 'rms'; did you mean rmsnorm"),
+        ({"norm": "rms"}, "norm .*'rms'.* rmsnorm"),
         ({"norm_eps": 0.0}, "norm_eps must be above 0"),
         ({"position": "rope", "n_head": 24}, "n_embd / n_head = 1 must be even"),
         (
             {"position": "rope", "rope_scaling": "llama3", "rope_low_freq_factor": 4.0},
-            "rope_low_freq_factor=4 must be below rope_high_freq_factor=4",
+            "rope_low_freq_factor=4 .*rope_high_freq_factor=4",
         ),
         ({"position": "sinusoidal", "n_embd": 27}, "n_embd=27 is odd"),
         ({"position": "expe", "expe_width": 24}, "expe_width=24 must be below n_embd=24"),
-        ({"position": "expe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
-        ({"position": "exqpe", "expe_theta": 0.0}, "expe_theta=0 gives all positions the same numbers"),
-        ({"position": "exqpe", "exqpe_theta_2": 0.0}, "exqpe_theta_2=0 gives all positions the same"),
+        ({"position": "expe", "expe_theta": 0.0}, r"\bexpe_theta=0 "),
+        ({"position": "exqpe", "expe_theta": 0.0}, r"\bexpe_theta=0 "),
+        ({"position": "exqpe", "exqpe_theta_2": 0.0}, "exqpe_theta_2=0 "),
         (
             {"position": "expe", "expe_once": True, "expe_on_v": True},
-            "expe_on_v has no effect with expe_once",
+            "expe_on_v .*expe_once",
         ),
         ({"position": "exqpe", "expe_stable": True}, "expe_stable needs position=expe"),
-        ({"attention": "cattn_u", "position": "rope"}, "take learned, sinusoidal or none"),
+        ({"attention": "cattn_u", "position": "rope"}, "position=rope .*queries.* attention=cattn_u"),
         (
             {"attention": "cattn_m", "cattn_value_heads": 2},
-            "cattn_value_heads=2 must divide n_head=3, and that n_embd=24",
+            "cattn_value_heads=2 .*n_head=3.* n_embd=24",
         ),
         (
             {"attention": "cattn_m", "cattn_value_heads": 1, "cattn_heads": 2},
-            "cattn_value_heads=1 of n_head=3 needs cattn_heads=1 or a multiple of 3, not 2",
+            r"cattn_value_heads=1 .*n_head=3 .*cattn_heads.* 2\b",
         ),
         ({"attention": "cattn_m", "cattn_heads": None, "n_head": 7}, "n_head=7 does not divide n_embd=24"),
         ({"attention": "cattn_m", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         ({"attention": "cattn_relative", "cattn_heads": 7}, "cattn_heads=7 does not divide n_embd=24"),
         (
             {"ffn": "cffn_gated", "cffn_gate": "lu"},
-            "cffn_gate must be one of self, glu_collapsed",
+            "cffn_gate .*'lu'",
         ),
         ({"cf_depth": 0}, "cf_depth must be at least 1"),
         (
             {"cf_depth": 91},
-            "cf_depth=91: continuants of more than 90 partial denominators with cf_floor=0.1 are beyond "
-            "float32's range; cf_impl=ladder has none",
+            r"cf_depth=91: .* 90 .*cf_floor=0\.1 .*cf_impl=ladder",
         ),
-        ({"cf_depth": 33, "cf_floor": 10.0}, "more than 32 partial denominators with cf_floor=10.0 are"),
-        ({"cf_depth": 95, "cf_pole": "clamp"}, "more than 94 partial denominators are beyond float32's"),
-        ({"cf_pole": "softplus"}, "cf_pole must be one of clamp, positive"),
-        ({"cf_impl": "continuants"}, "cf_impl must be one of continuant, ladder, not 'continuants'"),
+        ({"cf_depth": 33, "cf_floor": 10.0}, r" 32 partial .*cf_floor=10\.0 "),
+        ({"cf_depth": 95, "cf_pole": "clamp"}, " 94 partial denominators are"),
+        ({"cf_pole": "softplus"}, "cf_pole .*'softplus'"),
+        ({"cf_impl": "continuants"}, "cf_impl .*'continuants'"),
         (
             {"cf_init": "fan"},
-            "cf_init must be one of fan_in, nanogpt, nanogpt_xl, not 'fan'; did you mean fan_in",
+            "cf_init .*'fan'.* fan_in",
         ),
-        ({"cf_control": "off"}, "cf_control must be one of none, zero, constant, not 'off'"),
+        ({"cf_control": "off"}, "cf_control .*'off'"),
         ({"attention": "synthesizer", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
         ({"attention": "bigbird", "n_head": 5}, "n_head=5 does not divide n_embd=24"),
         ({"attention": "bigbird", "bigbird_block": 0}, "bigbird_block must be at least 1, not 0"),

@@ -53,7 +53,7 @@ def test_every_script_refuses(script, capsys, tmp_path):
     assert stop.value.code == 2
     assert said.out == ""
     name = Path(script.__file__).name
-    assert f"{name}: 1 mistake in the configuration:\n  {SIZE} is an overlay, not a model" in said.err
+    assert f"{name}: 1 mistake in the configuration:\n  {SIZE} is an overlay" in said.err
     assert f"\n    python {shlex.join([name, f'{A}+{SIZE}', *options])}\n" in said.err
     assert not (tmp_path / "out").exists()
 

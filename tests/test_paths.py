@@ -35,12 +35,10 @@ def test_a_check_that_meets_such_a_name():
 
 
 def test_others_refuse_it_in_their_own_words(tmp_path):
-    with pytest.raises(
-        CheckpointError, match=r"cannot be opened \(File name too long\); give another path"
-    ):
+    with pytest.raises(CheckpointError, match=r"opened .*File name too long"):
         pretrained.open_source(LONG)
     with (
-        pytest.raises(RunFolderError, match=r"cannot be (read|written) \(File name too long\)"),
+        pytest.raises(RunFolderError, match=r"(read|written) \(File name too long\)"),
         open_run(str(tmp_path / LONG), resume=False),
     ):
         pass
@@ -49,7 +47,7 @@ def test_others_refuse_it_in_their_own_words(tmp_path):
     assert not files.looks_local(LONG)
     with pytest.raises(DataError, match="no such file"):
         parse_tokenizer_name(f"{LONG}.json")
-    with pytest.raises(DataError, match=r"cannot write .*: File name too long"):
+    with pytest.raises(DataError, match=r"write .*File name too long"):
         prepare(lambda: iter(["text"]), {}, "bytes", tmp_path / LONG, 0.5, workers=1)
 
 
@@ -62,7 +60,7 @@ def test_ablate_takes_config_files_only(model, capsys):
     assert stop.value.code == 2
     said = capsys.readouterr().err
     assert model in said
-    assert re.search(r"is no config file; write|a config file is missing beside", said)
+    assert re.search(r"is no config file|missing beside", said)
 
 
 def test_ablate_refuses_a_folder_of_a_name_that_is_too_long(tmp_path, capsys):

@@ -44,11 +44,11 @@ def test_load(run, tmp_path):
     assert not model.training
     for same in (tmp_path / "exported", pretrained.open_source(str(folder)).path):
         assert torch.equal(load(same)[0](tokens), model(tokens))
-    with pytest.raises(ValueError, match="which must be best or last, not 'newest'"):
+    with pytest.raises(ValueError, match=r"which .*'newest'"):
         load(folder, "newest")
     with pytest.raises(CheckpointError, match="nothing does not exist"):
         load(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="there are no tokens to continue"):
+    with pytest.raises(ValueError, match="no tokens to continue"):
         next(model.generate([], 1))
 
 

@@ -90,7 +90,7 @@ def test_the_window(run, capsys):
     assert texts[0] == sample(capsys, *keys) != texts[1]
     learned, _ = run("learned", "--max_iters=4")
     said = refused(capsys, learned, "--window=33")
-    assert "33 tokens do not fit into block_size=32, which is the end for position=learned" in said
+    assert "33 tokens do not fit into block_size=32" in said
 
 
 def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
@@ -98,7 +98,7 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     expected = sample(capsys, *keys)
     monkeypatch.setattr("sample.missing_for_compile", lambda: ["a C++ compiler"])
     keys += ("--compile=True",)
-    assert "compile=True, but torch.compile lacks a C++ compiler" in refused(capsys, *keys)
+    assert "torch.compile lacks a C++ compiler" in refused(capsys, *keys)
     monkeypatch.setattr("sample.missing_for_compile", lambda: [])
     compiled = []
 
@@ -346,26 +346,26 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     assert "nowhere does not exist" in refused(capsys, tmp_path / "nowhere")
     assert "holds neither ckpt" in refused(capsys, tmp_path)
     assert "--out_dir=... is required (usage: " in refused(capsys)
-    assert "out/b: one model only, out_dir is out/a already" in refused(capsys, "out/a", "out/b")
+    assert "out/b: one model only" in refused(capsys, "out/a", "out/b")
     for argument, message in [
-        ("--temperature=-1", "temperature must be 0 or at least 0.001, not -1"),
-        ("--seed=-1", "seed must be at least 0 and below 4294967296"),
-        ("--top_p=0", "top_p must be above 0 and at most 1, not 0.0"),
+        ("--temperature=-1", "temperature must be 0 or"),
+        ("--seed=-1", "seed must be at least 0"),
+        ("--top_p=0", "top_p must be above 0"),
         ("--top_k=0", "top_k must be at least 1"),
         ("--num_samples=0", "num_samples must be at least 1"),
         ("--learning_rate=1", "learning_rate is a key of train.py"),
         ("--beams=0", "beams must be at least 1, not 0"),
         ("--no_repeat_ngram=0", "no_repeat_ngram must be at least 1, not 0"),
-        ("--length_penalty=2", "length_penalty acts with beams only: leave it out, or add --beams=5"),
+        ("--length_penalty=2", "length_penalty acts with beams only"),
         ("--which=newest", "which must be one of 'best', 'last'"),
     ]:
         assert message in refused(capsys, trained, argument)
     for penalty in ("130.0", "-500.0"):
         said = refused(capsys, trained, "--beams=2", f"--length_penalty={penalty}")
-        assert f"length_penalty={penalty} must be in [-10, 10]" in said
+        assert f"length_penalty={penalty} must be in" in said
     said = refused(capsys, trained, "--beams=2", "--num_samples=3", "--temperature=1", "--top_p=0.5")
-    assert "num_samples=3: a search keeps the best 2 texts; take at least --beams=3" in said
-    assert "temperature=1.0 acts on drawn tokens only, and a search with beams draws none" in said
+    assert "num_samples=3: a search keeps the best 2" in said
+    assert "temperature=1.0 acts on drawn tokens" in said
     assert "leave out top_p or beams" in said
     os.mkfifo(tmp_path / "pipe")
     assert "it is a named pipe: give a file" in refused(
@@ -373,14 +373,14 @@ def test_what_it_refuses(trained, capsys, tmp_path):
     )
     foreign = tmp_path / "foreign.pt"
     torch.save({"model": {}}, foreign)
-    assert "was not written by this repository's train.py" in refused(capsys, foreign)
+    assert "foreign.pt was not written by" in refused(capsys, foreign)
     content = torch.load(trained / "ckpt" / "best.pt", weights_only=True)
     content["config"]["n_layer"] = 3
     torch.save(content, foreign)
     assert "is of another model: it lacks blocks.2" in refused(capsys, foreign)
     del content["config"]["n_layer"]
     torch.save(content, foreign)
-    assert "has no model configuration that this version knows" in refused(capsys, foreign)
+    assert "has no model configuration" in refused(capsys, foreign)
 
 
 def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, tmp_path):
@@ -389,7 +389,7 @@ def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, t
     compiler.write_text("#!/bin/sh\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    assert "torch.compile lacks a C++ compiler that works" in refused(capsys, trained, "--compile=True")
+    assert "lacks a C++ compiler that works" in refused(capsys, trained, "--compile=True")
 
     def failing(step, **keys):
         def first(*arguments):
@@ -401,7 +401,7 @@ def test_a_compiler_that_fails_at_the_first_step(trained, capsys, monkeypatch, t
     monkeypatch.setattr(torch, "compile", failing)
     said = refused(capsys, trained, "--compile=True")
     assert "torch.compile failed (no working compiler)" in said
-    assert "mend the compiler, or leave out --compile" in said
+    assert "leave out --compile" in said
 
 
 @pytest.mark.parametrize("how", ["--temperature=0", "--temperature=1", "--beams=2"])

@@ -56,7 +56,7 @@ def test_a_full_disk_is_told_and_the_translation_is_printed(trained, capsys, mon
     assert stop.value.code == 1
     printed = capsys.readouterr()
     assert printed.out
-    assert "translations.txt could not be written (the disk is full" in printed.err
+    assert "translations.txt could not be written (the disk" in printed.err
 
 
 def test_a_file(trained, capsys, tmp_path):
@@ -145,9 +145,7 @@ def test_pairs_that_do_not_fit(run, paired, capsys):
 
 
 def test_what_it_refuses(trained, paired, dataset, run, capsys, tmp_path, monkeypatch):
-    assert "give one of --text=TEXT, --input=FILE and --pairs=FILE.bin: none is given" in refused(
-        capsys, trained
-    )
+    assert "none is given" in refused(capsys, trained)
     wrong = refused(
         capsys, trained, "--text=a", "--pairs=b", "--references=c", "--beams=2", "--top_p=0.5",
         "--json=a.txt", "--batch_size=0",
@@ -160,16 +158,15 @@ def test_what_it_refuses(trained, paired, dataset, run, capsys, tmp_path, monkey
     for arguments, message in [
         (("--text= ",), "--text is empty"),
         (("--input=",), "input is empty: name a file"),
-        ((f"--pairs={paired}/meta.json",), "meta.json is no prepared data: give a folder or its val.bin"),
+        ((f"--pairs={paired}/meta.json",), "meta.json is no prepared data"),
         ((f"--pairs={paired}", f"--json={paired}/val.bin/a.json"), "there is no folder"),
         (("--text=a", "--limit=3"), "limit acts with pairs only"),
-        (("--text=a", "--top_k=3"), "top_k acts with a temperature above 0 only"),
+        (("--text=a", "--top_k=3"), "top_k acts with a temperature"),
         (("--text=a", "--length_penalty=2"), "length_penalty acts with beams only"),
-        (("--text=a", "--json=a.json"), "json acts with pairs or references only"),
-        (("--text=a", "--bleu_tokenizer=zh"), "bleu_tokenizer acts with pairs or references only"),
-        (("--text=" + 31 * "a",), "the text is too long for trained: it sees block_size=32 tokens, so that "
-         "a source may have 30, and the longest has 31"),
-        ((f"--pairs={dataset}/val.bin",), "holds documents, not pairs: prepare pairs"),
+        (("--text=a", "--json=a.json"), "json acts with pairs"),
+        (("--text=a", "--bleu_tokenizer=zh"), "bleu_tokenizer acts with pairs"),
+        (("--text=" + 31 * "a",), "may have 30, and the longest has 31"),
+        ((f"--pairs={dataset}/val.bin",), "val.bin holds documents"),
         ((f"--pairs={tmp_path}/val.bin",), "meta.json"),
         (("--input=nowhere.txt",), "nowhere.txt"),
     ]:  # fmt: skip
@@ -182,11 +179,11 @@ def test_what_it_refuses(trained, paired, dataset, run, capsys, tmp_path, monkey
     (tmp_path / "a").write_text("one\ntwo\nthree\n")
     assert f"{tmp_path}/b: line 2 is empty" in refused(capsys, trained, *files)
     (tmp_path / "a").write_text("")
-    assert "is empty: give a file with a text in each line" in refused(capsys, trained, files[0])
+    assert f"{tmp_path}/a is empty" in refused(capsys, trained, files[0])
     (tmp_path / "a").write_bytes(b"one\n\xff")
     assert "line 2: not UTF-8" in refused(capsys, trained, files[0])
     untrained, _ = run("documents", "--max_iters=2")
-    assert "which holds documents, not pairs: it has not learnt" in refused(capsys, untrained, "--text=a")
+    assert "which holds documents, not pairs" in refused(capsys, untrained, "--text=a")
     other = tmp_path / "other"
     prepare(pairs, {"made": "up"}, "bpe:300", other, 0.2, workers=1, pairs=True)
     assert "was trained with another vocabulary" in refused(capsys, trained, f"--pairs={other}")

@@ -25,7 +25,7 @@ def log_of(folder, lines):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [(0, r"run0/log\.jsonl, line 1: damaged"), (1, r"run0/log\.jsonl has lost the evaluation at step 1")],
+    [(0, r"run0/log\.jsonl, line 1: damaged"), (1, r"run0/log\.jsonl.* lost .*step 1")],
 )
 def test_a_damaged_log_of_a_finished_run_stops_the_study(tmp_path, line, said):
     """What was read once stays: neither failed nor trained again."""

@@ -29,5 +29,5 @@ def test_parse_axis():
 
 
 def test_a_stack_without_a_file():
-    with pytest.raises(ConfigError, match=r"a config file is missing beside a \+"):
+    with pytest.raises(ConfigError, match=r"missing beside a \+"):
         product(["a.py+"], [], None, [], lambda arguments: None)

@@ -27,12 +27,12 @@ def test_wrong_kernels_are_not_timed(monkeypatch):
     case = ("continued fraction, d=3, positive", SMALL, "float32", False, CPU)
     right = operators.continued_fraction
     monkeypatch.setattr(operators, "continued_fraction", lambda a, **keys: 1.001 * right(a, **keys))
-    with pytest.raises(ValueError, match="continuants, torch, eager: wrong output"):
+    with pytest.raises(ValueError, match=r"continuants.*output"):
         forms.sections(*case)
     monkeypatch.setattr(
         operators,
         "continued_fraction",
         lambda a, **keys: right(a, **keys) + 0.01 * (a.sum() - a.sum().detach()),
     )
-    with pytest.raises(ValueError, match="continuants, torch, eager: wrong gradient of input 1"):
+    with pytest.raises(ValueError, match=r"continuants.*gradient of input 1"):
         forms.sections(*case)

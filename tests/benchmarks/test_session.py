@@ -133,7 +133,7 @@ def test_lines_that_cannot_be_used(tmp_path):
     path = tmp_path / "a.jsonl"
     with Lines(path, FACTS) as first:
         first.add("s", "t", "1", {})
-    with pytest.raises(LinesError, match="measured with device=a CPU, this would be with device=H200"):
+    with pytest.raises(LinesError, match=r"device=a CPU.*device=H200"):
         Lines(path, FACTS | {"device": "H200"})
     with Lines(path, FACTS | {"commit": "other"}) as mended:  # what was mended on the way stays comparable
         assert len(mended.results) > 0
@@ -142,12 +142,10 @@ def test_lines_that_cannot_be_used(tmp_path):
         same = task(tmp_path, "one")
         same.settings = {"dtype": "bfloat16", "sizes": (1,)}
         second.check(same)
-        with pytest.raises(
-            LinesError, match="task, one with dtype=bfloat16, this would be with dtype=float32"
-        ):
+        with pytest.raises(LinesError, match=r"task, one .*dtype=bfloat16.*dtype=float32"):
             second.check(task(tmp_path, "one"))
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(LinesError, match="line 2: no result of this script"):
+    with pytest.raises(LinesError, match="line 2: no result"):
         Lines(path, FACTS)
     with pytest.raises(LinesError, match=r"cannot be read: No such file"):
         read(tmp_path / "no.jsonl")

@@ -409,8 +409,8 @@ def test_ladders_from_the_command_line(with_ladders, write, tmp_path, capsys):
         return str(stop.value.code)
 
     dense = write("dense", [5.0, 3.0])
-    assert "picture=ladders: dense has no ladders in its log" in refused(folder, dense)
-    assert "is drawn against steps, tokens, flops, hours" in refused(folder, "--against=learning_rate")
+    assert "dense has no ladders" in refused(folder, dense)
+    assert "is drawn against steps, " in refused(folder, "--against=learning_rate")
     many = [with_ladders(f"m{seed}", seed=seed) for seed in range(5)]
     assert "shows 4 runs at most, not 5" in refused(*many)
     assert "it has 2 for 1 line: a" in refused(folder, "--plot_labels=x,y")
@@ -433,13 +433,7 @@ def test_a_sweep_from_the_command_line(rates, write, tmp_path, capsys):
         assert not (tmp_path / "q.png").exists()
         return str(stop.value.code) + capsys.readouterr().err
 
-    assert "no two of the models differ in dropout alone" in refused(*folders, "--against=dropout")
-    assert "against must be one of steps, tokens, flops, hours, or a key" in refused(
-        *folders, "--against=token"
-    )
-    assert "plot_labels needs a label for each line; it has 2 for 1 line: dense" in refused(
-        *folders, "--against=learning_rate", "--plot_labels=a,b"
-    )
-    assert "plot_labels needs a label for each line; it has 1 for 3 lines" in refused(
-        *folders, "--plot_labels=a"
-    )
+    assert "differ in dropout alone" in refused(*folders, "--against=dropout")
+    assert "against must be one of steps, " in refused(*folders, "--against=token")
+    assert "it has 2 for 1 line: dense" in refused(*folders, "--against=learning_rate", "--plot_labels=a,b")
+    assert "it has 1 for 3 lines" in refused(*folders, "--plot_labels=a")

@@ -96,11 +96,11 @@ def test_a_test_split_takes_from_training_alone(tmp_path):
     assert 20 < len(test) < 60
     assert not (tmp_path / "two" / "test.bin").exists()
     for fraction in (-0.1, 0.9):
-        with pytest.raises(DataError, match="--test_fraction must lie between 0 and what"):
+        with pytest.raises(DataError, match=rf"--test_fraction .*{fraction}"):
             binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "x", 0.1, 1, test_fraction=fraction)
-    with pytest.raises(DataError, match="fell into the test split: raise --test_fraction"):
+    with pytest.raises(DataError, match=r"test split.*--test_fraction"):
         binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "x", 0.1, 1, test_fraction=1e-9)
-    with pytest.raises(DataError, match=r"test_fraction: 0\.2 there, None asked for"):
+    with pytest.raises(DataError, match=r"test_fraction: 0\.2.*None"):
         binary.prepare(lambda: iter(DOCUMENTS), *keys, tmp_path / "three", 0.1, 1)
 
 
@@ -117,9 +117,9 @@ def test_short_documents_are_left_out(tmp_path, monkeypatch, workers):
     assert meta["skipped_empty"] == 1
     assert meta["left_out"] == len(documents) - 1 - len(kept)
     for minimum, tokenizer, message in [
-        (-1, "bytes", "--min_tokens must not be below 0"),
-        (5, "bpe:300", "--min_tokens counts tokens, and --tokenizer=bpe:300 has none before"),
-        (10**6, "bytes", "none of 204 documents was kept: 203 were left out, 1 empty"),
+        (-1, "bytes", "--min_tokens.*-1"),
+        (5, "bpe:300", "--min_tokens.*bpe:300"),
+        (10**6, "bytes", "204 documents.*203 .*1 empty"),
     ]:
         with pytest.raises(DataError, match=message):
             binary.prepare(
@@ -187,7 +187,7 @@ def test_a_dead_worker_is_reported(tmp_path, monkeypatch):
                     os.kill(child.pid, signal.SIGKILL)
             yield f"{i} " * 300
 
-    with pytest.raises(DataError, match=r"a worker process died.*fewer than --workers=2"):
+    with pytest.raises(DataError, match=r"worker .*died.*--workers=2"):
         binary.prepare(documents, {}, "bytes", tmp_path / "set", 0.1, 2)
     assert os.listdir(tmp_path) == []
 
@@ -218,7 +218,7 @@ def test_wide_vocabulary(tmp_path, monkeypatch):
 def test_a_tokenizer_that_loses_bytes_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(WideTokenizer, "token_bytes", lambda self: [b"xx"] * 69_999 + [b""])
     monkeypatch.setattr(binary, "build_tokenizer", lambda *_: WideTokenizer())
-    with pytest.raises(DataError, match="does not hold what was written"):
+    with pytest.raises(DataError, match="hold what was written"):
         prepare(tmp_path / "set")
     assert os.listdir(tmp_path) == []
 
@@ -237,13 +237,13 @@ def test_finished_folders_are_kept(tmp_path, capsys, monkeypatch):
     assert files_of(out) == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(DataError, match="exists and is not a prepared data set"):
+    with pytest.raises(DataError, match="mine exists"):
         prepare(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="--out is the folder that you are in"):
+    with pytest.raises(DataError, match="--out is the folder"):
         prepare(Path())
     (tmp_path / "link").symlink_to("nothing")
-    with pytest.raises(DataError, match="link is a symbolic link to nothing, where nothing is: mend"):
+    with pytest.raises(DataError, match=r"link .*symbolic link to nothing"):
         prepare(tmp_path / "link")
     (tmp_path / "empty").mkdir()
     prepare(tmp_path / "empty")
@@ -252,14 +252,14 @@ def test_finished_folders_are_kept(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"documents": ["one document"]}, "one document only, .* --split=contiguous.* --separator"),
-        ({"documents": ["a", "b"], "val_fraction": 1e-9}, r"val split: raise --val_fraction, to 0\.5 say"),
-        ({"documents": ["a", "b"], "val_fraction": 0.999999}, "train split: lower --val_fraction"),
+        ({"documents": ["one document"]}, "one document only"),
+        ({"documents": ["a", "b"], "val_fraction": 1e-9}, "val split.*raise"),
+        ({"documents": ["a", "b"], "val_fraction": 0.999999}, "train split.*lower"),
         ({"documents": []}, "no document with any text"),
-        ({"documents": [" ", ""]}, r"no document with any text was found \(2 were empty\)"),
-        ({"val_fraction": 0.0}, "--val_fraction must lie between"),
-        ({"val_fraction": 1.0}, "--val_fraction must lie between"),
-        ({"workers": 0}, "--workers must be at least 1"),
+        ({"documents": [" ", ""]}, "no document .*2 .*empty"),
+        ({"val_fraction": 0.0}, r"--val_fraction.* 0\.0"),
+        ({"val_fraction": 1.0}, r"--val_fraction.* 1\.0"),
+        ({"workers": 0}, r"--workers.*\b0"),
         ({"tokenizer": "bpe:12"}, "at least 257"),
     ],
 )
@@ -274,14 +274,14 @@ def test_an_error_of_reading_is_not_one_of_writing(tmp_path):
         yield from DOCUMENTS
         raise OSError("the cable is out")
 
-    with pytest.raises(DataError, match="cannot read the documents: the cable is out"):
+    with pytest.raises(DataError, match=r"read .*the cable is out"):
         binary.prepare(documents, {}, "bytes", tmp_path / "set", 0.1, 1)
     assert os.listdir(tmp_path) == []
 
 
 def test_unwritable_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"cannot write .*Not a directory"):
+    with pytest.raises(DataError, match=r"write .*Not a directory"):
         prepare(tmp_path / "file" / "set")
 
 
@@ -290,7 +290,7 @@ def test_full_disk(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
     try:
-        with pytest.raises(DataError, match=r"cannot write .*train.bin: File too large"):
+        with pytest.raises(DataError, match=r"write .*train\.bin.*File too large"):
             prepare(tmp_path / "set")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -307,7 +307,7 @@ def test_two_at_once(tmp_path, monkeypatch):
     os.close(lock)
     with monkeypatch.context() as patch:
         patch.setattr(os.path, "samestat", lambda *_: False)
-        with pytest.raises(DataError, match="another process has just finished"):
+        with pytest.raises(DataError, match=r"another process .*finished"):
             prepare(tmp_path / "set")
     prepare(tmp_path / "set")
 
@@ -325,7 +325,7 @@ def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+    with pytest.raises(DataError, match=r"tokenizer\.json.*Permission denied"):
         prepare(tmp_path / "set", tokenizer=str(tmp_path / "tokenizer.json"))
 
 
@@ -376,7 +376,7 @@ def test_killed_while_writing(tmp_path):
 
 def test_a_vocabulary_that_the_text_does_not_give(tmp_path):
     """Refused, with the size that it does give, which is then reached."""
-    with pytest.raises(DataError, match=r"bpe:700: the training text gives \d+ tokens only") as caught:
+    with pytest.raises(DataError, match=r"bpe:700.* \d+ tokens only") as caught:
         prepare(tmp_path / "bpe700", tokenizer="bpe:700")
     assert os.listdir(tmp_path) == []
     reached = re.search(r"--tokenizer=(bpe:(\d+))", str(caught.value))

@@ -57,9 +57,7 @@ def test_a_damaged_tokenizer_is_named_with_its_folder(tmp_path):
     prepare(lambda: iter(texts), {}, "bpe:300", tmp_path / "set", 0.2, workers=1)
     Dataset(tmp_path / "set", "train", 8).tokenizer()
     flip_a_bit(tmp_path / "set" / "tokenizer.json")
-    with pytest.raises(
-        DataError, match=r"set/tokenizer\.json is damaged or of another data set: its SHA-256"
-    ):
+    with pytest.raises(DataError, match=r"set/tokenizer\.json.*SHA-256"):
         Dataset(tmp_path / "set", "train", 8).tokenizer()
 
 
@@ -77,7 +75,7 @@ def test_a_sound_split_is_read_to_its_end(folder, monkeypatch, recorded):
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_damage_is_found_by_the_checksum(folder, damage, split):
     damage(folder / f"{split}.bin")
-    with pytest.raises(DataError, match=rf"{split}\.bin is damaged or of another data set: its SHA"):
+    with pytest.raises(DataError, match=rf"{split}\.bin.*SHA-256"):
         read_whole(folder, split)
 
 
@@ -85,7 +83,7 @@ def test_zeros_are_found_by_the_counts_of_older_data_sets(folder):
     """One token is one byte here, so that zeros change the count of documents alone."""
     forget_checksums(folder)
     write_zeros(folder / "train.bin")
-    with pytest.raises(DataError, match=r"train\.bin does not hold what meta\.json counts \(documents 3"):
+    with pytest.raises(DataError, match=r"train\.bin.*documents 3"):
         read_whole(folder)
 
 
@@ -94,7 +92,7 @@ def test_tokens_beyond_the_vocabulary_are_found_in_older_data_sets(folder):
     tokens = np.fromfile(folder / "train.bin", dtype="<u2")
     tokens[-1] = 257
     tokens.tofile(folder / "train.bin")
-    with pytest.raises(DataError, match=r"train\.bin holds token 257, and the vocabulary of meta"):
+    with pytest.raises(DataError, match=r"train\.bin.*token 257"):
         read_whole(folder)
 
 
@@ -132,14 +130,14 @@ def torn_header(path):
         (huge_header, "cannot be read"),
         (torn_header, "cannot be read"),
         (lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
-        (lambda path: np.save(path, np.zeros(257)), "holds float64, not whole numbers"),
-        (lambda path: np.save(path, np.full(257, -1)), "holds -1, and no token has so many bytes"),
+        (lambda path: np.save(path, np.zeros(257)), "holds float64"),
+        (lambda path: np.save(path, np.full(257, -1)), "holds -1"),
         (lambda path: np.save(path, np.ones(4, int)), "has shape (4,)"),
     ],
 )
 def test_token_bytes_that_are_something_else(folder, change, said):
     change(folder / "token_bytes.npy")
-    with pytest.raises(DataError, match=r"token_bytes\.npy is damaged or of another data set"):
+    with pytest.raises(DataError, match=r"token_bytes\.npy.*SHA-256"):
         _ = Dataset(folder, "train", 32).token_bytes
     forget_checksums(folder)
     with pytest.raises(DataError) as caught:
@@ -151,7 +149,7 @@ def test_token_bytes_that_are_something_else(folder, change, said):
 def test_checksums_that_are_none(folder):
     for files in ([], {"train.bin": 1}, {"train.bin": {"bytes": 3}}):
         change_meta(folder, files=files)
-        with pytest.raises(DataError, match=r"meta\.json was edited into something else"):
+        with pytest.raises(DataError, match=r"meta\.json was edited"):
             Dataset(folder, "train", 32)
 
 

@@ -74,14 +74,14 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, ending, kept):
     content = " ".join(str(n * n) for n in range(5000)).encode()
     path = write(tmp_path, f"rows.txt{ending}", content)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataError, match=rf"rows\.txt\{ending}: .*it was cut off"):
+    with pytest.raises(DataError, match=rf"rows\.txt\{ending}.*cut off"):
         read(path)
 
 
 @every_ending
 def test_a_file_of_another_kind_is_refused(tmp_path, ending):
     (tmp_path / f"rows.txt{ending}").write_bytes(b"plain text " * 20)
-    with pytest.raises(DataError, match=rf"cannot be decompressed \(.*or is no \{ending} file"):
+    with pytest.raises(DataError, match=rf"rows\.txt\{ending}.*decompressed.*no \{ending}"):
         read(tmp_path / f"rows.txt{ending}")
 
 
@@ -91,9 +91,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, ending, suffix, 
     monkeypatch.setattr(compressed, "ALWAYS", 1 << 20)
     path = write(tmp_path, f"rows{suffix}{ending}", b'[{"text": "' + b" " * (20 << 20))
     tracemalloc.start()
-    with pytest.raises(
-        DataError, match=r"decompresses to more than 1,048,576 bytes.* raise --max_expansion"
-    ):
+    with pytest.raises(DataError, match=r"more than 1,048,576 bytes"):
         read(path, max_expansion=1)
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
@@ -137,15 +135,15 @@ def test_a_json_file_of_lines_is_read_as_lines(tmp_path):
     ("content", "said"),
     [
         ("", "begins with ''"),
-        ('"text"', "begins with '\"': a .json file must hold a list of objects, or an object a line"),
-        ('[{"text": "x"}, 5]', "element 2: holds int, not an object"),
-        ('[{"text": "x"}, {"text": 5}]', "element 2: field 'text' holds int, not text"),
-        ('[{"text": "x"}, {"a": "x"}]', "element 2: no field 'text'; choose with --field among a"),
-        ('[{"text": "x"} {"text": "y"}]', "'{' follows element 1, not a comma or the end of the list"),
-        ('[{"text": "x"}', "the end of the file follows element 1"),
+        ('"text"', "begins with '\"'"),
+        ('[{"text": "x"}, 5]', "element 2: holds int"),
+        ('[{"text": "x"}, {"text": 5}]', "element 2: field 'text' holds int"),
+        ('[{"text": "x"}, {"a": "x"}]', "element 2: no field 'text'"),
+        ('[{"text": "x"} {"text": "y"}]', "'{' follows element 1"),
+        ('[{"text": "x"}', "end of the file follows element 1"),
         ('[{"text": "x"}, ]', "element 2: not JSON"),
-        ('[{"text": "x"}, {"text": "y', "element 2: not JSON (Unterminated string"),
-        ('[{"text": "x"}] [', "'[' follows the end of the list; nothing may"),
+        ('[{"text": "x"}, {"text": "y', "element 2: not JSON (Unterminated"),
+        ('[{"text": "x"}] [', "'[' follows the end"),
         ("[" * 100_000, "element 1: not JSON"),
         ('[{"text": "x", "n": ' + "9" * 5000 + "}]", "element 1: not JSON"),
         ('{"text": \n"x"}', "line 1: not JSON"),

@@ -209,10 +209,10 @@ def test_missing_folder_names_the_command(tmp_path):
     ("damage", "message"),
     [
         (lambda f: (f / "train.bin").unlink(), "train.bin is missing"),
-        (lambda f: (f / "train.bin").write_bytes(b"\0" * 201), "has 201 bytes where meta.json says 202"),
+        (lambda f: (f / "train.bin").write_bytes(b"\0" * 201), "201 bytes"),
         (lambda f: (f / "meta.json").write_text("{"), "cannot be read"),
-        (lambda f: (f / "meta.json").write_text("[]"), "holds a JSON list, not an object"),
-        (lambda f: change_meta(f, format=2), "format 2, this code reads 1"),
+        (lambda f: (f / "meta.json").write_text("[]"), "holds a JSON list"),
+        (lambda f: change_meta(f, format=2), "format 2"),
         (lambda f: change_meta(f, dtype="int64"), "must be uint16 or uint32"),
         (lambda f: (f / "meta.json").write_text('{"format": 1}'), "lacks dtype"),
     ],
@@ -225,12 +225,12 @@ def test_damaged_folders_are_refused(folder, damage, message):
 
 
 def test_other_refusals(folder):
-    with pytest.raises(DataError, match="no split 'test'; it has train and val"):
+    with pytest.raises(DataError, match="no split 'test'"):
         Dataset(folder, "test", BLOCK)
     with pytest.raises(DataError, match="--vocab_size=300 or more"):
         Dataset(folder, "train", BLOCK, vocab_size=299)
     Dataset(folder, "train", BLOCK, vocab_size=300, batch_size=12)
-    with pytest.raises(DataError, match="12 windows of block_size=8, fewer than the 13 of one step"):
+    with pytest.raises(DataError, match=r"12 windows of block_size=8.* 13 "):
         Dataset(folder, "train", BLOCK, batch_size=13)
     with pytest.raises(DataError, match="0 windows"):
         Dataset(folder, "val", N_TOKENS)
@@ -251,5 +251,5 @@ def test_a_token_beyond_the_vocabulary_is_refused(folder):
     tokens[50] = 300
     tokens.tofile(folder / "train.bin")
     data = Dataset(folder, "train", BLOCK)
-    with pytest.raises(DataError, match=r"train\.bin holds token 300, the vocabulary of meta\.json 300"):
+    with pytest.raises(DataError, match=r"train\.bin.*token 300.* 300"):
         data.windows(0, data.n_windows)

@@ -16,7 +16,7 @@ import configurator
 from corpus import DataError
 from corpus.binary import prepare
 from corpus.loader import Dataset, Loader
-from corpus.mixture import LONGEST_PERIOD, Shares, open_dataset, parse, short_names
+from corpus.mixture import Shares, open_dataset, parse, short_names
 from tests.corpus.test_loader import change_meta, write_folder
 from train import main
 from training.config import TrainConfig
@@ -193,11 +193,9 @@ def test_validation_windows_keep_the_shares(folders):
 
 def test_a_source_without_validation_is_refused(folders):
     mixture = open_three(folders, ("90", "1", "9"), "val")
-    with pytest.raises(
-        DataError, match=r"of 7 validation windows none would be from .*b.set.*eval_tokens="
-    ) as caught:
+    with pytest.raises(DataError, match=r"7 validation windows.*b.set") as caught:
         mixture.validation_windows(7)
-    least = int(re.search(r"at least (\d+) are needed", str(caught.value))[1])
+    least = int(re.search(r"at least (\d+)", str(caught.value))[1])
     assert 0 in mixture.shares.before(least - 1)
     assert 0 not in mixture.shares.before(least)
     assert f"--eval_tokens={least * BLOCK} " in str(caught.value)
@@ -215,17 +213,17 @@ def test_what_is_said_of_the_sources(folders):
     ("text", "message"),
     [
         ("", "dataset is empty"),
-        ("data/a,data/b", "'data/a' has no weight; write folder:weight,folder:weight"),
+        ("data/a,data/b", "'data/a' has no weight"),
         ("data/a:1,data/b", "'data/b' has no weight"),
         ("data/a:1,", "'' has no weight"),
         ("data/a:1,:2", "':2' has no weight"),
-        ("data/a:1,data/b:two", "the weight 'two' of data/b is not a number"),
-        ("data/a:nan,data/b:1", "the weight 'nan' of data/a is not a number"),
-        ("data/a:1/0,data/b:1", "the weight '1/0' of data/a is not a number"),
-        ("data/a:1,data/b:0", "the weight of data/b must be above 0, not 0"),
-        ("data/a:-0.5,data/b:1", "the weight of data/a must be above 0, not -0.5"),
+        ("data/a:1,data/b:two", "weight 'two' of data/b"),
+        ("data/a:nan,data/b:1", "weight 'nan' of data/a"),
+        ("data/a:1/0,data/b:1", "weight '1/0' of data/a"),
+        ("data/a:1,data/b:0", "data/b must be above 0, not 0"),
+        ("data/a:-0.5,data/b:1", "data/a must be above 0, not -0.5"),
         ("data/a:1,data/x/../a:2", "names data/x/../a twice"),
-        ("data/a:0.123457,data/b:1", f"repeat after 1,123,457 samples only, and {LONGEST_PERIOD:,}"),
+        ("data/a:0.123457,data/b:1", "1,123,457 samples"),
     ],
 )
 def test_what_cannot_be_read_is_a_mistake_in_the_configuration(text, message):
@@ -238,19 +236,15 @@ def test_what_cannot_be_read_is_a_mistake_in_the_configuration(text, message):
 
 
 def test_other_refusals(folders, tmp_path):
-    with pytest.raises(DataError, match="nowhere is not a prepared data set"):
+    with pytest.raises(DataError, match="nowhere is not a prepared"):
         open_dataset(f"{folders[0]}:1,{tmp_path / 'nowhere'}:1", "train", BLOCK)
     open_dataset(named(folders), "train", BLOCK, batch_size=24)
-    with pytest.raises(
-        DataError, match=r"a/set has 101 tokens: 12 windows .*, fewer than the 13 of one step"
-    ):
+    with pytest.raises(DataError, match=r"a/set.* 101 tokens: 12 windows.* 13 "):
         open_dataset(named(folders), "train", BLOCK, batch_size=25)
-    with pytest.raises(DataError, match=r"a/set has 3,000 tokens, the model's only 2,999"):
+    with pytest.raises(DataError, match=r"a/set.* 3,000 tokens.* 2,999"):
         open_dataset(named(folders), "train", BLOCK, vocab_size=2999)
     change_meta(folders[1], tokenizer={"name": "bpe:300", "kind": "bpe", "hash": "other"})
-    with pytest.raises(
-        DataError, match=r"a/set and .*b/set have different tokenizers \(bytes and bpe:300\)"
-    ):
+    with pytest.raises(DataError, match=r"a/set.*b/set.*bytes and bpe:300"):
         open_three(folders)
 
 
@@ -303,9 +297,9 @@ def test_another_mixture_is_refused_on_resume(run, dataset, second, arguments, c
     shutil.copytree(second, moved)
     run("a", f"--dataset={dataset}:3,{moved}:2", "--max_iters=3", "--resume=True")
     for text, reason in [
-        (f"{dataset}:0.5,{second}:0.5", "the weights of the data sets were 3/5, 2/5, now 1/2, 1/2 (they"),
-        (f"{second}:0.4,{dataset}:0.6", "other data, or in another order (it decides which"),
-        (str(dataset), "other data, or in another order"),
+        (f"{dataset}:0.5,{second}:0.5", "were 3/5, 2/5, now 1/2, 1/2"),
+        (f"{second}:0.4,{dataset}:0.6", "in another order"),
+        (str(dataset), "in another order"),
     ]:
         with pytest.raises(SystemExit) as caught:
             main([*arguments, f"--out_dir={folder}", f"--dataset={text}", "--max_iters=3", "--resume=True"])
@@ -316,5 +310,5 @@ def test_another_mixture_is_refused_on_resume(run, dataset, second, arguments, c
 def test_a_single_run_cannot_go_on_as_a_mixture(run, dataset, second, arguments):
     folder, _ = run("a", "--max_iters=2")
     keys = [f"--out_dir={folder}", f"--dataset={dataset}:1,{second}:1", "--max_iters=3", "--resume=True"]
-    with pytest.raises(SystemExit, match="other data, or in another order"):
+    with pytest.raises(SystemExit, match="in another order"):
         main([*arguments, *keys])

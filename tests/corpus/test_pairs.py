@@ -176,28 +176,24 @@ def test_mixtures(folder, tmp_path):
 
 
 def test_refusals(folder, dataset, tmp_path):
-    with pytest.raises(
-        DataError, match=r"holds texts, which cannot be mixed: a sample is either a pair or"
-    ):
+    with pytest.raises(DataError, match=r"texts.*cannot be mixed"):
         open_dataset(f"{folder}:1,{dataset}:1", "train", BLOCK)
-    with pytest.raises(DataError, match=r"score_source=True, but .* holds texts, not pairs"):
+    with pytest.raises(DataError, match=r"score_source=True.* texts"):
         open_dataset(str(dataset), "train", BLOCK, score_source=True)
-    with pytest.raises(
-        DataError, match=r"no pair in the train split of .* fits into block_size=3: the short"
-    ):
+    with pytest.raises(DataError, match=r"no pair .*train.*block_size=3\b"):
         open_dataset(str(folder), "train", 3)
-    with pytest.raises(DataError, match=r"has \d+ pairs that fit into block_size=40, fewer than the 5,000"):
+    with pytest.raises(DataError, match=r"\d pairs .*block_size=40.* 5,000"):
         open_dataset(str(folder), "train", BLOCK, batch_size=5000)
     assert open_dataset(str(folder), "train", BLOCK, score_source=True).score_source
     tokens = Dataset(folder, "val", 1).tokens.copy()
     tokens[tokens == END] = 97
     shutil.copytree(folder, tmp_path / "bad")
     tokens.tofile(tmp_path / "bad" / "val.bin")
-    with pytest.raises(DataError, match="does not hold pairs, 0 ends of texts: it is damaged"):
+    with pytest.raises(DataError, match="hold pairs, 0 ends"):
         PairDataset(tmp_path / "bad", "val", BLOCK)
     tokens = Dataset(folder, "val", 1).tokens.copy()
     tokens[0] = 300  # in a source, which is not scored
     tokens.tofile(tmp_path / "bad" / "val.bin")
     data = PairDataset(tmp_path / "bad", "val", BLOCK)
-    with pytest.raises(DataError, match="holds token 300, the vocabulary"):
+    with pytest.raises(DataError, match=r"val\.bin.*token 300"):
         data.validation_windows(10**6)

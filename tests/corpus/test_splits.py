@@ -94,7 +94,7 @@ def test_the_other_split_is_another_data_set(tmp_path):
     (tmp_path / "a.txt").write_text(LINES)
     run(tmp_path / "set", tmp_path / "a.txt")
     run(tmp_path / "set", tmp_path / "a.txt")
-    with pytest.raises(DataError, match="contiguous: True there, None asked for"):
+    with pytest.raises(DataError, match=r"contiguous: True.*None"):
         run(tmp_path / "set", tmp_path / "a.txt", split="documents")
 
 
@@ -104,12 +104,10 @@ def test_one_file_is_refused_before_anything_is_encoded(tmp_path, monkeypatch, t
     path.write_text(LINES)
     for name in ("build_tokenizer", "encode_documents"):
         monkeypatch.setattr(binary, name, lambda *_: pytest.fail("began to work"))
-    with pytest.raises(
-        DataError, match=r"one document only.*--split=contiguous, which puts the last 0\.01 "
-    ):
+    with pytest.raises(DataError, match=r"one document only.* 0\.01"):
         run(tmp_path / "set", path, split="documents", val_fraction=0.01, tokenizer=tokenizer)
     path.write_text("short")
-    with pytest.raises(DataError, match=r"no document is long enough that its last 0\.01 .*--val_fraction"):
+    with pytest.raises(DataError, match=r"no document .* 0\.01"):
         run(tmp_path / "set", path, val_fraction=0.01, tokenizer=tokenizer)
 
 

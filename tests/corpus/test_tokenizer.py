@@ -110,7 +110,7 @@ def test_saved_and_rebuilt(tokenizer):
         assert (rebuilt.kind, rebuilt.hash) == (tokenizer.kind, tokenizer.hash)
         assert rebuilt.vocab_size == tokenizer.vocab_size
         assert rebuilt.encode_batch(TRICKY) == tokenizer.encode_batch(TRICKY)
-    with pytest.raises(DataError, match="does not match the one that was saved"):
+    with pytest.raises(DataError, match="tokenizer does not match"):
         from_json({**saved, "hash": "0" * 64})
 
 
@@ -244,23 +244,23 @@ def test_tokenizer_from_a_file(tmp_path):
         (lambda c: c["pre_tokenizer"].update(add_prefix_space=True), "adds a space"),
         (lambda c: c.update(added_tokens=[]), r"no <\|endoftext\|> token"),
         (lambda c: c["model"].update(vocab={"a": 0}, merges=[]), "255 of the 256 bytes"),
-        (lambda c: c["model"]["vocab"].pop("\u0106"), "two of its tokens share a number"),
+        (lambda c: c["model"]["vocab"].pop("\u0106"), "tokens share a number"),
         (lambda c: c.update(model={"type": "WordLevel", "vocab": {}, "unk_token": "?"}), "WordLevel"),
-        (lambda c: c["model"].update(dropout=0.1), "dropout 0.1, so that .*: set dropout to null"),
+        (lambda c: c["model"].update(dropout=0.1), r"dropout 0\.1"),
         (lambda c: c["model"].update(continuing_subword_prefix="##"), "continuing_subword_prefix '##'"),
         (lambda c: c["model"].update(end_of_word_suffix="</w>"), "end_of_word_suffix '</w>'"),
-        (lambda c: add(c, lstrip=True), "added token '<X>' strips blanks: set lstrip to false"),
-        (lambda c: add(c, lstrip=True, rstrip=True), "strips blanks: set lstrip and rstrip to false"),
+        (lambda c: add(c, lstrip=True), "'<X>' strips .*lstrip to"),
+        (lambda c: add(c, lstrip=True, rstrip=True), "'<X>' strips .*lstrip and rstrip"),
         (lambda c: c["added_tokens"][0].update(special=False), "would be found in texts"),
         (lambda c: before(c, SPLIT | {"behavior": "Removed"}), "pre_tokenizer Split drops"),
         (lambda c: before(c, {"type": "WhitespaceSplit"}), "pre_tokenizer WhitespaceSplit drops"),
         (
             lambda c: before(c, {"type": "UnicodeScripts"}),
-            r"' ' comes back as '': .*\(UnicodeScripts, Byte",
+            r"' ' comes back as ''.*UnicodeScripts",
         ),
-        (lambda c: before(c, c["pre_tokenizer"]), r"comes back as .*\(ByteLevel, ByteLevel\)"),
-        (lambda c: c.update(decoder=None), "its decoder None gives .*: set it to ByteLevel"),
-        (lambda c: c.update(post_processor=ENDING), r"TemplateProcessing adds tokens to each text \(1\)"),
+        (lambda c: before(c, c["pre_tokenizer"]), r"comes back.*ByteLevel, ByteLevel"),
+        (lambda c: c.update(decoder=None), "decoder None"),
+        (lambda c: c.update(post_processor=ENDING), r"TemplateProcessing adds tokens.*\(1\)"),
         (
             lambda c: (c["model"]["vocab"].pop("\u0106"), c["model"].update(unk_token="?!")),
             "unk_token '\\?!'",
@@ -314,10 +314,10 @@ def test_a_foreign_tokenizer_may_lack_rare_bytes():
     for text in [*TEXT, *TRICKY, "\x05 \U000e0041"]:
         check_lossless(tokenizer, text)
     for text in ("a text \x06b", "\U00040000"):
-        with pytest.raises(DataError, match=r"the byte 0x(06 of '\\x06' \(after 'a text '|f1)"):
+        with pytest.raises(DataError, match=r"0x(06 .*'\\x06'.*'a text '|f1)"):
             tokenizer.encode_batch(["fine", text])
     rebuilt = from_json(tokenizer.to_json())
-    with pytest.raises(DataError, match="take the character out of the text"):
+    with pytest.raises(DataError, match=r"0x06 .*'\\x06'"):
         rebuilt.encode("\x06")
 
 
@@ -374,7 +374,7 @@ def test_package_errors(monkeypatch):
         packages.files_of_package(["no-such-client"], bool)
     done = subprocess.CompletedProcess([], 1, "", "warning: x\nERROR: no matching distribution\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    with pytest.raises(DataError, match="the download of x==1 failed: ERROR: no matching distribution"):
+    with pytest.raises(DataError, match=r"x==1.*ERROR: no matching distribution"):
         packages.files_of_package([*packages.PIP, "x==1"], bool)
 
     def hang(command, timeout, **_):

@@ -119,9 +119,7 @@ def test_libreoffice(tmp_path, named_deb, texts):
     for i in range(30):  # a page is in one split
         assert (f"This is page {i}" in held_out) == (f"The first & best page of {i}." in held_out)
     assert run(libreoffice, tmp_path / "help", debs=debs, parts=["help"])["pairs"] == 60
-    with pytest.raises(
-        DataError, match=r"none is a file of the package libreoffice-help-de, libreoffice-he"
-    ):
+    with pytest.raises(DataError, match=r"--debs=.*libreoffice-help-de,"):
         run(libreoffice, tmp_path / "de", debs=debs, language="de")
     wrong = libreoffice.PrepareConfig(parts=["halp"], language="French", tokenizer="x.json").check()
     assert [line.split(":")[0].split()[0] for line in wrong] == ["parts", "language", "out"]
@@ -176,7 +174,7 @@ def test_electron(tmp_path, texts, monkeypatch):
     with pytest.raises(DataError, match=r"--archive=gone: No such file"):
         run(electron, tmp_path / "de", archive="gone")
     monkeypatch.setattr(packages, "NPM", ["no-such-client"])
-    with pytest.raises(DataError, match=r"no-such-client is not installed\n.*`npm pack electron-i18n@1"):
+    with pytest.raises(DataError, match=r"no-such-client .*\n.*`npm pack electron-i18n@1"):
         run(electron, tmp_path / "de")
 
 
@@ -253,5 +251,5 @@ def test_manpages(tmp_path, named_deb, texts):
     assert set(zip(sides[::2], sides[1::2], strict=True)) == expected
     assert meta["pairs"] == len(expected)
     debs[0] = named_deb("manpages", {"usr/share/man/man2/open1.2.gz": b"damaged"})
-    with pytest.raises(DataError, match=r"open1\.2\.gz of manpages: cannot be decompressed"):
+    with pytest.raises(DataError, match=r"open1\.2\.gz of manpages.*decompressed"):
         run(manpages, tmp_path / "other", debs=debs)

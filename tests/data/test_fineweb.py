@@ -107,7 +107,7 @@ def test_fineweb_as_the_protocol_has_it(tmp_path, fineweb, texts):
     others = config.val_fraction + config.test_fraction
     assert config.max_tokens * config.val_fraction / (1 - others) == pytest.approx(50e6)
     assert config.val_fraction == config.test_fraction
-    with pytest.raises(DataError, match="none of 80 documents was kept: 80 were left out, 0 empty"):
+    with pytest.raises(DataError, match=r"80 documents.* 80 .* 0 empty"):
         run(fineweb_script, tmp_path / "set")
     plain = run(fineweb_script, tmp_path / "plain", min_tokens=0, test_fraction=0.0, max_tokens=500)
     assert list(plain["splits"]) == ["train", "val"]
@@ -180,13 +180,13 @@ def test_a_filter_that_does_not_fit(tmp_path, fineweb, monkeypatch):
     asked = serve_filter(monkeypatch, path, size=28_000_000_000)
     with monkeypatch.context() as patch:
         patch.setattr(gneissweb, "available_memory", lambda: 16_000_000_000)
-        with pytest.raises(DataError, match=r"28\.0 GB of memory and 16\.0 GB are free"):
+        with pytest.raises(DataError, match=r"28\.0 GB .*16\.0 GB"):
             run(gneissweb, tmp_path / "set", max_tokens=1000)
         patch.setattr(gneissweb, "available_memory", lambda: 64_000_000_000)
         patch.setattr(gneissweb.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**10}))
-        with pytest.raises(DataError, match=r"the filter take 28\.0 GB and 10\.0 GB are free"):
+        with pytest.raises(DataError, match=r"filter .*28\.0 GB .*10\.0 GB"):
             run(gneissweb, tmp_path / "set", max_tokens=1000)
-        with pytest.raises(DataError, match=r"the tokens take 70\.0 GB and 10\.0 GB are free"):
+        with pytest.raises(DataError, match=r"tokens .*70\.0 GB .*10\.0 GB"):
             run(gneissweb, tmp_path / "set")
     assert asked == []
     monkeypatch.setattr(gneissweb, "available_memory", lambda: 100)
@@ -202,10 +202,10 @@ def test_available_memory():
 def test_a_filter_of_something_else(tmp_path, fineweb, monkeypatch):
     monkeypatch.setattr(gneissweb, "PROBE", 70)
     path = make_filter(tmp_path / "x.bloom", ["other"])
-    with pytest.raises(DataError, match="knows none of the first 70 documents"):
+    with pytest.raises(DataError, match="first 70 documents"):
         run(gneissweb, tmp_path / "set", bloom=path, max_tokens=1000)
     (tmp_path / "x.bloom").write_bytes(b"short")
-    with pytest.raises(DataError, match=r"x\.bloom cannot be read as a filter of rbloom"):
+    with pytest.raises(DataError, match=r"x\.bloom cannot be read"):
         run(gneissweb, tmp_path / "set", bloom=path, max_tokens=1000)
     config = gneissweb.PrepareConfig(bloom=str(tmp_path / "gone"))
     assert config.check() == [f"--bloom={tmp_path / 'gone'}: no such file"]

@@ -66,16 +66,14 @@ def test_a_stream_goes_on_where_it_broke_off(breaks, waits, capsys):
     assert list(stream()) == TEXTS
     assert waits == [5, 10, 20, 40, 5, 5]
     said = capsys.readouterr().err
-    assert "the data set broke off after 21 rows (TimeoutError: the line went dead); attempt 1 of 5" in said
+    assert "after 21 rows (TimeoutError: the line went dead); attempt 1 of 5" in said
     assert "after 35 rows" in said
     assert "after 49 rows" in said
 
 
 def test_a_stream_gives_up_at_last(breaks, waits):
     breaks[:] = [7] + [0] * 10
-    with pytest.raises(
-        DataError, match=r"failed after 49 rows: TimeoutError: the line went dead\nwhat to do"
-    ):
+    with pytest.raises(DataError, match=r"49 rows.*the line went dead\nwhat to do"):
         list(stream())
     assert waits == list(hub.WAITS)
 
@@ -113,13 +111,13 @@ def test_forms_in_turn(hub, capsys):
     assert list(served) == TEXTS
     assert served.about() == {"read_as": "the hub's own conversion to Parquet"}
     said = capsys.readouterr().err
-    assert "not the data set under its name: it is a loading script, which is never run" in said
+    assert "it is a loading script" in said
     assert "it may hold the first part only" in said
     with pytest.raises(DataError) as caught:
         next(request_forms(hub, refused, FileNotFoundError("no such revision")))
     for part in ("the data set cannot be had", "loading script", "no such revision", "what to do"):
         assert part in str(caught.value)
-    with pytest.raises(DataError, match=r"failed after 0 rows: RuntimeError: something else\nwhat to do"):
+    with pytest.raises(DataError, match=r" 0 rows.*something else\nwhat to do"):
         next(request_forms(hub, RuntimeError("something else"), {"text": TEXTS}))
     hub["asked"].clear()
     with pytest.raises(DataError, match="ConnectionError: no route"):
@@ -160,7 +158,7 @@ def test_without_network():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=ROOT
     )
     assert time.monotonic() - start < 30
-    assert "DataError: the data set failed after 0 rows: ConnectionError" in done.stderr
+    assert "DataError: the data set failed after 0 rows" in done.stderr
     assert done.stderr.strip().endswith("what to do")
 
 
@@ -246,7 +244,7 @@ def test_an_interruption_keeps_what_was_written(breaks, tmp_path, monkeypatch, w
     keys = ({"a": 1}, "bytes", tmp_path / "set", 0.2, 1)
     with pytest.raises(DataError, match="failed after 57 rows"):
         binary.prepare(stream, *keys)
-    assert "the command that began it goes on from there" in capsys.readouterr().err
+    assert "set.partial is kept" in capsys.readouterr().err
     meta = binary.prepare(stream, *keys)
     assert "going on behind the first" in capsys.readouterr().err
     assert (meta["documents_read"], meta["skipped_empty"], meta["left_out"]) == (100, 0, 0)
@@ -262,7 +260,7 @@ def test_progress_of_no_use_is_swept_away(breaks, tmp_path, monkeypatch, waits, 
         binary.prepare(stream, {"a": 1}, "bytes", tmp_path / "set", 0.2, 1)
     partial = tmp_path / "set.partial"
     before = sorted(path.read_bytes() for path in partial.iterdir())
-    with pytest.raises(DataError, match="holds what another command has prepared so far"):
+    with pytest.raises(DataError, match="what another command has prepared"):
         binary.prepare(stream, {"a": 2}, "bytes", tmp_path / "set", 0.2, 1)
     assert sorted(path.read_bytes() for path in partial.iterdir()) == before
     if damage == "nonsense":
@@ -313,14 +311,14 @@ def test_the_token_budget(tmp_path, monkeypatch):
     )
     assert meta["source"]["max_tokens"] == 700
     assert "kept " in binary.describe(out, meta)
-    with pytest.raises(DataError, match="max_tokens: 700 there, None asked for"):
+    with pytest.raises(DataError, match=r"max_tokens: 700 .*None"):
         binary.prepare(lambda: iter(documents), {"a": 1}, "bytes", out, 0.2, 1)
 
 
 def test_the_token_budget_is_checked(tmp_path):
     for keys, message in (
-        ({"max_tokens": 0, "tokenizer": "bytes"}, "--max_tokens must be at least 1"),
-        ({"max_tokens": 9, "tokenizer": "bpe:300"}, "choose gpt2, bytes or a tokenizer.json"),
+        ({"max_tokens": 0, "tokenizer": "bytes"}, r"--max_tokens.*\b0"),
+        ({"max_tokens": 9, "tokenizer": "bpe:300"}, "--max_tokens.*bpe:300"),
     ):
         with pytest.raises(DataError, match=message):
             binary.prepare(

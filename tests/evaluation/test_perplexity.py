@@ -124,10 +124,10 @@ def test_end_of_text_has_no_bytes(loaded):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"stride": 17}, r"stride=17 must lie between 1 and 16"),
+        ({"stride": 17}, r"stride=17 .* 1 and 16"),
         ({"stride": 0}, r"stride=0 must lie"),
-        ({"stride": 5, "window": 18}, r"window=18 does not fit into block_size=17.*position=learned"),
-        ({"stride": 1, "window": 1}, r"a window of 1 token has nothing to predict"),
+        ({"stride": 5, "window": 18}, r"window=18 .*block_size=17.*position=learned"),
+        ({"stride": 1, "window": 1}, r"window of 1 token\b"),
     ],
 )
 def test_layouts_that_are_refused(loaded, stream, keys, said):
@@ -142,7 +142,7 @@ def test_texts_that_are_refused(loaded):
     tiny = loaded()
     with pytest.raises(EvaluationError, match="no token to score"):
         perplexity(tiny, [np.array([256])], 5)
-    with pytest.raises(EvaluationError, match="holds token 300, the tokenizer only 257"):
+    with pytest.raises(EvaluationError, match=r"token 300.* 257"):
         perplexity(tiny, [np.array([256, 300])], 5)
 
 

@@ -18,7 +18,7 @@ def test_perplexities_of_different_tokenizers_are_not_ranked():
     for papers in (False, True):
         said = report.perplexity(results, papers, tokenizers="bytes: x; bpe: y")
         assert bold(said) == ["4.2100"]
-        assert "compared in bits per byte, because their tokenizers differ (bytes: x; bpe: y)" in said
+        assert "in bits per byte, because their tokenizers differ (bytes: x; bpe: y)" in said
         assert "23.30" in said
         assert "751.00" in said
         assert said.count("|           77 |") == 2
@@ -45,7 +45,7 @@ def test_lengths_are_ranked_on_the_same_tokens_only():
     assert bold(report.extrapolation(results, papers=False)) == ["1.000"] * 6
     said = report.extrapolation(results, papers=False, tokenizers="a: x; b: y")
     assert bold(said) == []
-    assert "no model is marked as the best, because their tokenizers differ (a: x; b: y)" in said
+    assert "because their tokenizers differ (a: x; b: y)" in said
     said = report.extrapolation(results | {"c": extrapolated(48, 2.0)}, papers=False)
     assert bold(said) == []
-    assert "because they were trained on windows of 32 and 48 tokens" in said
+    assert "trained on windows of 32 and 48 tokens" in said

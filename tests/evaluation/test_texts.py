@@ -71,9 +71,7 @@ def test_a_loading_script_gives_way_to_the_hubs_conversion(served):
 def test_no_hub(served):
     known = NAMED["lambada"]
     served[known.path, known.config, "test", None] = ConnectionError("no route")
-    with pytest.raises(
-        DataError, match=r"no route\nWithout the hub, give a file.*--stride=256.*end_of_text"
-    ):
+    with pytest.raises(DataError, match=r"no route\n.*lambada.*--stride=256.*end_of_text"):
         open_text("lambada")
 
 
@@ -84,7 +82,7 @@ def test_local_files(tmp_path):
     text = open_text(str(tmp_path / "b.jsonl"), field="body")
     assert as_text(text.streams(BytesTokenizer())) == ["|x|y"]
     assert text.stride is None
-    with pytest.raises(DataError, match="no field 'text'; choose with --field among body"):
+    with pytest.raises(DataError, match=r"no field 'text'.*body"):
         open_text(str(tmp_path / "b.jsonl"))
     (tmp_path / "c.txt").write_text(" \n")
     with pytest.raises(DataError, match="holds no text"):
@@ -93,7 +91,7 @@ def test_local_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["wikitext", "no/such.txt", "gone.bin"])
 def test_what_is_no_text(name):
-    with pytest.raises((EvaluationError, DataError), match=r"is no text|no such file|there is no gone.bin"):
+    with pytest.raises((EvaluationError, DataError), match=r"is no text|no such file|no gone.bin"):
         open_text(name)
 
 
@@ -112,7 +110,7 @@ def test_prepared_data(tmp_path):
     assert {text[1:] for text in separate} | {
         text[1:] for text in as_text(whole.streams(BytesTokenizer(), "separate"))
     } == set(documents)
-    with pytest.raises(EvaluationError, match="is encoded already: join must be end_of_text or separate"):
+    with pytest.raises(EvaluationError, match=r"encoded already.*space"):
         whole.streams(BytesTokenizer(), "space")
     with pytest.raises(DataError, match="no split 'test'"):
         open_text(str(out), split="test")
@@ -139,7 +137,7 @@ def test_every_prepared_pair_is_a_stream(tmp_path):
         ]
         assert "".join(found).encode().startswith(b"".join(cut))
         assert limit - 1 <= len(b"".join(cut).replace(b"|", b"")) <= limit
-    with pytest.raises(EvaluationError, match="holds pairs, whose sides do not stand alone: join must be"):
+    with pytest.raises(EvaluationError, match=r"pairs.*join"):
         text.streams(BytesTokenizer(), "separate")
 
 
@@ -170,7 +168,7 @@ def test_for_another_tokenizer_prepared_text_is_decoded(prepared, join, max_toke
 def test_prepared_text_that_cannot_be_decoded(prepared, monkeypatch):
     text = prepared["bytes"]
     monkeypatch.setattr(text.dataset, "tokens", np.array([0xE2, 0x82, 256], dtype=np.uint16))
-    with pytest.raises(EvaluationError, match=r"not UTF-8.*give the text itself"):
+    with pytest.raises(EvaluationError, match=r"not UTF-8"):
         text.streams(prepared["bpe:270"].dataset.tokenizer())
 
 
@@ -205,5 +203,5 @@ def test_a_prepared_text_that_is_damaged(tmp_path):
     content = bytearray((out / "val.bin").read_bytes())
     content[6] ^= 1
     (out / "val.bin").write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"val\.bin is damaged or of another data set"):
+    with pytest.raises(DataError, match=r"val\.bin.*SHA-256"):
         open_text(str(out))

@@ -430,7 +430,7 @@ def test_unknown_tasks_name_their_neighbours(harness, tasks):
     assert "did you mean hellaswag" in said
     assert "did you mean our_choices" in said
     assert "qqqqqqqq is no task" in said
-    with pytest.raises(EvaluationError, match=r"include_path=nowhere is not a folder"):
+    with pytest.raises(EvaluationError, match="include_path=nowhere "):
         harness_process._manager(["piqa"], "nowhere")
 
 
@@ -438,7 +438,7 @@ def test_a_task_without_its_data(harness, tasks, tmp_path):
     content = yaml.safe_load((tasks / "whole.yaml").read_text())
     content["dataset_kwargs"]["data_files"]["test"] = str(tmp_path / "nothing.jsonl")
     (tmp_path / "lost.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(EvaluationError, match=r"task our_whole could not be loaded .*nothing\.jsonl"):
+    with pytest.raises(EvaluationError, match=r"our_whole .*nothing\.jsonl"):
         harness_process.load_tasks(["our_whole"], str(tmp_path))
 
 
@@ -446,18 +446,18 @@ def test_what_the_model_cannot_do(harness, folders):
     adapter = ours(folders["gpt2"])
     with pytest.raises(EvaluationError, match="has no token of its own"):
         adapter.loglikelihood(requests(("abc", "")), disable_tqdm=True)
-    with pytest.raises(EvaluationError, match="more than block_size=64: leave its task out"):
+    with pytest.raises(EvaluationError, match=r"continuation .*more than block_size=64"):
         adapter.loglikelihood(requests(("abc", " ".join(TEXTS[:9]))), disable_tqdm=True)
-    with pytest.raises(EvaluationError, match="asks for text with num_beams, which is not supported"):
+    with pytest.raises(EvaluationError, match=r"num_beams.*not supported"):
         adapter.generate_until(requests(("abc", {"num_beams": 2})), disable_tqdm=True)
-    with pytest.raises(EvaluationError, match="asks for 64 new tokens, which leaves no place"):
+    with pytest.raises(EvaluationError, match=r"64 new tokens.*block_size=64"):
         adapter.generate_until(requests(("abc", {"max_gen_toks": 64})), disable_tqdm=True)
 
 
 def test_refuses_before_the_model_runs(harness, build, tokenizer, tasks):
     model = build(block_size=20, vocab_size=tokenizer.vocab_size)
     model.forward = model.logits_at = model.decode = model.token_losses = None
-    with pytest.raises(EvaluationError, match="made up: our_writing asks for 20 new tokens"):
+    with pytest.raises(EvaluationError, match=r"made up: our_writing .*20 new tokens"):
         harness_process.evaluate(loaded(model, tokenizer), NAMES, 4, None, str(tasks))
 
 

@@ -78,17 +78,17 @@ def test_mrpc_as_its_owner_gives_it_out(tmp_path):
     [
         ("", "train.tsv: is empty"),
         ("\n\n", "train.tsv: is empty"),
-        ("sentence\tlabel\n", "train.tsv: holds names of columns and no rows"),
+        ("sentence\tlabel\n", "train.tsv: holds names of columns"),
         (
             "sentence\tscore\nfine\t1\n",
-            "train.tsv, line 1: lacks the column 'label' (it has 'sentence', 'score')",
+            "line 1: lacks the column 'label' (it has 'sentence', 'score')",
         ),
         ("fine\t1\nbad\t0\n", "train.tsv, line 1: lacks the column 'sentence' and 'label'"),
-        ("sentence\tlabel\nfine\t1\nbad\n", "train.tsv, line 3: 1 fields separated by tabs, not 2"),
-        ("sentence\tlabel\nfine\tgood\t1\n", "train.tsv, line 2: 3 fields separated by tabs, not 2"),
-        ("sentence\tlabel\nfine\t1\n\nbad\t0\n", "train.tsv, line 3: 1 fields separated by tabs, not 2"),
-        ("sentence\tlabel\nfine\t2\n", "train.tsv, line 2: label '2' is none of 0, 1"),
-        ("sentence\tlabel\nfine\t\n", "train.tsv, line 2: label '' is none of 0, 1"),
+        ("sentence\tlabel\nfine\t1\nbad\n", "train.tsv, line 3: 1 fields"),
+        ("sentence\tlabel\nfine\tgood\t1\n", "train.tsv, line 2: 3 fields"),
+        ("sentence\tlabel\nfine\t1\n\nbad\t0\n", "train.tsv, line 3: 1 fields"),
+        ("sentence\tlabel\nfine\t2\n", "train.tsv, line 2: label '2'"),
+        ("sentence\tlabel\nfine\t\n", "train.tsv, line 2: label ''"),
         ("sentence\tlabel\n \t1\n", "train.tsv, line 2: there is no text"),
         (b"sentence\tlabel\nfine\t1\n\xff\t1\n", "train.tsv, line 3: is not UTF-8"),
         (None, "train.tsv: No such file or directory"),
@@ -110,7 +110,7 @@ def test_a_header_in_a_file_that_has_none(tmp_path):
     write_task(tmp_path, "CoLA")
     path = tmp_path / "CoLA" / "dev.tsv"
     path.write_text("source\tlabel\tmark\tsentence\n" + path.read_text())
-    with pytest.raises(DataError, match=r"dev.tsv, line 1: label 'label' is none of 0, 1"):
+    with pytest.raises(DataError, match=r"dev\.tsv, line 1: label 'label'"):
         read_folder(COLA, tmp_path)
 
 
@@ -122,12 +122,10 @@ def test_so_many_malformed_rows_may_be_left_out(tmp_path):
     data = read_folder(SST2, tmp_path, max_bad_rows=2)
     assert plain(data.train) == [*held, (("fine",), 1)]
     assert data.left_out == 2
-    with pytest.raises(
-        DataError, match=r"line 27: .* so are 1 rows before it; --max_bad_rows allows no more"
-    ):
+    with pytest.raises(DataError, match=r"line 27: .* 1 rows before it; --max_bad_rows"):
         read_folder(SST2, tmp_path, max_bad_rows=1)
     path.write_text("sentence\tlabel\ncut\n")
-    with pytest.raises(DataError, match=r"no row is sound; the first: .*line 2"):
+    with pytest.raises(DataError, match=r"no row is sound.*line 2"):
         read_folder(SST2, tmp_path, max_bad_rows=5)
 
 
@@ -183,13 +181,13 @@ def test_the_hub_and_the_files_give_the_same(tmp_path, served, name):
     [
         (
             ConnectionError("no\nroute"),
-            r"\(sst2, train\) could not be had .*ConnectionError: no route.*--data_dir",
+            r"\(sst2, train\).*ConnectionError: no route.*--data_dir",
         ),
         ([], "has no rows"),
-        ([{"text": "fine", "label": 1}], r"row 1: has no column 'sentence' \(it has text, label\)"),
+        ([{"text": "fine", "label": 1}], r"row 1: .*'sentence'.*text, label"),
         (
             [{"sentence": "fine", "label": 1}, {"sentence": "bad", "label": -1}],
-            "row 2: label -1 is none of 0 to 1",
+            "row 2: label -1",
         ),
         ([{"sentence": None, "label": 1}], "row 1: a text is missing"),
     ],
@@ -206,7 +204,7 @@ def test_control_characters_are_damage(tmp_path, character):
     path = tmp_path / "QQP" / "dev.tsv"
     rows = [["1", "2", "3", "why", "how", "0"], ["2", "3", "4", "fine", f"bro{character}ken", "1"]]
     write_tsv(path, HEADERS["QQP"], rows)
-    with pytest.raises(DataError, match=r"dev\.tsv, line 3: a text holds the control character 0x"):
+    with pytest.raises(DataError, match=rf"dev\.tsv, line 3: .*{ord(character):#04x}"):
         read_folder(TASKS["qqp"], tmp_path)
     data = read_folder(TASKS["qqp"], tmp_path, max_bad_rows=1)
     assert plain(data.validation["dev"]) == [(("why", "how"), 0)]
@@ -220,7 +218,7 @@ def test_a_text_that_the_end_of_the_file_cuts_off(tmp_path, title, task):
     path = tmp_path / title / "train.tsv"
     lines = path.read_text().splitlines()
     path.write_text(path.read_text()[:-2])
-    with pytest.raises(DataError, match=rf"train\.tsv, line {len(lines)}: the file ends within this row"):
+    with pytest.raises(DataError, match=rf"train\.tsv, line {len(lines)}: the file ends"):
         read_folder(task, tmp_path)
     assert plain(read_folder(task, tmp_path, max_bad_rows=1).train) == held[:-1]
 
@@ -231,5 +229,5 @@ def test_a_label_that_the_end_of_the_file_cuts_off(tmp_path):
     path.write_text(path.read_text()[:-1])
     assert plain(read_folder(TASKS["rte"], tmp_path).train) == held
     path.write_text(path.read_text()[:-1])
-    with pytest.raises(DataError, match=r"label 'not_entailmen' is none of entailment, not_entailment"):
+    with pytest.raises(DataError, match=r"label 'not_entailmen'"):
         read_folder(TASKS["rte"], tmp_path)

@@ -193,7 +193,7 @@ def test_ladders_are_what_comes_after_depth(dim):
 
 
 def test_refuses_what_is_no_continued_fraction():
-    with pytest.raises(ValueError, match="cf_pole must be one of clamp, positive, not 'klamp'"):
+    with pytest.raises(ValueError, match=r"cf_pole.*klamp"):
         continued_fraction(torch.ones(3, 1), "klamp")
     for function in (continued_fraction, continued_fraction_ladder, denominator):
         with pytest.raises(ValueError, match="cf_pole must be one of"):

@@ -132,7 +132,7 @@ def test_softplus_far_out(triton_device):
 
 def test_refuses_float64_and_a_second_derivative(triton_device):
     a = torch.rand(3, 4, device=triton_device, requires_grad=True)
-    with pytest.raises(ValueError, match=r"cf_backend=triton .* does not take float64"):
+    with pytest.raises(ValueError, match=r"cf_backend=triton .*float64"):
         continued_fraction(a.double(), backend="triton")
     z = continued_fraction(a, backend="triton")
     (grad,) = torch.autograd.grad(z.square().sum(), a, create_graph=True)

@@ -162,7 +162,7 @@ def test_the_compiler_knows_the_results(triton_device, strict, relative, keys):
 def test_a_rank_beyond_the_kernels(triton_device):
     inputs = tensors((1, 1, 5, 33, 3), [torch.float32] * 3, triton_device)
     check(shared_attention, inputs, False, 1e-5)
-    with pytest.raises(ValueError, match="cf_backend=triton takes scores of rank 32 at most, not 33"):
+    with pytest.raises(ValueError, match=r"cf_backend=triton .* 32 .* 33"):
         shared_attention(*inputs, backend="triton")
 
 

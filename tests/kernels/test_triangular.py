@@ -69,7 +69,7 @@ def test_gradcheck():
 
 
 def test_refuses_a_block_beyond_the_triangle():
-    with pytest.raises(ValueError, match="10 packed entries do not hold 5 rows"):
+    with pytest.raises(ValueError, match=r"10 packed entries .* 5 rows"):
         unpack_lower(torch.zeros(2, 10), 5)
 
 

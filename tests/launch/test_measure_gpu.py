@@ -84,12 +84,12 @@ def test_killed_in_the_middle_it_goes_on(tmp_path, capsys):
 
 def test_what_it_refuses(tmp_path, capsys, monkeypatch):
     for arguments, message in [
-        (["--stages=kernel"], "there is no kernel; choose from ceilings, correct"),
-        (["--stages="], "stages: a name is missing in ''; choose from ceilings, correct, kernels"),
-        (["--stages=xl,,small"], "stages: a name is missing in 'xl,,small'; choose from ceilings"),
-        (["--minutes=0"], "minutes=0.0 is too short: 15 seconds are kept"),
+        (["--stages=kernel"], "there is no kernel;"),
+        (["--stages="], "stages: a name is missing in ''"),
+        (["--stages=xl,,small"], "stages: a name is missing in 'xl,,small'"),
+        (["--minutes=0"], "minutes=0.0 is too short"),
         (["--device=cpu"], "device=cpu would take days with sizes=full"),
-        (["--report"], "report needs the file of results: --json=FILE"),
+        (["--report"], "report needs the file of results"),
         (["--json=a.txt"], "json=a.txt must end in .jsonl"),
         (["--dataset=nowhere"], "no prepared data set"),
         (["config/gpt2.py"], "takes no config files"),

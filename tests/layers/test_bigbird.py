@@ -326,7 +326,7 @@ def test_rows_sum_to_one(tiny, pattern):
 
 
 def test_refuses_more_tokens_than_the_pattern_has(tiny):
-    with pytest.raises(ValueError, match="18 tokens do not fit into BigBird's block_size of 17"):
+    with pytest.raises(ValueError, match=r"18 tokens .*BigBird.* 17\b"):
         layer(tiny(attention="bigbird"))(torch.zeros(1, 18, 24))
 
 

@@ -33,7 +33,7 @@ def test_all_vectors_come_out_once_with_rising_norms(width):
 def test_few_of_many_have_few_ones():
     norms = bit_vectors(2848, 32).sum(1)
     assert norms.unique(return_counts=True)[1].tolist() == [32, 496, 2320]
-    with pytest.raises(ValueError, match="there are 7 bit-vectors of width 3, fewer than 8"):
+    with pytest.raises(ValueError, match=r"7 bit-vectors of width 3.* 8"):
         bit_vectors(8, 3)
 
 

@@ -98,7 +98,7 @@ def test_a_prefix_gives_the_same_outputs(tiny, length):
 
 
 def test_refuses_more_tokens_than_positions(tiny):
-    with pytest.raises(ValueError, match="18 tokens do not fit into CAttnU's block_size of 17 positions"):
+    with pytest.raises(ValueError, match=r"18 tokens .*CAttnU.* 17\b"):
         CAttnU(tiny())(torch.zeros(1, 18, 24))
 
 

@@ -64,7 +64,7 @@ def test_the_floor_stands_for_pairs_that_never_occurred():
 
 
 def test_an_attention_needs_two_slots_and_positive_sums():
-    with pytest.raises(ValueError, match="over 1 slot has no explicit solution"):
+    with pytest.raises(ValueError, match=r"\b1 slot\b"):
         attention(torch.ones(1, 1))
     with pytest.raises(ValueError, match=r"not positive \(the least is -1"):
         attention(torch.tensor([[1.0, 2.0], [3.0, -1.0]]))

@@ -73,10 +73,10 @@ def no_field(self, config):
 LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
 BUILT = rf"Broken cannot be built {LINE}"
 FORWARD = rf"Broken\.forward fails {LINE}"
-BEGIN = r": begin its __init__ with super\(\)\.__init__\(config\)$"
-VALUES = r"FLOPs are counted on the meta device.*no \.item\(\).*on x\.device, or define flops_per_token$"
-SHAPE = r"Broken\.forward must return the shape of its input, \[B, T, C\]: for \[1, 17, 24\] it returns "
-LIST = r"^Broken\.validate must return a list of sentences, .*not "
+BEGIN = r": begin .*super\(\)\.__init__\(config\)$"
+VALUES = r"FLOPs .*no \.item\(\).* flops_per_token$"
+SHAPE = r"Broken\.forward must return .*\[1, 17, 24\].* "
+LIST = r"^Broken\.validate must return a list.* "
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ LIST = r"^Broken\.validate must return a list of sentences, .*not "
         ("__init__", no_super_and_no_module, rf"Broken cannot be built{BEGIN}"),
         ("__init__", empty_super, rf"{BUILT}TypeError: .*{BEGIN}"),
         ("__init__", undefined, rf"{BUILT}NameError: name 'factor' is not defined\)$"),
-        ("__init__", plain_tensor, r"Broken: self\.scale is a tensor .*make it nn\.Parameter"),
-        ("__init__", list_of_modules, r"Broken: self\.more is a list of modules .*use nn\.ModuleList"),
+        ("__init__", plain_tensor, r"Broken: self\.scale .*nn\.Parameter"),
+        ("__init__", list_of_modules, r"Broken: self\.more .*nn\.ModuleList"),
         (
             "residual_outputs",
             lambda self: self.up,
-            r"a list, such as \[self\.down\], not Linear$",
+            r"Broken\.residual_outputs .* Linear$",
         ),
-        ("undecayed", lambda self: None, r"Broken\.undecayed must return a list, .*not NoneType$"),
+        ("undecayed", lambda self: None, r"Broken\.undecayed .* NoneType$"),
         (
             "__init__",
             no_field,
-            r"'ModelConfig' object has no attribute 'mine_width'\); declare it in the class's Keys",
+            r"'ModelConfig' .*'mine_width'\).* Keys",
         ),
         (
             "validate",
@@ -159,7 +159,7 @@ def test_a_run_of_a_broken_module_ends_with_one_message(run, monkeypatch, capsys
     assert "ffn=broken: Broken cannot be built" in capsys.readouterr().err
     for method in ("flops_per_token", "parameter_count"):  # it is then built with the model only
         monkeypatch.setattr(Broken, method, classmethod(lambda *arguments: 3))
-    with pytest.raises(SystemExit, match=r"train\.py: the model cannot start: Broken cannot be built"):
+    with pytest.raises(SystemExit, match=r"train\.py: .*Broken cannot be built"):
         run("b", "--ffn=broken")
 
 

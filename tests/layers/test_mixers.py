@@ -345,7 +345,7 @@ def test_cattn_m_strict_starts_with_zeros_and_no_nan(tiny):
 
 
 def test_cattn_m_refuses_more_tokens_than_columns(tiny):
-    with pytest.raises(ValueError, match="18 tokens do not fit into CAttnM's block_size of 17 columns"):
+    with pytest.raises(ValueError, match=r"18 tokens .*CAttnM.* 17\b"):
         CAttnM(tiny())(torch.zeros(1, 18, 24))
 
 

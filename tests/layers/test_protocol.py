@@ -91,12 +91,12 @@ def test_built_without_memory_it_starts_with_its_constructors_values(mine, seed)
 def test_a_parameter_that_nobody_draws_stops_the_start_by_its_name(tiny):
     config = tiny(ffn="forgotten")
     for model in (on_meta(config).to_empty(device="cpu"), GPT(config)):
-        with pytest.raises(ValueError, match=r"nothing gives a value to blocks\.0\.ffn\.scale, .*__init__"):
+        with pytest.raises(ValueError, match=r"^nothing .*blocks\.0\.ffn\.scale"):
             model.init_weights()
 
 
 def test_a_run_with_such_a_parameter_ends_with_one_message(run):
-    with pytest.raises(SystemExit, match=r"train\.py: the model cannot start: .* blocks\.0\.ffn\.scale"):
+    with pytest.raises(SystemExit, match=r"train\.py: .*nothing .*blocks\.0\.ffn\.scale"):
         run("a", "--ffn=forgotten")
 
 
@@ -150,9 +150,7 @@ def test_layers_that_depend_on_their_number_are_counted_one_by_one(tiny, monkeyp
 
 def test_a_part_that_miscounts_its_parameters(tiny, monkeypatch):
     monkeypatch.setattr(Decaying, "parameter_count", classmethod(lambda cls, config: 7))
-    with pytest.raises(
-        ValueError, match=r"blocks\.0\.attention has 648 parameters, and Decaying\.par.* 7: m"
-    ):
+    with pytest.raises(ValueError, match=r"blocks\.0\.attention.* 648 .*Decaying\.parameter_count.* 7\b"):
         GPT(tiny(attention="decaying", position="none"))
 
     class Table(NoPosition):
@@ -161,7 +159,7 @@ def test_a_part_that_miscounts_its_parameters(tiny, monkeypatch):
             self.table = nn.Embedding(config.block_size, config.n_embd)
 
     monkeypatch.setitem(POSITION, "table", Table)
-    with pytest.raises(ValueError, match=r"position has 408 parameters, and Table\.parameter_count says 0"):
+    with pytest.raises(ValueError, match=r"position.* 408 .*Table\.parameter_count.* 0\b"):
         GPT(tiny(position="table"))
 
 
@@ -212,7 +210,7 @@ def test_a_key_that_does_not_exist_is_a_mistake(mine, monkeypatch):
     (told,) = mine.check()
     assert told.endswith("Keys is no dataclass: write @dataclass above it")
     monkeypatch.setattr(Bilinear, "Keys", dataclass(Keys))
-    assert "Bilinear.Keys declares ffn_hiden, which the config lacks" in mine.check()[0]
+    assert "Bilinear.Keys declares ffn_hiden" in mine.check()[0]
 
 
 def test_keys_of_a_module_of_ones_own(monkeypatch):
@@ -249,12 +247,12 @@ def test_two_parts_cannot_declare_the_same_key():
 
     config_class = dataclass(type("Config", (Keys, *reversed(declared())), {}))
     (told,) = config_keys.declared_twice(config_class)
-    assert "both declare the key rope_base: give one of them another name" in told
+    assert "both declare the key rope_base" in told
 
 
 def test_it_takes_no_more_tokens_than_it_says(mine):
     model = GPT(mine).init_weights()
-    with pytest.raises(ValueError, match=r"18 tokens do not fit .* attention=decaying"):
+    with pytest.raises(ValueError, match=r"18 tokens .*attention=decaying"):
         model(torch.zeros(1, 18, dtype=torch.int64))
 
 

@@ -52,6 +52,6 @@ def test_wrong_keys_are_named():
         return " ".join(ModelConfig(position="t5", **keys).check())
 
     assert mistakes() == ""
-    assert "acts in attention=softmax, not in bigbird" in mistakes(attention="bigbird")
-    assert "t5_buckets must be a multiple of 4, not 6" in mistakes(t5_buckets=6)
-    assert "t5_max_distance=16 must be above t5_buckets / 2 = 16" in mistakes(t5_max_distance=16)
+    assert "attention=softmax, not in bigbird" in mistakes(attention="bigbird")
+    assert "t5_buckets must be a multiple of 4" in mistakes(t5_buckets=6)
+    assert "t5_max_distance=16 must be above" in mistakes(t5_max_distance=16)

@@ -99,9 +99,7 @@ def test_a_prefix_gives_the_same_outputs(tiny, length):
 
 
 def test_refuses_more_tokens_than_columns(tiny):
-    with pytest.raises(
-        ValueError, match="18 tokens do not fit into Synthesizer's block_size of 17 columns"
-    ):
+    with pytest.raises(ValueError, match=r"18 tokens .*Synthesizer.* 17\b"):
         layer(tiny())(torch.zeros(1, 18, 24))
 
 

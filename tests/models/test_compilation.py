@@ -88,10 +88,10 @@ def test_the_given_model_stays_uncompiled_in_decoding():
 
 def test_a_sequence_that_is_too_long_is_refused():
     model, tokens = built(1), torch.zeros(1, 13, dtype=torch.int64)
-    with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
+    with pytest.raises(ValueError, match=r"13 tokens .*block_size=12"):
         CompiledStep(model, "eager")(tokens, model.new_cache(1))
     compile_parts(model, "eager")
-    with pytest.raises(ValueError, match="13 tokens do not fit into block_size=12"):
+    with pytest.raises(ValueError, match=r"13 tokens .*block_size=12"):
         model(tokens, tokens)
 
 

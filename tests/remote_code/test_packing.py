@@ -102,8 +102,8 @@ def test_what_a_file_needs(tree):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("\nimport layers.ladder", r"mine\.py, line 2: write `from layers import ladder` instead of"),
-        ("from .nothing import x", r"mine\.py, line 1: there is no file of the module layers\.nothing"),
+        ("\nimport layers.ladder", r"mine\.py, line 2: .*`from layers import ladder`"),
+        ("from .nothing import x", r"mine\.py, line 1: .*layers\.nothing"),
     ],
 )
 def test_imports_that_have_no_relative_form(tree, line, said):
@@ -120,7 +120,7 @@ def test_two_files_of_one_name(tmp_path):
     ):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(text)
-    with pytest.raises(PackingError, match=r"would both become a_b\.py: rename one of them"):
+    with pytest.raises(PackingError, match=r"both .* a_b\.py"):
         packed(root=tmp_path)
 
 
@@ -129,8 +129,6 @@ def test_a_class_that_no_file_holds(run, tmp_path, monkeypatch):
     mine = type("Mine", (FFN["mlp"],), {"__module__": "__main__"})
     monkeypatch.setitem(FFN, "mine", mine)
     folder, _ = run("run", "--max_iters=2", "--ffn=mine")
-    with pytest.raises(
-        SystemExit, match=r"export\.py: Mine is of the module __main__, and no file of the model"
-    ):
+    with pytest.raises(SystemExit, match=r"export\.py: Mine .*__main__"):
         export.main([str(folder), str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

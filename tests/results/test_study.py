@@ -64,9 +64,9 @@ def test_seeds_of_another_machine_join(tmp_path, capsys):
         (None, "No such file"),
         ("", "no runs.csv of a study"),
         ("arm,seed\ndense,1\n", "no runs.csv of a study"),
-        ("HEAD\ndense,1,1000\n", "line 2 has 3 cells in place of 12"),
-        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "has runs of 10 steps, and this study has 600"),
-        ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten', no number"),
+        ("HEAD\ndense,1,1000\n", "line 2 has 3 cells"),
+        ("HEAD\ndense,1,1000,10,40960,5.0,3.0,,,,,\n", "10 steps.* 600"),
+        ("HEAD\ndense,1,1000,ten,40960,5.0,3.0,,,,,\n", "line 2: step is 'ten'"),
         ("HEAD\ndense,1,1000,600,40960,5.0,nan,,,,,\n", "line 2: validation_loss is 'nan'"),
         ("HEAD\ndense,-1,1000,600,40960,5.0,3.0,,,,,\n", "line 2: seed is '-1'"),
         (
@@ -91,7 +91,7 @@ def test_a_file_of_another_study(of, name):
     path = ROOT / f"results/trainability/{name}.csv"
     config = study.StudyConfig(of, joined=str(path))
     runs, _, _ = study.planned(config, studies.STEPS[of])
-    with pytest.raises(PlanError, match=f"{name}.csv is of another study: {of} has no "):
+    with pytest.raises(PlanError, match=rf"{name}\.csv .*{of} has no "):
         study.refuse_others(study.joined(path, studies.STEPS[of]), runs, config)
 
 
@@ -165,7 +165,7 @@ def test_some_arms_of_a_study():
     rates = planned("rates", only=["dense"])
     assert rates == [(f"dense_learning_rate={rate}_min_lr={low}", 1)
                      for rate, low in (("2e-3", "2e-4"), ("8e-3", "8e-4"))]  # fmt: skip
-    with pytest.raises(PlanError, match=r"--only: claim has no full; it has dense\+rope, mlp_narrow\+rope"):
+    with pytest.raises(PlanError, match=r"--only: claim has no full"):
         planned("claim", only=["full"])
     name = "study-dense+study-rope"
     assert (
@@ -254,7 +254,7 @@ def test_a_study_from_end_to_end(small, here, capsys, tmp_path):
     assert not here
 
     joined.write_text(re.sub(r"dense\+rope,1,\d+", "dense+rope,1,77", joined.read_text()))
-    assert "dense+rope has 77 parameters without embeddings there" in small(joined=str(joined))
+    assert "dense+rope has 77 parameters" in small(joined=str(joined))
     times = bench(tmp_path / "b.json", dense__rope=[2.0])
     assert "--step_times has no cffn_added+rope_cf_depth=1" in small(step_times=times)
     assert not here
@@ -284,7 +284,7 @@ def test_a_study_that_is_stopped(small, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(execution, "SECONDS", 0)
     assert small() == 143
     assert len(started) == 1
-    assert "stopped with 3 of 3 runs left. The same command goes on" in capsys.readouterr().err
+    assert "stopped with 3 of 3 runs left" in capsys.readouterr().err
     assert not (tmp_path / "out/units/runs.csv").exists()
 
 

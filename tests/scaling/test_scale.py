@@ -201,18 +201,18 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert "Baseline: ours." in turned
     assert re.search(change.format("Transformer", "grows"), turned)
     (tmp_path / "frontier.svg").unlink()
-    assert "baseline=theirs is none of the families: " in refused([*arguments, "--baseline=theirs"], capsys)
+    assert "baseline=theirs" in refused([*arguments, "--baseline=theirs"], capsys)
     said = refused([*arguments, "--sizes=1M", "--dry_run"], capsys)
-    assert "--points trains nothing: leave out --sizes=1M --dry_run" in said
+    assert "--sizes=1M --dry_run" in said
     assert "cannot be made (" in refused([*arguments, "--out_dir=/proc/page"], capsys)
     (tmp_path / "page" / "scaling.md").write_text("mine")
-    assert "exists and is none of scale.py's" in refused(arguments, capsys)
+    assert "exists and is none of" in refused(arguments, capsys)
     assert (tmp_path / "page" / "scaling.md").read_text() == "mine"
     (tmp_path / "page" / "scaling.md").unlink()
-    assert "scaling.png exists, and no scaling.md of scale.py" in refused(arguments, capsys)
+    assert "scaling.png exists, and no scaling.md" in refused(arguments, capsys)
     arguments = [each for each in arguments if not each.startswith(("--plot=", "--plot_size"))]
     own = [*arguments, f"--plot={tmp_path / 'page' / 'scaling.png'}"]
-    assert "scaling.png is a picture that is drawn anyway" in refused(own, capsys)
+    assert "scaling.png is a picture" in refused(own, capsys)
 
 
 def test_points_are_not_lost(capsys, tmp_path):
@@ -231,9 +231,9 @@ def test_points_are_not_lost(capsys, tmp_path):
     assert draw("all.csv")[0] == 0
     page = (tmp_path / "page" / "points.csv").read_bytes()
     said = draw("half.csv", do=refused)
-    assert f"holds {len(some) // 2} runs that --points does not name: name this file too" in said
+    assert f"holds {len(some) // 2} runs that --points" in said
     said = draw("all.csv", "shorter.csv", do=refused)
-    assert "has runs with 5, 20 tokens per parameter, and multipliers are of runs with one number" in said
+    assert "has runs with 5, 20 tokens per parameter" in said
     said = draw("all.csv", "other.csv", do=refused)
     assert re.search(r"line 5 of \S+other.csv is about a run that \S+all.csv has with another result", said)
     assert (tmp_path / "page" / "points.csv").read_bytes() == page
@@ -253,11 +253,11 @@ def test_points_are_not_lost(capsys, tmp_path):
     assert sum(row["rule"] == "1" for row in found) == len(some)
     text = (tmp_path / "all.csv").read_text()
     (tmp_path / "cut.csv").write_text(text[:-2])
-    assert "ends in the middle of a line: copy it again" in draw("cut.csv", do=refused)
+    assert "ends in the middle of a line" in draw("cut.csv", do=refused)
     (tmp_path / "cut.csv").write_text(text[:-20] + "\n")
-    assert "it does not have the 16 cells of the first line" in draw("cut.csv", do=refused)
+    assert "does not have the 16 cells" in draw("cut.csv", do=refused)
     (tmp_path / "page" / "scaling.json").write_text("{}")
-    assert "is the folder of a study, whose own command draws its runs" in draw("all.csv", do=refused)
+    assert "is the folder of a study" in draw("all.csv", do=refused)
 
 
 def test_what_one_seed_says(capsys, tmp_path):
@@ -277,7 +277,7 @@ def test_what_is_said_before_anything_starts(command, capsys):
     some = ("--sizes=20K,0.2M", "--seeds=1,2", "--dry_run=True", "--parallel=3")
     status, said = scaled(command(*some, "--tokens_per_parameter=1"), capsys)
     assert status == 0
-    assert "the longest runs read the 44,262 training tokens 4.5 times" in said
+    assert "44,262 training tokens 4.5 times" in said
     assert "3 at a time" in said
     assert "gpt2: learning rate swept at 20K, from 3e-4, 6e-4, 1.2e-3, and swept at 0.2M\n" in said
     # six of each sweep, two of each size
@@ -285,27 +285,27 @@ def test_what_is_said_before_anything_starts(command, capsys):
     _, said = scaled(command(*some, "--tokens_per_parameter=0.2", "--rates=1e-3"), capsys)
     assert "training tokens" not in said
     assert re.search(r"gpt2: learning rate 1e-3 at width \d+; from there it falls with the width\n", said)
-    assert "at 0.2M, half and twice the learning rate are trained too" in said
+    assert "at 0.2M, half and twice" in said
 
 
 def test_all_mistakes_at_once(command, capsys, tmp_path):
     wrong = ("--sizes=4K,big", "--seed=3", "--max_iters=5", "--parallel=0", "--no_such=1")
     said = refused(command(*wrong), capsys)
     for complaint in (
-        "sizes: 'big' is no size: write 250K",
+        "sizes: 'big' is no size",
         "--seed=3: give --seeds=1,2,3",
-        "--max_iters=5: it follows from --sizes and --tokens_per_parameter",
+        "--max_iters=5: it follows from",
         "parallel must be at least 1, not 0",
         "unknown key 'no_such'",
     ):
         assert complaint in said
     several = refused(command("--sizes=4K", "--tokens_per_parameter=5,10"), capsys)
-    assert "--tokens_per_parameter=5,10: all runs of a study have one length" in several
+    assert "--tokens_per_parameter=5,10: " in several
     assert "give the sizes" in refused(command(), capsys)
     assert "named twice" in refused(command("--sizes=4K", models=(DENSE, DENSE)), capsys)
     assert "16K:3 is more than the 2 seeds" in refused(command("--sizes=4K,16K:3", "--seeds=1,2"), capsys)
     small = refused(command("--sizes=4K,8K", "--check_size=4K"), capsys)
-    assert "check_size=4K is swept anyway: take a larger one" in small
+    assert "check_size=4K is swept" in small
     assert "check_size=9K is none of the sizes" in refused(command("--sizes=4K", "--check_size=9K"), capsys)
     assert "name the families" in refused(["--sizes=4K"], capsys)
     assert "name the families" in refused([f"--out_dir={tmp_path / 'new'}"], capsys)
@@ -326,7 +326,7 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     pairs = tmp_path / "pairs"
     prepare(lambda: pairs_of(60), {"made": "up"}, "bytes", pairs, 0.3, 1, pairs=True)
     of_pairs = [a for a in command("--sizes=4K", f"--dataset={pairs}") if "bytes" not in a]
-    assert f"dataset: {pairs} holds pairs, and scale.py counts block_size" in refused(of_pairs, capsys)
+    assert f"dataset: {pairs} holds pairs" in refused(of_pairs, capsys)
     small = command("--sizes=4K", "--plot=a.pdf", "--plot_size=3x3")
     assert "too small for 2 x 3 panels" in refused(small, capsys)
     labels = command("--sizes=4K", "--plot=a.pdf", "--plot_labels=one")

@@ -100,5 +100,5 @@ def test_columns_of_positions_count():
 
 def test_a_size_that_no_shape_has():
     base = model_of(f"{STUDY}+config/study/cattn_u.py")
-    with pytest.raises(ValueError, match=r"no model is within 5% of 300 parameters.*the nearest has"):
+    with pytest.raises(ValueError, match=r"within 5% of 300 parameters"):
         shape(base, 300)

@@ -266,7 +266,7 @@ def full_disk_of_one_rank(folder):
         save(saver, 2, model, optimizer)
         while not saver.failed():
             time.sleep(0.001)
-        message = r"step_00000002 could not be written \(rank 1: the disk is full"
+        message = r"step_00000002 .*\(rank 1: the disk is full"
         expected = (OSError, message) if ranks.first else (OtherRankError, "rank 0 cannot go on")
         with pytest.raises(expected[0], match=expected[1]) as caught:
             save(saver, 3, model, optimizer)
@@ -295,7 +295,7 @@ def killed_rank(folder):
 
         sharded_checkpoint._Writer.write_data = write_data
         save(saver, 2, model, optimizer)
-        message = "the checkpoint of the other ranks did not arrive.*rank 1 is dead or hanging"
+        message = "checkpoint of the other ranks .*rank 1 is dead"
         with pytest.raises(LostRankError, match=message):
             saver.finish()
         os._exit(0)  # without the shutdown of a group in which one is missing

@@ -1,5 +1,7 @@
 """Parts that see what they must not stop a run by name; all of ours pass, and change no random number."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -90,9 +92,7 @@ def test_ours_pass(tiny, attention, position):
 )
 def test_a_token_mixer_that_sees_the_future(tiny, monkeypatch, forward):
     monkeypatch.setattr(Mixer, "forward", forward)
-    with pytest.raises(
-        TrainingError, match=r"attention=mine \(Mixer\) is not causal: .* with token 16, wh"
-    ):
+    with pytest.raises(TrainingError, match=r"attention=mine .*not causal.* token 16\b"):
         causality.check(tiny(attention="mine", position="none"))
 
 
@@ -101,18 +101,18 @@ def test_a_token_mixer_that_sees_the_future(tiny, monkeypatch, forward):
 )
 def test_a_channel_mixer_that_sees_other_tokens(tiny, monkeypatch, forward):
     monkeypatch.setattr(Channels, "forward", forward)
-    with pytest.raises(TrainingError, match=r"ffn=mine \(Channels\) mixes tokens: .* with token 8, and a "):
+    with pytest.raises(TrainingError, match=r"ffn=mine .*mixes tokens.* token 8\b"):
         causality.check(tiny(ffn="mine"))
 
 
 def test_a_position_that_sees_the_future(tiny, monkeypatch):
     monkeypatch.setattr(Position, "embed", lambda self, x, pos: x + x.flip(1))
-    with pytest.raises(TrainingError, match=r"position=mine \(Position\) is not causal"):
+    with pytest.raises(TrainingError, match=r"position=mine \(Position\) .*not causal"):
         causality.check(tiny(position="mine"))
     monkeypatch.undo()
     monkeypatch.setitem(POSITION, "mine", Position)
     monkeypatch.setattr(Position, "rotate", lambda self, q, k, pos: (q, k + k.flip(2)))
-    with pytest.raises(TrainingError, match=r"\(SoftmaxAttention\) with position=mine is not causal"):
+    with pytest.raises(TrainingError, match=r"\(SoftmaxAttention\) .*position=mine .*not causal"):
         causality.check(tiny(position="mine"))
 
 
@@ -136,7 +136,7 @@ def test_a_state_that_is_not_that_of_forward(tiny, monkeypatch, wrong):
     new_cache = lambda self, batch, *_: (torch.zeros(batch, 3 if wrong == "rows" else 1, self.n_embd),)  # noqa: E731
     monkeypatch.setattr(Mixer, "new_cache", new_cache)
     monkeypatch.setattr(Mixer, "cache_rows", 0)
-    with pytest.raises(TrainingError, match=r"attention=mine.* steps with a cache (do not|fail)"):
+    with pytest.raises(TrainingError, match=r"attention=mine.* cache (do not|fail)"):
         causality.check(tiny(attention="mine", position="none"))
 
 
@@ -144,14 +144,12 @@ def test_a_run(run, monkeypatch, capsys, tmp_path):
     """It ends before its data are opened; what runs on no CPU gets a warning and goes on to its error."""
     keys = ("--attention=mine", "--position=none", "--dataset=nowhere")
     monkeypatch.setattr(Mixer, "forward", no_mask)
-    with pytest.raises(SystemExit, match=r"train\.py: attention=mine \(Mixer\) is not causal"):
+    with pytest.raises(SystemExit, match=r"train\.py: attention=mine .*not causal"):
         run("a", *keys)
     assert not (tmp_path / "a").exists()
     monkeypatch.setattr(Mixer, "forward", on_a_gpu)
     monkeypatch.setattr(Mixer, "flops_per_token", classmethod(lambda *arguments: 1))
     with pytest.raises(SystemExit, match="nowhere"):
         run("a", *keys)
-    assert (
-        "warning: attention=mine (Mixer) was not checked for causality: it does not run on the CPU "
-        "(RuntimeError: expected a CUDA tensor)\n"
-    ) in capsys.readouterr().out
+    warning = r"warning: attention=mine .*causality.* \(RuntimeError: expected a CUDA tensor\)\n"
+    assert re.search(warning, capsys.readouterr().out)

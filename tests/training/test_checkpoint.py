@@ -72,9 +72,7 @@ def test_a_pickle_bomb_is_refused_and_never_runs(tmp_path, torch_format):
         torch.save({**CONTENT, "format": checkpoint.FORMAT, "extra": Bomb(trace)}, path)
     else:
         path.write_bytes(pickle.dumps(Bomb(trace)))
-    with pytest.raises(
-        CheckpointError, match=r"bomb\.pt is not plain tensors and values: it is damaged, or holds code"
-    ):
+    with pytest.raises(CheckpointError, match=r"bomb\.pt is not plain tensors"):
         checkpoint.load(path)
     assert not trace.exists()
     with contextlib.suppress(RuntimeError):
@@ -87,7 +85,7 @@ def test_foreign_and_damaged_files(tmp_path):
     with pytest.raises(CheckpointError, match="does not exist"):
         checkpoint.load(path)
     for content, message in [
-        ({"model": {}}, r"was not written by this repository's train\.py: its format is None"),
+        ({"model": {}}, r"train\.py: its format is None"),
         ({"format": "other 2"}, "its format is 'other 2'"),
         ({"format": checkpoint.FORMAT, "model": {}}, "it lacks parts"),
         ([1, 2], "its format is None"),
@@ -98,9 +96,7 @@ def test_foreign_and_damaged_files(tmp_path):
     whole = save(tmp_path, 1).read_bytes()
     for damaged in (b"", b"hello", whole[: len(whole) // 2], whole[:-100]):
         path.write_bytes(damaged)
-        with pytest.raises(
-            CheckpointError, match=r"a\.pt is (damaged or not a checkpoint|not plain tensors)"
-        ):
+        with pytest.raises(CheckpointError, match=r"a\.pt is (damaged|not plain tensors)"):
             checkpoint.load(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no checkpoint")
@@ -111,29 +107,27 @@ def test_foreign_and_damaged_files(tmp_path):
 def test_what_find_says(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         checkpoint.find(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="holds neither ckpt/ of a run nor a model"):
+    with pytest.raises(CheckpointError, match="holds neither ckpt/"):
         checkpoint.find(tmp_path)
     (tmp_path / "ckpt").mkdir()
     with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
         checkpoint.find(tmp_path)
     (tmp_path / "config.json").touch()
-    with pytest.raises(CheckpointError, match=f"is a part of a run folder: give {tmp_path}, or"):
+    with pytest.raises(CheckpointError, match=f"part of a run folder.* {tmp_path},"):
         checkpoint.find(tmp_path / "ckpt")
 
 
 def test_foreign_files(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("no checkpoint at all")
-    with pytest.raises(CheckpointError, match=r"not a checkpoint \(no archive of torch.save\)|not plain"):
+    with pytest.raises(CheckpointError, match=r"\(no archive of torch\.save\)|not plain"):
         checkpoint.load(path, mmap=True)
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
 def test_a_piece_of_a_sharded_checkpoint(tmp_path, name):
     (tmp_path / name).write_bytes(b"pieces of tensors")
-    with pytest.raises(
-        CheckpointError, match=f"is a part of a sharded checkpoint: give its folder, {tmp_path}"
-    ):
+    with pytest.raises(CheckpointError, match=f"part of a sharded checkpoint.* {tmp_path}"):
         checkpoint.load(tmp_path / name)
 
 
@@ -141,11 +135,9 @@ def test_weights_of_another_model(build):
     path = Path("a.pt")
     stored = {"model": build().state_dict()}
     checkpoint.load_weights(build(seed=1), stored, path)
-    with pytest.raises(
-        CheckpointError, match=r"a\.pt is of another model: its embedding\.weight is \[128, 24\]"
-    ):
+    with pytest.raises(CheckpointError, match=r"a\.pt .*embedding\.weight is \[128, 24\]"):
         checkpoint.load_weights(build(n_embd=48), stored, path)
-    with pytest.raises(CheckpointError, match=r"it lacks blocks\.0\.ffn\.gate\.weight"):
+    with pytest.raises(CheckpointError, match=r"lacks blocks\.0\.ffn\.gate\.weight"):
         checkpoint.load_weights(build(ffn="cffn_gated"), stored, path)
 
 

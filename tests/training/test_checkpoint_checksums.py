@@ -79,9 +79,7 @@ def test_the_tensor_is_named(tmp_path, part, name):
     path = checkpoint.save(tmp_path, 1, content, 2, False)
     tensor = content["model"]["w"] if part == "model" else content["optimizer"]["state"][0]["exp_avg"]
     flip(path, place_of(path, tensor))
-    with pytest.raises(
-        CheckpointError, match=rf"is damaged: the checksum of {name} is wrong.*copy this one"
-    ):
+    with pytest.raises(CheckpointError, match=rf"damaged: .*checksum of {name} "):
         checkpoint.load(path)
     with pytest.raises(CheckpointError, match=name):
         checkpoint.load(path, mmap=True)
@@ -100,7 +98,7 @@ def test_two_tensors_of_one_record_are_noticed(tmp_path):
     )
     content = checkpoint.load(path)
     content["model"]["w"] = content["model"]["v"].clone()
-    with pytest.raises(archive.DamagedError, match=r"the checksum of model\.v is wrong"):
+    with pytest.raises(archive.DamagedError, match=r"checksum of model\.v "):
         archive.check_tensors({"model": content["model"]}, content["checksums"])
 
 
@@ -117,7 +115,7 @@ def test_every_script_refuses_a_damaged_checkpoint(run, arguments, tmp_path):
     last, best = checkpoint.numbered(folder / "ckpt")[-1], folder / "ckpt" / "best.pt"
     assert last.samefile(best)
     flip(last, place_of(last, checkpoint.load(last)["model"]["blocks.0.ffn.up.weight"]) + 17)
-    named = r"is damaged: the checksum of model\.blocks\.0\.ffn\.up\.weight is wrong"
+    named = r"damaged: .*model\.blocks\.0\.ffn\.up\.weight"
     with pytest.raises(CheckpointError, match=named):
         pretrained.load(folder)
     with pytest.raises(SystemExit, match=named):
@@ -127,7 +125,7 @@ def test_every_script_refuses_a_damaged_checkpoint(run, arguments, tmp_path):
     assert not (tmp_path / "exported").exists()
     with pytest.raises(SystemExit, match=named):
         train.main([*arguments, f"--init_from={folder}", f"--out_dir={tmp_path / 'b'}"])
-    advice = r"; move it and best\.pt, the same file, away, and the run goes on from step_00000005\.pt"
+    advice = r"best\.pt.* step_00000005\.pt"
     with pytest.raises(SystemExit, match=named + ".*" + advice):
         train.main([f"--out_dir={folder}", "--resume=True"])
     last.unlink()

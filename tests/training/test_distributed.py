@@ -293,16 +293,14 @@ def test_sigterm_to_the_launcher_stops_all_with_a_checkpoint(arguments, tmp_path
 
 def test_ranks_that_do_not_divide_the_micro_batches_are_refused(runs):
     folder, printed = runs
-    message = (
-        "gradient_accumulation_steps=3 is the micro-batches of all ranks together; WORLD_SIZE=2 does not "
-    )
-    assert printed.count(message + "divide it: take 2 or 4") == 1
+    told = r"gradient_accumulation_steps=3 .*WORLD_SIZE=2 does not divide it: take 2 or 4"
+    assert len(re.findall(told, printed)) == 1
     assert not (folder / "undivided").exists()
 
 
 def test_a_folder_in_use_is_refused_once(runs):
     folder, printed = runs
-    assert printed.count("is not empty, and a run is never overwritten") == 1
+    assert printed.count("in_use is not empty") == 1
     assert [path.name for path in (folder / "in_use").iterdir()] == ["precious"]
 
 

@@ -99,7 +99,7 @@ def test_a_start_alone(run, dataset, capsys, tmp_path):
         assert told in str(stop.value.code) + capsys.readouterr().err
     with pytest.raises(SystemExit):
         train.main([f"--init_from={folder}", f"--out_dir={tmp_path / 'no'}", f"--dataset={dataset}"])
-    assert "the weights of model=gpt, and only as one" in capsys.readouterr().err
+    assert "the weights of model=gpt" in capsys.readouterr().err
 
 
 def test_training_follows_and_embeddings_stay(run):
@@ -125,7 +125,7 @@ def test_a_run_goes_on_after_its_start(run):
     _, found = run("parts", "--resume=True", "--saffu_only=False")
     assert without_time([r for r in found if "resumed" not in r]) == without_time(log)
     assert same_weights(whole, parts)
-    with pytest.raises(SystemExit, match=r"saffu_tokens was 20000, now 10000 .the weights began with it"):
+    with pytest.raises(SystemExit, match=r"saffu_tokens was 20000, now 10000"):
         run("parts", "--resume=True", "--saffu_tokens=10000")
 
 
@@ -240,14 +240,14 @@ def test_what_is_no_solution_ends_the_run(run, monkeypatch):
         raise ValueError("no entry")
 
     monkeypatch.setattr(saffu_passes.Pass, "_finish_decoders", none)
-    with pytest.raises(SystemExit, match="no solution in pass 'decoders': no entry"):
+    with pytest.raises(SystemExit, match=r"pass 'decoders'.*no entry"):
         run("none", ONLY)
 
 
 def test_a_start_without_a_finite_loss_ends_the_run(run, monkeypatch):
     real = trainer.evaluate
     monkeypatch.setattr(trainer, "evaluate", lambda *given: real(*given) | {"val_loss": float("nan")})
-    with pytest.raises(SystemExit, match="has a validation loss of nan after pass 'head': take values"):
+    with pytest.raises(SystemExit, match="nan after pass 'head'"):
         run("none", ONLY)
 
 
@@ -262,7 +262,7 @@ def test_ngrams_count_what_the_start_counted(run, dataset, capsys):
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_module(run):
     keys = ("--learning_rate=1e38", "--min_lr=1e37", "--grad_clip=0")
-    with pytest.raises(SystemExit, match="first not finite in the output of units"):
+    with pytest.raises(SystemExit, match=r"not finite in .*units"):
         run("diverged", *keys)
 
 

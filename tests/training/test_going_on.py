@@ -90,7 +90,7 @@ def test_resuming_without_config_json_asks_for_it(run, arguments, capsys):
     folder, before = run("a", "--max_iters=5")
     (folder / "config.json").rename(folder.parent / "kept.json")
     said = refused(capsys, [], "--resume=True", f"--out_dir={folder}")
-    assert f"{folder} has checkpoints, but its config.json is gone" in said
+    assert f"{folder} has checkpoints" in said
     assert "did you mean" not in said
     run("a", "--max_iters=5", "--resume=True")
     assert read_log(folder) == before
@@ -109,7 +109,7 @@ def test_resume_with_another_configuration_is_refused(run, arguments, capsys, tm
         "--n_embd=16",
         "--seed=2",
     )
-    assert "cannot go on with this configuration: n_embd was 32, now 16 (" in said
+    assert "n_embd was 32, now 16 (" in said
     assert "; seed was 1337, now 2 (" in said
     assert before == ((folder / "config.json").read_bytes(), (folder / "log.jsonl").read_bytes())
 
@@ -122,14 +122,14 @@ def test_resume_on_other_data_is_refused(run, arguments, capsys, tmp_path):
     prepare(lambda: iter(texts), {}, "bytes", tmp_path / "other", 0.2, workers=1)
     said = refused(capsys, arguments, f"--out_dir={folder}", "--resume=True", "--max_iters=5",
                    f"--dataset={tmp_path / 'other'}")  # fmt: skip
-    assert "holds other data than the run was trained on" in said
+    assert "holds other data" in said
 
 
 def test_an_existing_run_folder_is_refused(run, arguments, capsys):
     folder, _ = run("a", "--max_iters=2")
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     said = refused(capsys, arguments, f"--out_dir={folder}")
-    assert "is not empty, and a run is never overwritten: continue it with --resume=True" in said
+    assert "is not empty" in said
     assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
 
 
@@ -150,7 +150,7 @@ def test_resume_never_loses_a_log(run, arguments, capsys, tmp_path):
     main([*arguments, *keys])
     assert (folder / "log.1.jsonl").read_bytes() == old
     (folder / "log.jsonl").write_bytes(old.replace(b'{"step": 2,', b"garbage", 1))
-    assert "damaged; mend the line, or move the file away" in refused(capsys, arguments, *keys)
+    assert "log.jsonl, line " in refused(capsys, arguments, *keys)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "log.jsonl").write_text("precious")

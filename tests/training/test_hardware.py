@@ -55,10 +55,10 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto", 1) == torch.device("cuda", 1)
     assert choose_device("cpu", 7) == torch.device("cpu")
-    with pytest.raises(DeviceError, match=r"this machine has 2 GPUs .* --nproc_per_node=2"):
+    with pytest.raises(DeviceError, match=r"2 GPUs .*--nproc_per_node=2"):
         choose_device("cuda", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="PyTorch sees no GPU on this machine; use --device=cpu"):
+    with pytest.raises(DeviceError, match=r"no GPU .*--device=cpu"):
         choose_device("cuda")
 
 

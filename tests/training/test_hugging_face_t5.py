@@ -98,7 +98,7 @@ def test_it_trains_as_a_module_of_pytorch(ours):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"feed_forward_proj": "gated-gelu"}, "feed_forward_proj='gated-gelu' is not supported, only relu"),
+        ({"feed_forward_proj": "gated-gelu"}, "feed_forward_proj='gated-gelu'.* relu"),
         ({"d_kv": 16}, "d_kv=16 is not supported, only 8"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),
     ],
@@ -114,6 +114,6 @@ def test_no_data_set_has_its_tokens(theirs, paired, arguments, tmp_path):
     of_model = ("--dataset", "--n_layer", "--n_head", "--n_embd")
     keys = [key for key in arguments if not key.startswith(of_model)]
     keys += [f"--dataset={paired}", f"--init_from={tmp_path / 't5'}", f"--out_dir={tmp_path / 'new'}"]
-    with pytest.raises(SystemExit, match="is a T5, whose tokenizer does not keep a text to the byte"):
+    with pytest.raises(SystemExit, match="t5 is a T5"):
         main(keys)
     assert not (tmp_path / "new" / "ckpt").exists()

@@ -37,7 +37,7 @@ def test_a_flipped_bit_is_found(folder):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged, or not the file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
         read(folder)
     (folder / "SHA256SUMS").unlink()  # as the message says, for weights that were changed on purpose
     assert not torch.equal(read(folder)["w"], TENSORS["w"])
@@ -63,7 +63,7 @@ def test_sums_of_shards_and_of_other_files(folder):
     with pytest.raises(CheckpointError, match=r"shard\.safetensors is damaged"):
         read(folder)
     (folder / model_folder.INDEX).write_text(json.dumps({"weight_map": {"w": 1}}))
-    with pytest.raises(CheckpointError, match="has no weight_map of names"):
+    with pytest.raises(CheckpointError, match="no weight_map"):
         read(folder)
 
 
@@ -90,19 +90,19 @@ def test_an_index_names_files_of_its_folder_only(folder, outside):
     outside = str(folder / "model.safetensors") if outside == "/" else outside
     (folder.parent / "other").mkdir()
     (folder.parent / "other" / model_folder.INDEX).write_text(json.dumps({"weight_map": {"w": outside}}))
-    with pytest.raises(CheckpointError, match="weights are read from its own folder only"):
+    with pytest.raises(CheckpointError, match=f"names {outside},"):
         read(folder.parent / "other")
 
 
 def test_pipes_in_the_place_of_files_do_not_hang(folder):
     (folder / "SHA256SUMS").unlink()
     os.mkfifo(folder / "SHA256SUMS")
-    with pytest.raises(CheckpointError, match=r"SHA256SUMS cannot be read.*named pipe"):
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS.*named pipe"):
         read(folder)
     (folder / "SHA256SUMS").unlink()
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read.*named pipe"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors.*named pipe"):
         read(folder)
 
 
@@ -114,7 +114,7 @@ def test_a_full_disk_is_called_full_and_leaves_nothing(tmp_path, monkeypatch):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(OSError, match=r"model could not be written \(the disk is full: free"):
+    with pytest.raises(OSError, match=r"/model .*the disk is full"):
         model_folder.write(tmp_path / "model", {}, TENSORS, {})
     monkeypatch.undo()
 

@@ -23,7 +23,7 @@ def test_the_best_checkpoint_of_another_run_is_refused(run, folder):
     other, _ = run("other", "--seed=2", "--max_iters=2", "--eval_interval=2")
     kept = own.rename(folder / "kept.pt")
     shutil.copy(other / "ckpt" / "best.pt", own)
-    with pytest.raises(CheckpointError, match=r"best\.pt is not of this run: its validation loss"):
+    with pytest.raises(CheckpointError, match=r"best\.pt is not of this run: its"):
         pretrained.open_source(str(folder))
     with pytest.raises(SystemExit, match="is not of this run"):
         sample.main([str(folder), "--max_new_tokens=1"])
@@ -49,9 +49,7 @@ def test_what_the_log_tells(folder):
     content = checkpoint.load(best)
     best.unlink()
     checkpoint.save(folder / "ckpt", 7, {**content, "step": 7}, keep=9, best=True)
-    with pytest.raises(
-        CheckpointError, match=r"of step 7, and .*log\.jsonl ends at step 2: the run was killed"
-    ):
+    with pytest.raises(CheckpointError, match=r"step 7, .*log\.jsonl .*step 2\b"):
         pretrained.open_source(str(folder))
     pretrained.open_source(str(folder), which="last")
 
@@ -70,9 +68,7 @@ def test_files_of_a_run_with_another_learning_rate_are_refused(run, name):
     shutil.copy(other / name, folder / name)
     if name == "log.jsonl":  # best.pt has a message of its own
         (folder / "ckpt" / "best.pt").unlink()
-    with pytest.raises(
-        SystemExit, match=r"step_00000004\.pt is not of this run: the lowest validation loss"
-    ):
+    with pytest.raises(SystemExit, match=r"step_00000004\.pt .*: the lowest"):
         resumed(folder, "--max_iters=6")
     (folder / name).write_bytes(before)
     resumed(folder, "--max_iters=6")
@@ -85,7 +81,7 @@ def test_a_log_that_was_cut_short_is_refused_and_one_that_is_gone_is_told(run, c
     assert len(lines) == 12
     for kept in ("".join(lines[:7]), "".join(lines[:11]) + lines[11][:9]):
         log.write_text(kept)
-        with pytest.raises(SystemExit, match=r"log\.jsonl has \d+ records up to step 10, and had 12 when"):
+        with pytest.raises(SystemExit, match=r"log\.jsonl has \d+ records .* 12 "):
             resumed(folder, "--max_iters=12")
         assert log.read_text() == kept
     log.unlink()

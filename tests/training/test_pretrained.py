@@ -163,22 +163,22 @@ def test_files_of_the_hub_lack_the_prefix_and_hold_masks(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "mistral"}, "model_type='mistral' is none of gpt2, llama, t5"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only silu"),
+        ({"model_type": "mistral"}, "model_type='mistral'"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"head_dim": 16}, "head_dim=16"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "lacks 'factor'"),
         ({"rope_scaling": {"type": "linear"}, "rope_parameters": None}, "rope_type='linear'"),
         ({"quantization_config": {"bits": 4}}, "quantized weights are not read"),
         ({"num_key_value_heads": 3}, "n_kv_head=3 does not divide n_head=4"),
         ({"hidden_size": None}, "config.json"),
         ({"num_hidden_layers": "2"}, "config.json"),
-        ({"vocab_size": 99}, "embed_tokens.weight has 101 rows, vocab_size is 99"),
+        ({"vocab_size": 99}, "embed_tokens.weight has 101 rows"),
         ({"num_hidden_layers": 3}, "lacks layers.2"),
-        ({"num_hidden_layers": 1}, "holds weights that its config.json does not tell of"),
-        ({"intermediate_size": 41}, "is of another model: its blocks.0.ffn.up.weight is [80, 32]"),
+        ({"num_hidden_layers": 1}, "holds weights that its config.json"),
+        ({"intermediate_size": 41}, "blocks.0.ffn.up.weight is [80, 32]"),
     ],
 )
 def test_refuses_foreign_configs(change, said, tmp_path):
@@ -214,7 +214,7 @@ def test_refuses_what_is_no_model(tmp_path):
     with pytest.raises(CheckpointError, match="safetensors does not exist"):
         pretrained.open_source(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(CheckpointError, match="damaged or no safetensors file"):
+    with pytest.raises(CheckpointError, match="no safetensors file"):
         pretrained.build(pretrained.open_source(str(tmp_path)))
 
 
@@ -247,7 +247,7 @@ def test_without_network_the_hub_is_named(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
     with pytest.raises(CheckpointError) as error:
         pretrained.open_source("gpt2-medium")
-    assert "gpt2-medium: config.json could not be had from the Hugging Face hub" in str(error.value)
+    assert "gpt2-medium: config.json could not be had" in str(error.value)
     assert "(no route)" in str(error.value)
     assert "hf download openai-community/gpt2-medium" in str(error.value)
     assert asked == [{"timeout": pretrained.HUB_SECONDS}, {"local_files_only": True}]
@@ -263,7 +263,7 @@ def test_what_the_hub_lacks_is_not_read_from_the_working_directory(tmp_path, mon
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lacks)
     monkeypatch.chdir(tmp_path)
     drawn(gpt2()).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"hub has no config.json of openai-community/gpt2"):
+    with pytest.raises(CheckpointError, match=r"no config\.json of openai-community/gpt2"):
         pretrained.open_source("gpt2")
 
 
@@ -311,7 +311,7 @@ def test_a_head_that_should_be_the_embedding_and_is_not(kind, tmp_path):
     drawn(kind(tie_word_embeddings=False)).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": True}))
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight is not .* though tie_word_emb"):
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight .*tie_word_embeddings"):
         pretrained.build(pretrained.open_source(str(tmp_path)))
 
 
@@ -327,7 +327,7 @@ def test_files_of_two_models_in_one_folder(tmp_path):
     (tmp_path / second).write_bytes(whole)
     source.read()
     (tmp_path / "model.safetensors").write_bytes(whole)
-    with pytest.raises(CheckpointError, match="may be of two models: remove one of them"):
+    with pytest.raises(CheckpointError, match="may be of two models"):
         source.read()
 
 
@@ -376,8 +376,8 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     capsys.readouterr()
     export.main([str(folder), str(tmp_path / "out")])
     said = capsys.readouterr().out
-    assert ("for transformers (GPT2LMHeadModel) and our scripts" in said) == (not keys)
-    assert ("trust_remote_code=True, where there are numpy, torch, transformers" in said) == bool(keys)
+    assert ("transformers (GPT2LMHeadModel)" in said) == (not keys)
+    assert ("trust_remote_code=True" in said) == bool(keys)
     kept = {path.name for path in (tmp_path / "out").iterdir()}
     code = {name for name in kept if name.endswith(".py") or name == "LICENSE"}
     tokenizer = {"data_tokenizer.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
@@ -400,15 +400,15 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     said = text(folder)
     assert said == text(tmp_path / "out")
     run("again", f"--init_from={tmp_path / 'out'}", "--max_iters=2", *keys)
-    with pytest.raises(SystemExit, match="is not empty, and nothing is overwritten"):
+    with pytest.raises(SystemExit, match="out is not empty"):
         export.main([str(folder), str(tmp_path / "out")])
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SystemExit, match="is a file, and nothing is overwritten"):
+    with pytest.raises(SystemExit, match="file is a file"):
         export.main([str(folder), str(tmp_path / "file")])
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(SystemExit, match="loop is a symbolic link to loop, where nothing is"):
+    with pytest.raises(SystemExit, match="loop is a symbolic link to loop"):
         export.main([str(folder), str(tmp_path / "loop")])
     export.main([str(folder), str(tmp_path / "link")])
     capsys.readouterr()
@@ -424,8 +424,8 @@ def test_refuses_other_versions_of_our_format(build, tmp_path):
     keys = content["model"]
     less = {key: value for key, value in keys.items() if key != "n_embd"}
     for change, said in (
-        ({"model": {**keys, "cf_new": 1}}, "another version of this code, with cf_new=1"),
-        ({"model": less}, "another version of this code, with no n_embd"),
+        ({"model": {**keys, "cf_new": 1}}, "another version .*with cf_new=1"),
+        ({"model": less}, "another version .*with no n_embd"),
         ({"model": {**keys, "norm": "rms"}}, "norm must be one of"),
         ({"model": {**keys, "n_head": "3"}}, "config.json"),
         ({"format": "cofrgenet model 2"}, "its format is"),
@@ -444,7 +444,7 @@ def test_a_damaged_number_of_layers(build, tmp_path, keys):
     path = tmp_path / "out" / "config.json"
     text = path.read_text().replace(f'"n_layer": {model.config.n_layer}', '"n_layer": 1000000000')
     path.write_text(text)
-    with pytest.raises(CheckpointError, match=r"holds .* tensors, and its configuration says 1,000,000,"):
+    with pytest.raises(CheckpointError, match=r" tensors.* 1,000,000,000 layers"):
         pretrained.open_source(str(tmp_path / "out"))
 
 
@@ -464,7 +464,9 @@ def test_weights_that_are_not_finite(run, tmp_path):
 def test_a_file_that_is_no_tokenizer(tmp_path, key):
     content = {"kind": "gpt2", "hash": "0"}
     (tmp_path / "data_tokenizer.json").write_text(json.dumps({key: content[key]}))
-    with pytest.raises(CheckpointError, match=r"data_tokenizer\.json holds no tokenizer \(it has no "):
+    with pytest.raises(
+        CheckpointError, match=rf"data_tokenizer\.json .*no {'hash' if key == 'kind' else 'kind'}\b"
+    ):
         model_folder.read_tokenizer(tmp_path)
 
 
@@ -477,7 +479,7 @@ def test_samples_from_a_folder_whose_tokenizer_lacks_bytes(tmp_path, capsys):
     capsys.readouterr()
     sample.main([str(tmp_path), "--start=abc", "--max_new_tokens=5"])
     assert capsys.readouterr().out.startswith("--- sample 1 of 1 ---\nabc")
-    with pytest.raises(SystemExit, match=r"sample\.py: the tokenizer has no token for the byte 0x06"):
+    with pytest.raises(SystemExit, match=r"sample\.py: .*0x06"):
         sample.main([str(tmp_path), "--start=abc\x06"])
 
 

@@ -71,9 +71,9 @@ def best_is_folder(folder):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (damage_log, "log.jsonl, line 1: damaged; mend the line, or move the file away"),
+        (damage_log, "log.jsonl, line 1: damaged"),
         (log_of_texts, "line 2: damaged"),
-        (log_is_folder, "log.jsonl is a folder, and a run writes a file there: move the folder away"),
+        (log_is_folder, "log.jsonl is a folder"),
         (picture_is_folder, "loss.png is a folder"),
         (best_is_folder, "best.pt is a folder"),
     ],
@@ -95,7 +95,7 @@ def test_a_log_that_cannot_be_read(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(RunFolderError, match=r"log\.jsonl cannot be read \(Permission denied\); move"):
+    with pytest.raises(RunFolderError, match=r"log\.jsonl.*Permission denied"):
         read_log(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_a_file_in_the_place_of_the_checkpoints(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "ckpt").write_text("mine")
     with (
-        pytest.raises(RunFolderError, match="ckpt is a file, and a run keeps its checkpoints"),
+        pytest.raises(RunFolderError, match="ckpt is a file"),
         open_run(str(tmp_path), resume=True),
     ):
         pass
@@ -130,17 +130,17 @@ def test_a_full_disk_is_called_full(tmp_path, monkeypatch):
     with open("/dev/full", "wb") as device:
         monkeypatch.setattr("builtins.open", lambda *_, **__: device)
         content = dict.fromkeys(checkpoint.REQUIRED)
-        with pytest.raises(OSError, match=r"step_00000001\.pt could not be written \(the disk is full"):
+        with pytest.raises(OSError, match=r"step_00000001\.pt .*the disk is full"):
             checkpoint.save(tmp_path, 1, {**content, "model": [0] * 100_000}, 2, True)
     monkeypatch.undo()
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"config\.json could not be written \(the disk is full"):
+    with pytest.raises(OSError, match=r"config\.json .*the disk is full"):
         write_whole(tmp_path / "config.json", "{}")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     opened = log.Log(tmp_path, 0)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"log\.jsonl could not be written \(the disk is full"):
+    with pytest.raises(OSError, match=r"log\.jsonl .*the disk is full"):
         opened.sync()
 
 
@@ -159,7 +159,7 @@ def small_disk(tmp_path):
 def test_a_disk_that_is_really_full(small_disk):
     content = {**dict.fromkeys(checkpoint.REQUIRED), "step": 1}
     path = checkpoint.save(small_disk / "ckpt", 1, {**content, "model": {"a": torch.ones(20_000)}}, 9, True)
-    with pytest.raises(OSError, match=r"step_00000002\.pt could not be written \(the disk is full"):
+    with pytest.raises(OSError, match=r"step_00000002\.pt .*the disk is full"):
         checkpoint.save(small_disk / "ckpt", 2, {**content, "model": {"a": torch.ones(100_000)}}, 9, True)
     assert sorted((small_disk / "ckpt").iterdir()) == [small_disk / "ckpt" / "best.pt", path]
     assert checkpoint.load(path)["step"] == 1
@@ -182,7 +182,7 @@ def test_records_are_held_against_what_a_record_is(tmp_path):
 def test_a_link_to_nothing_is_no_run_folder(tmp_path):
     (tmp_path / "link").symlink_to("nothing")
     with (
-        pytest.raises(RunFolderError, match="link is a symbolic link to nothing, where nothing is: mend"),
+        pytest.raises(RunFolderError, match="link is a symbolic link to nothing"),
         open_run(str(tmp_path / "link"), resume=False),
     ):
         pass

@@ -223,8 +223,8 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
         ("--max_iters=8", "--checkpoint_interval=2", "--eval_interval=100"),
     )
     message = (
-        rf"step_{step:08d} could not be written \(the disk is full.*\); earlier checkpoints are untouched"
-        rf"\. --resume=True --out_dir={tmp_path / 'a'} goes on from step_{step - 2:08d}$"
+        rf"step_{step:08d} .*the disk is full.*"
+        rf"--resume=True --out_dir={tmp_path / 'a'} goes on from step_{step - 2:08d}$"
     )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # with a bar
     with pytest.raises(SystemExit, match=message):
@@ -306,8 +306,8 @@ def test_a_flipped_bit_in_the_optimizers_state(folder):
     data[place.offset + place.length // 2] ^= 1
     file.write_bytes(data)
     weights(path)
-    advice = r"move it and best_00000010, the same files, away, and the run goes on from step_00000005"
-    with pytest.raises(SystemExit, match=r"__0_0\.distcp is damaged: optimizer\..*exp_avg: .*" + advice):
+    advice = r"best_00000010.* step_00000005"
+    with pytest.raises(SystemExit, match=r"__0_0\.distcp .*optimizer\..*exp_avg.*" + advice):
         resumed(folder, "--max_iters=12")
 
 
@@ -315,39 +315,29 @@ def test_files_of_another_checkpoint_and_missing_ones(folder):
     first, last = checkpoint.numbered(folder / "ckpt")
     kept = (last / "__0_0.distcp").read_bytes()
     shutil.copy(first / "__0_0.distcp", last)
-    with pytest.raises(
-        CheckpointError, match=r"__0_0\.distcp is damaged: model\..* is not what was written"
-    ):
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp .*model\..*not what was written"):
         weights(last)
     (last / "__0_0.distcp").write_bytes(kept[:5000])
     with pytest.raises(CheckpointError, match=r"__0_0\.distcp is damaged"):
         weights(last)
     (last / "__0_0.distcp").unlink()
-    with pytest.raises(CheckpointError, match=r"does not exist: .* was not copied as a whole"):
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp does not exist"):
         weights(last)
     (last / "__0_0.distcp").write_bytes(kept)
     weights(last)
     shutil.copy(first / ".metadata", last)
-    with pytest.raises(
-        CheckpointError, match=r"\.metadata is damaged: its checksum is not the one in run\.pt"
-    ):
+    with pytest.raises(CheckpointError, match=r"\.metadata .*checksum.*run\.pt"):
         weights(last)
     (last / ".metadata").unlink()
     with pytest.raises(CheckpointError, match=r"\.metadata cannot be read"):
         weights(last)
-    with pytest.raises(
-        CheckpointError, match=r"run\.pt is a part of a sharded checkpoint: give its folder"
-    ):
+    with pytest.raises(CheckpointError, match=r"run\.pt is a part of a sharded"):
         checkpoint.load(last / "run.pt")
     (last / "run.pt").unlink()
-    with pytest.raises(
-        SystemExit, match=r"run\.pt does not exist; move it away, and the run goes on from step_0{7}5"
-    ):
+    with pytest.raises(SystemExit, match=r"run\.pt does not exist.* step_0{7}5"):
         resumed(folder, "--max_iters=12")
     left = last.rename(last.with_name(f"{last.name}.tmp"))
-    with pytest.raises(
-        CheckpointError, match="is what is left of a checkpoint that was not written to its end"
-    ):
+    with pytest.raises(CheckpointError, match=r"\.tmp.* is what is left"):
         checkpoint.find(left)
     assert checkpoint.find(folder) == first
 
@@ -355,7 +345,7 @@ def test_files_of_another_checkpoint_and_missing_ones(folder):
 def test_weights_of_another_model(folder, tmp_path):
     path = checkpoint.find(folder)
     other = torch.nn.Linear(3, 2)
-    with pytest.raises(CheckpointError, match=r"step_00000010 is of another model: it lacks weight"):
+    with pytest.raises(CheckpointError, match=r"step_00000010 .*lacks weight"):
         sharded_checkpoint.read_state(
             path, checkpoint.load(path), other, torch.optim.AdamW(other.parameters())
         )
@@ -375,9 +365,7 @@ def test_metadata_are_never_run(folder, tmp_path):
     (path / ".metadata").write_bytes(bomb)
     content = checkpoint.load(path)
     content["metadata"] = zlib.crc32(bomb)
-    with pytest.raises(
-        CheckpointError, match=r"\.metadata holds code \(posix\.mkdir\), which is never run"
-    ):
+    with pytest.raises(CheckpointError, match=r"\.metadata holds code \(posix\.mkdir"):
         pretrained.weights_of_run(path, content)
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)

@@ -93,7 +93,7 @@ def test_a_resumed_run_cannot_score_others(run, pairs, capsys):
     folder, _ = run("a", *KEYS, f"--dataset={pairs}", "--max_iters=2")
     with pytest.raises(SystemExit) as stop:
         main([f"--out_dir={folder}", "--resume=True", "--max_iters=4", "--score_source=True"])
-    assert "score_source was False, now True (the loss so far is of other tokens)" in str(stop.value.code)
+    assert "score_source was False, now True (" in str(stop.value.code)
 
 
 def test_what_a_run_says_of_pairs(run, pairs, dataset, tmp_path, capsys):
@@ -116,7 +116,7 @@ def test_what_a_run_says_of_pairs(run, pairs, dataset, tmp_path, capsys):
 def test_a_dry_run_names_the_longest_pair(arguments, pairs, capsys, monkeypatch):
     monkeypatch.setattr("training.dry_run.activations", lambda *keys, **more: 0)
     main([*arguments, *KEYS, f"--dataset={pairs}", "--dry_run=True"])
-    assert "(as if each pair had 40 tokens, which is the most that it may have)" in capsys.readouterr().out
+    assert "as if each pair had 40 tokens" in capsys.readouterr().out
 
 
 def test_an_ablation_on_pairs(pairs, arguments, here, tmp_path, capsys):

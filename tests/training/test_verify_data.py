@@ -54,7 +54,7 @@ def test_data_without_checksums_are_counted_on_request_alone(run, dataset, tmp_p
     write_zeros(folder / "train.bin")
     keys = (f"--dataset={folder}", "--batch_size=32", "--n_layer=1")
     said = refused(run, *keys, "--max_iters=2", "--verify_data=True")
-    assert "train.bin does not hold what meta.json counts" in said
+    assert "train.bin does not hold what" in said
     run("a", *keys, "--max_iters=12", "--eval_interval=12")
 
 
