@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -222,9 +223,8 @@ def test_a_key_is_named_once(write):
         ("a", {}), ("b", {"dropout": 0.1}), ("c", {"weight_decay": 0.0}),
     )]  # fmt: skip
     found = arms(read_runs([str(f) for f in folders]))
-    assert differences(found, ["dropout", "dropout"])[-1] == (
-        "the arms differ in more than dropout: their losses may differ because of weight_decay"
-    )
+    told = differences(found, ["dropout", "dropout"])[-1]
+    assert re.search(r"more than dropout\b[^,]* weight_decay$", told)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_different_batches(write, keys, what):
     second = write("b", [5.0, 4.0, 2.0], **{"weight_decay": 0.0, **keys})
     said = differences(arms(read_runs([str(first), str(second)])), [])
     batches = [line for line in said if line.startswith("different batches")]
-    assert batches == ([f"different batches: the arms do not have the same {what}"] if what else [])
+    assert [line.partition(" the same ")[2] for line in batches] == ([what] if what else [])
     scored = [line for line in said if "validation losses are of different tokens" in line]
     assert len(scored) == len(keys.keys() & {"dataset", "block_size", "eval_tokens"})
 

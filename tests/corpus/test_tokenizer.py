@@ -188,10 +188,7 @@ def test_bpe_is_trained_on_fewer_pairs_than_overflow(monkeypatch, capsys):
     monkeypatch.setattr(module, "MOST_BYTES", 3000)  # a tenth
     monkeypatch.setattr(module, "PIECE", 10)
     part = list(spread(lambda: iter(texts), "bpe:300"))
-    assert capsys.readouterr().err == (
-        "bpe:300: trained on 0.1 of the training text, evenly spread: it has 30,000 bytes, and with more "
-        "than 3,000 the counts of pairs could overflow\n"
-    )
+    assert re.search(r"^bpe:300: .* 0\.1 .* 30,000 bytes.* 3,000 .*\n\Z", capsys.readouterr().err)
     assert part == list(spread(lambda: iter(texts), "bpe:300"))
     assert 2900 < sum(map(len, part)) <= 3000
     places = [int(text[1:]) for text in part]

@@ -105,15 +105,11 @@ def test_lines_that_are_no_pairs(tmp_path):
     path.write_text("a\tb\n \tb\na\t\na b\na\tb\tc\td\na\tb\t \n\n")
     with pytest.raises(DataError) as found:
         run(tmp_path / "set", path)
-    assert str(found.value).split("\n") == [
-        f"{path}: 6 lines of 7 cannot be read as pairs",
-        "  line 2: the source is empty",
-        "  line 3: the target is empty",
-        "  line 4: 1 column, where a pair has source, target and perhaps a group",
-        "  line 5: 4 columns, where a pair has source, target and perhaps a group",
-        "  line 6: the group is empty",
-        "  line 7: 1 column, where a pair has source, target and perhaps a group",
-    ]
+    first, *lines = str(found.value).split("\n")
+    assert first.startswith(f"{path}: 6 lines of 7")
+    wrong = ["the source", "the target", "1 column,", "4 columns,", "the group", "1 column,"]
+    for number, (line, what) in enumerate(zip(lines, wrong, strict=True), 2):
+        assert line.startswith(f"  line {number}: {what} ")
     path.write_text("a\n" * 30)
     with pytest.raises(DataError, match=r"line 10: .*\n  and 20 more"):
         run(tmp_path / "set", path)

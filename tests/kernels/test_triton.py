@@ -44,10 +44,9 @@ def test_the_backend_is_refused_where_it_cannot_run(monkeypatch):
     monkeypatch.setattr(backend, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = ModelConfig(cf_backend="triton")
-    assert config.check() == [
-        "cf_backend=triton needs a GPU; for tests without one, set TRITON_INTERPRET=1 in the environment "
-        "(slow)"
-    ]
+    (told,) = config.check()
+    assert told.startswith("cf_backend=triton needs a GPU")
+    assert "TRITON_INTERPRET=1" in told
     with pytest.raises(ValueError, match="cf_backend=triton needs a GPU"):
         backend.use_triton("triton", torch.ones(1))
     monkeypatch.setattr(backend, "INTERPRETED", True)

@@ -1,5 +1,6 @@
 """How pictures are written, which files they replace, and the keys with which a user shapes them."""
 
+import re
 from types import SimpleNamespace
 
 import matplotlib
@@ -62,7 +63,8 @@ def test_only_a_name_of_the_scripts_own_is_replaced(tmp_path, ending):
     before = path.read_bytes()
     for content in (before, b"", b"mine"):
         path.write_bytes(content)
-        assert said(str(path)) == [f"plot={path} exists: move it away, or choose another name"]
+        (told,) = said(str(path))
+        assert told.startswith(f"plot={path} exists")
         with pytest.raises(OSError, match=r"a\.\w+ exists"):
             picture.write(drawn("after"), path)
         assert path.read_bytes() == content
@@ -70,9 +72,8 @@ def test_only_a_name_of_the_scripts_own_is_replaced(tmp_path, ending):
     assert path.read_bytes() == before
     path.unlink()
     own = [path.parent / "." / path.name]
-    assert picture.refused(str(path), own) == [
-        f"plot={path} is a picture that is drawn anyway: choose another name"
-    ]
+    (told,) = picture.refused(str(path), own)
+    assert told.startswith(f"plot={path} is a picture")
 
 
 @pytest.mark.filterwarnings("error")
@@ -100,9 +101,8 @@ def test_texts_fit_and_a_picture_without_room_for_them_grows(tmp_path, capsys, s
 def test_the_least_size_of_several_panels():
     assert picture.wrong_size(picture.PLAIN, 4, 3) == []
     assert picture.wrong_size(picture.Look((3.3, 3.0)), 2, 2) == []
-    assert picture.wrong_size(picture.Look((3.3, 2.4)), 2, 2) == [
-        "plot_size=3.3x2.4 is too small for 2 x 2 panels; take 3.3x3 or more"
-    ]
+    (told,) = picture.wrong_size(picture.Look((3.3, 2.4)), 2, 2)
+    assert re.search(r"plot_size=3\.3x2\.4 .*2 x 2 .*3\.3x3 ", told)
 
 
 def test_a_failure_leaves_the_earlier_picture(tmp_path, monkeypatch):
@@ -118,22 +118,24 @@ def test_a_failure_leaves_the_earlier_picture(tmp_path, monkeypatch):
 
 def test_all_mistakes_are_named(tmp_path):
     (tmp_path / "a.svg").mkdir()
-    assert said("a.jpg") == ["plot must end in .png, .pdf or .svg, not 'a.jpg'"]
-    assert said(".png") == ["plot must end in .png, .pdf or .svg, not '.png'"]
+    for name in ("a.jpg", ".png"):
+        (told,) = said(name)
+        assert re.search(rf"^plot .*\.png, \.pdf or \.svg.*'{re.escape(name)}'$", told)
     assert "a.svg exists: move it away" in said(str(tmp_path / "a.svg"))[0]  # a folder
     for size in ("3.3", "3.3,2.4", "3.3x", "-3x2", "3x2x1", "axb"):
-        assert said(size=size) == [
-            f"plot_size must be WIDTHxHEIGHT in inches, such as 3.3x2.4, not {size!r}"
-        ]
+        (told,) = said(size=size)
+        assert re.search(f"^plot_size .*WIDTHxHEIGHT.*{size!r}$", told)
     for size in ("330x240", "1x1"):
-        assert said(size=size) == [f"plot_size is in inches, 2 to 40 a side, not {size}"]
+        (told,) = said(size=size)
+        assert re.search(f"^plot_size .*2 to 40 .*{size}$", told)
     assert "empty label" in said(labels="a,,b")[0]
     assert "same label twice" in said(labels="a,a")[0]
     assert "plot_title: '$\\\\nothing$' is no formula" in said(title="$\\nothing$")[0]
     assert "plot_labels: '$x^$' is no formula" in said(labels="$x^$,b")[0]
     assert len(said("a.gif", "1", "$x^$", "a,")) == 4
     assert said(size="3.3x2", title="a price of 3 $, $|z|$", labels="a, b;c") == []
-    assert said(None, title="a") == ["plot_title acts with a picture only: give --plot=FILE as well"]
+    (told,) = said(None, title="a")
+    assert told.startswith("plot_title acts with a picture")
 
 
 def test_what_a_user_chose():
@@ -143,9 +145,8 @@ def test_what_a_user_chose():
     assert look.names(["one", "two"]) == ["a, b", "c"]
     assert picture.PLAIN.names(["a$b", "_c"]) == [r"a\$b", "\u2009_c"]
     assert picture.wrong_labels(look.labels, ["one", "two"]) == []
-    assert picture.wrong_labels(look.labels, ["one"]) == [
-        "plot_labels needs a label for each line; it has 2 for 1 line: one"
-    ]
+    (told,) = picture.wrong_labels(look.labels, ["one"])
+    assert re.search("^plot_labels .*it has 2 for 1 line: one$", told)
     figure = drawn("T")
     assert figure.get_size_inches().tolist() == [3.3, 2.4]
     assert figure.get_suptitle() == "T"

@@ -291,16 +291,17 @@ def test_a_study_that_is_stopped(small, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
-        ({"joined": ""}, "joined is empty: name a path, or leave it out"),
-        ({"step_times": ""}, "step_times is empty: name a path, or leave it out"),
-        ({"out": ""}, "out is empty: name a path, or leave it out"),
-        ({"only": [""]}, "only has an empty name: give arms of the table, separated by commas"),
+        ({"joined": ""}, "joined is empty"),
+        ({"step_times": ""}, "step_times is empty"),
+        ({"out": ""}, "out is empty"),
+        ({"only": [""]}, "only has an empty name"),
         ({"seeds": [1, -1]}, "seeds: -1 is below 0"),
         ({"max_iters": 0}, "max_iters must be above 0, not 0"),
     ],
 )
 def test_what_cannot_be_meant(keys, complaint):
-    assert study.StudyConfig("claim", **keys).check() == [complaint]
+    (told,) = study.StudyConfig("claim", **keys).check()
+    assert told.startswith(complaint)
 
 
 def test_it_takes_no_config_files(capsys):

@@ -74,8 +74,9 @@ def test_a_run_is_the_same_in_either_format(run, capsys, keys):
     records = resumed(folder, "--checkpoint_format=whole")
     assert losses(records) == losses(expected)
     (change,) = [r["resumed"] for r in records if "resumed" in r]
-    told = "checkpoint_format was 'sharded', now 'whole': from the next checkpoint on"
-    assert change == {"checkpoint_format": told}
+    assert [*change] == ["checkpoint_format"]
+    told = change["checkpoint_format"]
+    assert told.startswith("checkpoint_format was 'sharded', now 'whole'")
     assert told in capsys.readouterr().out
     assert sorted(os.listdir(folder / "ckpt")) == ["best.pt", *names[:2], *(f"{n}.pt" for n in names[2:])]
     back_to(folder, 9)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import sys
 
@@ -35,7 +36,7 @@ def test_a_signal_within_a_write_to_stderr(monkeypatch, capfd):
     assert stop.signal == signal.SIGTERM
     assert raw.written.startswith(b"5/8 steps\n")
     said = raw.written.decode() + capfd.readouterr().err
-    assert said.count("\nstopping after this step, with a checkpoint (SIGTERM)\n") == 1
+    assert len(re.findall(r"\nstopping after this step.* \(SIGTERM\)\n", said)) == 1
 
 
 def test_a_second_interrupt_stops_at_once_if_it_is_a_key_pressed_again(monkeypatch, capsys):
@@ -79,5 +80,5 @@ def test_a_rank_whose_launcher_has_died_stops(monkeypatch, capsys, environment, 
         assert bool(stop) == stops
         assert bool(stop) == stops
     said = capsys.readouterr().err
-    assert said.count("stopping after this step, with a checkpoint (torchrun has died)") == stops
+    assert len(re.findall(r"stopping after this step.* \(torchrun has died\)", said)) == stops
     assert not stops or stop.status == 143
