@@ -136,7 +136,7 @@ def test_models_of_different_tokenizers(runs, of_bpe, dataset, capsys, tmp_path)
         assert f"**{min(one['perplexity'], two['perplexity']):.2f}**" not in said
     same = (found[0][text]["bits_per_byte"] for text in texts[1:])  # the second one is decoded
     assert next(same) == pytest.approx(next(same), rel=0.02)
-    assert "tokenizers differ (rope: bytes, 257 tokens" in said
+    assert "per byte, because their tokenizers differ (rope: bytes, 257 tokens" in said
     for task in ("perplexity", "extrapolation"):
         said = refused(capsys, *models, f"--texts={texts[2]}", f"--task={task}", "--max_tokens=300")
         assert "max_tokens=300 is another piece" in said
@@ -146,7 +146,7 @@ def test_models_of_different_tokenizers(runs, of_bpe, dataset, capsys, tmp_path)
     said = refused(capsys, *models, "--task=recall", f"--texts={texts[2]}")
     assert "recall is compared on the same tokens" in said
     said = printed(capsys, *models, "--task=extrapolation", f"--texts={texts[2]}", "--lengths=1,2")
-    assert "because their tokenizers differ" in said
+    assert "the best, because their tokenizers differ" in said
     assert "**" not in said
 
 

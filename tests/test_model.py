@@ -207,7 +207,7 @@ def test_padding_rows_of_the_vocabulary_play_no_part(build):
 )
 def test_too_many_tokens_are_refused(build, attention, position, limits):
     model = build(attention=attention, position=position)
-    message = f"18 tokens .*block_size=17.* {limits}$"
+    message = f"18 tokens .*block_size=17.* for {limits}$"
     with pytest.raises(ValueError, match=message):
         model(torch.zeros(1, 18, dtype=torch.int64))
     with pytest.raises(ValueError, match=message):

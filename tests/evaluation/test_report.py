@@ -45,7 +45,7 @@ def test_lengths_are_ranked_on_the_same_tokens_only():
     assert bold(report.extrapolation(results, papers=False)) == ["1.000"] * 6
     said = report.extrapolation(results, papers=False, tokenizers="a: x; b: y")
     assert bold(said) == []
-    assert "because their tokenizers differ (a: x; b: y)" in said
+    assert "the best, because their tokenizers differ (a: x; b: y)" in said
     said = report.extrapolation(results | {"c": extrapolated(48, 2.0)}, papers=False)
     assert bold(said) == []
     assert "trained on windows of 32 and 48 tokens" in said

@@ -96,7 +96,7 @@ def test_foreign_and_damaged_files(tmp_path):
     whole = save(tmp_path, 1).read_bytes()
     for damaged in (b"", b"hello", whole[: len(whole) // 2], whole[:-100]):
         path.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"a\.pt is (damaged|not plain tensors)"):
+        with pytest.raises(CheckpointError, match=r"a\.pt is (damaged or not a|not plain) "):
             checkpoint.load(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no checkpoint")

@@ -37,7 +37,7 @@ def test_a_flipped_bit_is_found(folder):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors .*SHA-256"):
         read(folder)
     (folder / "SHA256SUMS").unlink()  # as the message says, for weights that were changed on purpose
     assert not torch.equal(read(folder)["w"], TENSORS["w"])
