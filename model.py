@@ -13,7 +13,6 @@ What stands behind `attention`, `ffn` and `position` is looked up by name in the
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -21,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.embedding import embedding
 from layers import POSITION
-from layers.cache import in_use
 from layers.cross_attention import CrossAttention
 from layers.norm import norm_of
 from layers.protocol import Drawn, Layers, Mixer, Part, built, has_nan, keep_constructor_values
 from models.architecture import ModelConfig
+from models.cache import ROWS, Cache
 from models.language_model import LanguageModel
 
 
@@ -57,57 +56,6 @@ class Block(nn.Module):
         if self.cross is not None:
             x = x + self.cross(self.norm_cross(x), memory, lengths)
         return x + self.ffn(self.norm2(x))
-
-
-@dataclass
-class Cache:
-    """What decoding keeps of a batch of equally long sequences: see `GPT.new_cache` and `GPT.decode`."""
-
-    blocks: list[tuple[torch.Tensor, ...]]  # one of the attention's new_cache for each block
-    filled: torch.Tensor  # tokens that are in it, int64 scalar on the device: a number would be compiled in
-    length: int  # tokens that it has room for
-    rows: list[int | None]  # `TokenMixer.cache_rows` of each block
-    # of an encoder-decoder: each block's keys and values of the source, and the lengths of the sources
-    source: tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor] | None = None
-    whole: bool = False  # each step reads all rows: its shapes never change, and it waits for no device
-
-    def in_use(self, new):
-        """`blocks`, narrowed to what they hold with `new` more tokens, or `whole`. Raises ValueError where
-        there is no room; `whole`, whoever writes them must count the tokens.
-        """
-        if self.whole:
-            return self.blocks
-        if (end := int(self.filled) + new) > self.length:
-            raise ValueError(f"{end} tokens do not fit into a cache of length {self.length}")
-        return self.first(end)
-
-    def first(self, end: int) -> list[tuple[torch.Tensor, ...]]:
-        """`blocks`, narrowed to their first `end` tokens."""
-        return [in_use(held, end, rows) for held, rows in zip(self.blocks, self.rows, strict=True)]
-
-    def clear(self):
-        self.filled.zero_()
-
-    def repeated(self, times: int) -> "Cache":
-        """A cache in which each row of the batch stands `times` times, one after the other."""
-
-        def repeat(blocks):
-            return [tuple(held.repeat_interleave(times, 0) for held in block) for block in blocks]
-
-        source = None
-        if self.source is not None:
-            source = repeat(self.source[0]), self.source[1].repeat_interleave(times, 0)
-        return replace(self, blocks=repeat(self.blocks), source=source)
-
-    def reorder(self, rows: torch.Tensor):
-        """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources,
-        which therefore stay where they are.
-        """
-        if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
-            return
-        for block in self.first(int(self.filled)):
-            for held in block:
-                held.copy_(held.index_select(0, rows))
 
 
 class EncoderBlock(nn.Module):
@@ -289,11 +237,13 @@ class GPT(LanguageModel):
         length = self.config.block_size if length is None else length
         self.check_length(length)
         weight = self.embedding.weight
-        keys = (batch, length, weight.device, dtype or weight.dtype)
+        room = min(length, ROWS)
+        keys = (batch, room, weight.device, dtype or weight.dtype)
         filled = torch.zeros((), dtype=torch.int64, device=weight.device)
         mixers = [block.attention for block in self.blocks]
         rows = [mixer.cache_rows for mixer in mixers]
-        cache = Cache([mixer.new_cache(*keys) for mixer in mixers], filled, length, rows)
+        held = [tuple(tensor.zero_() for tensor in mixer.new_cache(*keys)) for mixer in mixers]
+        cache = Cache(held, filled, room, length, rows)
         if self.encoder is not None:
             with torch.no_grad():
                 memory = self.encode(source, lengths)

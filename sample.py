@@ -26,7 +26,7 @@ from config_keys import Count, CountOrNone, Seed, ShareOrNone
 from corpus import DataError
 from corpus.tokenizer import valid_unicode
 from decoding import beam
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from decoding.no_repeat import without_repeats
 from models.compilation import missing_for_compile
 from reports.plural import counted
@@ -94,7 +94,7 @@ def main(argv: list[str]):
             "whose steps cost little: leave it out"
         )
     print(source.path if source.step is None else f"{source.path}, step {source.step:,}", file=sys.stderr)
-    step = CompiledStep(model) if config.compile else None
+    step = Decoder(model, "inductor" if config.compile else None)
     sys.stdout.reconfigure(errors="replace")  # a terminal may know only ASCII
     write = functools.partial(write_one, tokenizer, source_of_tokens(model, tokenizer, config, step))
     failed = []
@@ -120,7 +120,9 @@ def main(argv: list[str]):
     except RuntimeError as error:
         if "probability tensor contains" in str(error):
             sys.exit("sample.py: the model's outputs are not finite, so no token can be drawn")
-        if step is None or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        if not config.compile or not type(error).__module__.startswith(
+            ("torch._dynamo", "torch._inductor")
+        ):
             raise
         reason = (str(getattr(error, "inner_exception", error)).splitlines() or [type(error).__name__])[0]
         sys.exit(f"sample.py: torch.compile failed ({reason}); mend the compiler, or leave out --compile")

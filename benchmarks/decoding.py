@@ -1,7 +1,7 @@
 """Decoding with a cache: one model on one device, with all weights in the dtype of the benchmark.
 
-step     one token per sequence, with half of the cache filled; a compiled step reads the whole cache
-prefill  a prompt of block_size - 1 tokens
+step     one token per sequence, by a copy of the model that is prepared for it, after half a block of tokens
+prefill  a prompt of block_size - 1 tokens, by the model itself
 """
 
 import dataclasses
@@ -10,8 +10,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.training_step import build, shallow
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from models.architecture import ModelConfig
+from models.compilation import compile_parts
 
 SECTIONS = ("step", "prefill")
 SHORTEST = 4  # smallest block_size that `gate` can check
@@ -27,20 +28,23 @@ class DecodeOptions:
 def sections(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, Callable]:
     """{section: function of one iteration}"""
     model = build(config, device).eval().to(getattr(torch, options.dtype))
-    decode = CompiledStep(model) if options.compile else model.decode
+    step = Decoder(model, "inductor" if options.compile else None)
+    if options.compile:
+        compile_parts(model)
     drawn = torch.Generator().manual_seed(1)
     shape = (options.batch_size, config.block_size - 1)
     prompt = torch.randint(config.vocab_size, shape, generator=drawn).to(device)
     token = prompt[:, :1].clone()
-    cache = model.new_cache(options.batch_size)
+    cache, longest = (model.new_cache(options.batch_size) for _ in range(2))
+    cache.reserve(config.block_size // 2 + 1)  # the rows that a text of this length has
 
     def one_step():
         cache.filled.fill_(config.block_size // 2)
-        decode(token, cache)
+        step(token, cache)
 
     def whole_prompt():
-        cache.filled.zero_()
-        decode(prompt, cache)
+        longest.filled.zero_()
+        model.decode(prompt, longest)
 
     return {"step": one_step, "prefill": whole_prompt}
 
@@ -61,7 +65,7 @@ def gate(config: ModelConfig, options: DecodeOptions, device: torch.device) -> d
     with torch.no_grad():
         exact = model(tokens)[:, -3:].float()
     model.to(getattr(torch, options.dtype))
-    decode = CompiledStep(model) if options.compile else model.decode
+    decode = Decoder(model, "inductor" if options.compile else None)
     cache = model.new_cache(2)
     parts = tokens[:, :-2], tokens[:, -2:-1], tokens[:, -1:]
     # cloned, as the next step overwrites the logits of a captured one

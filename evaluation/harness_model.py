@@ -17,10 +17,11 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from corpus.tokenizer import END_OF_TEXT
+from decoding.decoder import Decoder
 from evaluation import EvaluationError
 from evaluation.models import Loaded
 from kernels.linear_cross_entropy import IGNORED
-from model import Cache
+from models.cache import Cache
 from models.language_model import sample_token
 
 MOST_NEW_TOKENS = 256  # default of the harness, for tasks that set no limit
@@ -35,7 +36,7 @@ class HarnessModel(TemplateLM):
 
     def __init__(self, loaded: Loaded, batch_size: int):
         super().__init__()
-        self.loaded = loaded
+        self.loaded, self.decoder = loaded, Decoder(loaded.model)
         self.batch_size = batch_size
         self.max_length = loaded.block_size
         self._device = loaded.device
@@ -225,7 +226,7 @@ class HarnessModel(TemplateLM):
         All sequences in a cache have the same length. So from the end of the shortest prompt on, the batch
         advances together: longer prompts still read their own tokens while shorter ones already generate.
         """
-        model, pieces = self.loaded.model, self.loaded.tokenizer.token_bytes()
+        pieces = self.loaded.tokenizer.token_bytes()
         stops = [stop.encode() for stop in until if stop]
         longest_stop = max(map(len, stops))
         generator = torch.Generator(self.device).manual_seed(SEED)
@@ -236,7 +237,7 @@ class HarnessModel(TemplateLM):
         for place in range(begin, longest + max_gen_toks):
             with self.loaded.autocast():
                 # the model's vocabulary may be larger than the tokenizer's
-                logits = model.decode(unread, cache)[:, : len(pieces)]
+                logits = self.decoder(unread, cache)[:, : len(pieces)]
             tokens = sample_token(logits.float(), temperature, top_k, top_p, generator).tolist()
             for row, prompt in enumerate(prompts):
                 if place < len(prompt):

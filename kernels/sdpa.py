@@ -1,4 +1,4 @@
-"""Attention by rank through PyTorch's scaled_dot_product_attention, where it can express it.
+"""Attention through PyTorch's scaled_dot_product_attention: by rank, where it can express it; of few rows.
 
 y are the queries, the columns by position are the keys: `kernels.shared_attention` states the equation. Any
 difference in width between the scores and the values is filled with zeros, so this pays where values are
@@ -8,8 +8,10 @@ narrow.
 import torch
 from torch.nn import functional
 
+from kernels.autocast import without_autocast
 from kernels.split import high_and_low
 
+FEW = 16  # rows of q
 WIDEST = 256  # the largest width of a head that PyTorch's fused kernels take
 
 
@@ -36,6 +38,23 @@ def attention_by_position(
     q = torch.cat((y, y_low, y), -1)
     k = torch.cat((columns, columns, columns_low), -1)
     return attention_by_rank(q, k, v, strict)
+
+
+def attention_of_few(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout: float = 0.0
+) -> torch.Tensor:
+    """softmax(q k^T / sqrt(D) + mask) v, as PyTorch computes it, for q: [B, H, T, D] of a step of decoding.
+
+    A CPU multiplies in float32: for few rows of q, PyTorch's kernel for bfloat16 is slower and less exact.
+    """
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    if not half or q.device.type != "cpu" or q.shape[-2] > FEW:
+        return functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.float()
+    with without_autocast(q):
+        out = functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), mask, dropout)
+    return out.to(q.dtype)
 
 
 def attention_by_rank(

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from config_keys import CountOrNone
 from kernels.autocast import without_autocast
+from kernels.sdpa import attention_of_few
 from layers.cache import causal_mask, key_mask, of_token_before, products, update_cache, weighted_sum
 from layers.protocol import TokenMixer
 
@@ -141,9 +142,11 @@ class SoftmaxAttention(TokenMixer):
         rows of q, so that k and v are not copied.
         """
         groups = (self.n_kv_head, self.n_head // self.n_kv_head)
-        mask = self.visible(pos, k.shape[-2]).expand(self.n_head, -1, -1)
-        mask = mask if bias is None else added(bias, mask, q.dtype)
-        q, mask = q.unflatten(1, groups).flatten(2, 3), mask.unflatten(0, groups).flatten(1, 2)
+        q, mask = q.unflatten(1, groups).flatten(2, 3), self.visible(pos, k.shape[-2])
+        if bias is not None:
+            mask = bias.to(q.dtype) if mask is None else added(bias, mask, q.dtype)
+        if mask is not None:
+            mask = mask.expand(self.n_head, -1, -1).unflatten(0, groups).flatten(1, 2)
         dropout = self.dropout_rate if self.training else 0.0
         if torch.compiler.is_compiling() and pos.shape[0] == 1:
             scores = products(q, k) * q.shape[-1] ** -0.5
@@ -151,11 +154,15 @@ class SoftmaxAttention(TokenMixer):
             weights = scores.softmax(-1)
             out = weighted_sum(F.dropout(weights, dropout), v)
         else:
-            out = F.scaled_dot_product_attention(q, k, v, mask[None], dropout)
+            out = attention_of_few(q, k, v, mask, dropout)
         return out.unflatten(2, (groups[1], -1)).flatten(1, 2)
 
     def visible(self, pos, length):
-        """[n_head or 1, T, length] bool: whether the token at pos sees the row of the cache."""
+        """[n_head or 1, T, length] bool: whether the token at pos sees the row of the cache; None: each
+        does.
+        """
+        if len(pos) == 1 and not torch.compiler.is_compiling():
+            return None  # the last row is that of the token
         return causal_mask(pos, length)[None]
 
     @classmethod

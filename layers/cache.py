@@ -28,15 +28,11 @@ def update_cache(held, new, pos):
     """Writes the rows of new tokens, and returns all rows that the newest of them may see.
 
     held: [.., rows, width], changed in place. Without a compiler, its last row must be that of the newest
-    token. new: [.., T, width]; pos: [T] int64, ascending.
-    Returns [.., rows, width] in held's dtype, with zeros in rows after the last of pos.
+    token; rows after it hold finite numbers, which a mask leaves out. new: [.., T, width]; pos: [T] int64,
+    ascending. Returns [.., rows, width] in held's dtype.
     Raises IndexError (on CUDA: a device-side assertion) if a position is not below rows.
     """
-    held.index_copy_(-2, pos, new.to(held.dtype))
-    if not torch.compiler.is_compiling():
-        return held
-    # selected, not multiplied by a mask: uninitialised rows may hold NaN, and 0 * NaN is NaN
-    return torch.where(causal_mask(pos[-1:], held.shape[-2]).mT, held, 0)
+    return held.index_copy_(-2, pos, new.to(held.dtype))
 
 
 def of_token_before(new, pos=None, last=None):
@@ -48,7 +44,7 @@ def of_token_before(new, pos=None, last=None):
     """
     if last is None:
         return F.pad(new[:, :-1], (0, 0, 1, 0))
-    # selected, not multiplied, as in `update_cache`
+    # selected, not multiplied by 0: before the first token it may hold anything
     before = torch.where(pos[:1] > 0, last.to(new.dtype), 0)
     last.copy_(new[:, -1:])
     return torch.cat([before, new[:, :-1]], dim=1)
@@ -67,9 +63,8 @@ def key_mask(lengths, rows):
 def products(q, k):
     """q k^T: [.., T, D], [.., rows, D] -> [.., T, rows].
 
-    Compiled and for few rows of q, it is a sum of products in at least float32. The compiler fuses it with
-    the selection in `update_cache` and reads the cache once. Before a matrix product it would write the
-    selection to memory.
+    Compiled and for few rows of q, it is a sum of products in at least float32, which reads the cache once
+    and fuses with what follows.
     """
     if not torch.compiler.is_compiling() or q.shape[-2] > MOST_ROWS:
         return q @ k.mT

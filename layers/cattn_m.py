@@ -25,7 +25,7 @@ from config_keys import CountOrNone
 from kernels.shared_attention import shared_attention
 from kernels.wide_attention import wide_attention
 from layers import ladder
-from layers.cache import update_cache, weighted_sum
+from layers.cache import products, update_cache, weighted_sum
 from layers.ladder import LadderEnsemble
 from layers.protocol import TokenMixer
 
@@ -73,6 +73,7 @@ class CAttnM(TokenMixer):
             config, width, ladders, ladders, config.cf_depth, linear=not self.collapsed, project=False
         )
         self.columns = nn.Parameter(torch.empty(self.heads, self.rank_of(config), config.block_size))
+        self.by_column = None  # [heads, block_size, rank], to decode
         affine = self.collapsed and config.cf_linear_intercept
         self.intercept = nn.Parameter(torch.empty(self.heads, config.block_size)) if affine else None
         self.hold_content(config, ladders)
@@ -85,6 +86,12 @@ class CAttnM(TokenMixer):
 
     def hold_content(self, config, ladders):
         """Where a subclass makes its maps: the order of modules is that of saved optimizer states."""
+
+    def prepare_to_decode(self):
+        """Lays each column out by itself, in float32 on a CPU."""
+        self.by_column = self.columns.mT.contiguous()
+        if not self.columns.is_cuda:
+            self.by_column = self.by_column.to(torch.promote_types(self.columns.dtype, torch.float32))
 
     def init_weights(self):
         nn.init.normal_(self.columns, std=0.02)
@@ -161,7 +168,11 @@ class CAttnM(TokenMixer):
 
     def scores(self, y, length, pos=None):
         """y: [B, heads, T, rank] of the tokens at pos ([T] int64, None: all) -> [B, heads, T, length]"""
-        scores = y @ self.columns[..., :length].to(y.dtype)
+        columns = self.columns.mT if self.by_column is None else self.by_column
+        # sequences as further rows: the columns are not copied for each of them
+        rows = y.transpose(0, 1).flatten(1, 2)
+        scores = products(rows, columns[:, :length].to(y.dtype))
+        scores = scores.unflatten(1, (len(y), -1)).transpose(0, 1)
         return scores if self.intercept is None else scores + self.intercept[:, None, :length].to(y.dtype)
 
     def causal_softmax(self, scores, pos=None):

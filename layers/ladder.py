@@ -150,6 +150,7 @@ class Ladders(Drawn):
         self.weight_std /= fan_in**0.5
         self.intercept = config.cf_intercept
         intercepts = self.depth if has_intercepts(config) else 0
+        self.stacked = None
         self.W = nn.ParameterList(torch.empty(weight_shape) for _ in range(self.depth))
         self.b = nn.ParameterList(torch.empty(shape) for _ in range(intercepts))
         self.fraction = Fraction(config, shape) if self.depth else None
@@ -233,18 +234,29 @@ class LadderEnsemble(Ladders):
         one of bfloat16 parts, exact to about 1e-5, except with cf_pole=clamp, which is steep at its poles.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
-        weight = torch.stack(list(self.W)).to(dtype)
+        weight, intercept = self.stacked or self._stacked(dtype)
         rows = x.reshape(-1, self.n_in)
-        if self.fraction.pole == "positive" and split.in_parts(x):
-            a = split.product(weight.flatten(0, 1), rows)
+        if self.stacked is None and self.fraction.pole == "positive" and split.in_parts(x):
+            a = split.product(weight, rows)
         else:
             with without_autocast(x):
-                a = weight.flatten(0, 1) @ rows.to(dtype).T
+                a = weight.to(dtype) @ rows.to(dtype).T
         a = a.view(self.depth, self.ladders, *x.shape[:-1])
-        if self.b:
+        if intercept is not None:
             # a sum beside the product is fused with the fraction; in it, it costs more than the product
-            a = a + torch.stack(list(self.b)).to(dtype)[(..., *[None] * (x.dim() - 1))]
+            a = a + intercept[(..., *[None] * (x.dim() - 1))]
         return a.movedim((0, 1), (-2, -1))
+
+    def _stacked(self, dtype):
+        """All W_k: [d L, n_in], and all b_k, or None: [d, L]."""
+        intercept = torch.stack(list(self.b)).to(dtype) if self.b else None
+        return torch.stack(list(self.W)).to(dtype).flatten(0, 1), intercept
+
+    def prepare_to_decode(self):
+        """Stacks the weights once. A GPU reads them as they are: half precision is exact in float32."""
+        if self.depth:
+            weight, intercept = self._stacked(torch.promote_types(self.W[0].dtype, torch.float32))
+            self.stacked = (weight.to(self.W[0].dtype) if weight.is_cuda else weight, intercept)
 
     @staticmethod
     def parameter_count(config, n_in, n_out, ladders, depth, linear=True, project=True):

@@ -1,6 +1,7 @@
 """CoFrGeNetForCausalLM: any model of ours behind the interface of Hugging Face's transformers."""
 
 import contextlib
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,11 +9,10 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from layers.protocol import Drawn, Part
-from model import GPT, Cache
+from model import GPT
 from models.architecture import ModelConfig, model_config
+from models.cache import Cache
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
-
-FEWEST_ROWS = 64  # of a new cache
 
 
 class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
@@ -244,11 +244,10 @@ class GroupedCache:
     @classmethod
     def of(cls, model, tokens, attention_mask=None):
         """Empty, for a batch that begins with these tokens [B, T]."""
-        starts, length = text_starts(tokens, attention_mask, for_cache=True), tokens.shape[1]
+        starts = text_starts(tokens, attention_mask, for_cache=True)
+        most = model.config.block_size if model.config.length_limits() else sys.maxsize
         groups = [(rows_of(starts, start), start) for start in sorted(set(starts))]
-        return cls(
-            [Group(rows, start, new_cache(model, len(rows), length - start)) for rows, start in groups]
-        )
+        return cls([Group(rows, start, model.new_cache(len(rows), most)) for rows, start in groups])
 
     def hidden(self, model, tokens, attention_mask=None):
         """As the function `hidden`, for the tokens that follow; they join the cache."""
@@ -265,7 +264,7 @@ class GroupedCache:
         parts = []
         for group in self.groups:
             first = max(0, group.start - self.seen)
-            group.cache = with_room(model, group.cache, self.seen + length - group.start)
+            model.check_length(self.seen + length - group.start)
             new = tokens[group.rows, first:]
             parts.append((group.rows, first, model.hidden(new, group.cache)))
         self.seen += length
@@ -287,28 +286,6 @@ class GroupedCache:
                 ]
                 groups.append(Group(rows, group.start, replace(group.cache, blocks=blocks)))
         self.groups = groups
-
-
-def new_cache(model, batch, needed):
-    """An empty cache with room for `needed` tokens, and more if the model can see more. Raises ValueError
-    where it cannot see so many.
-    """
-    length = max(FEWEST_ROWS, 2 * needed)
-    if model.config.length_limits():
-        length = max(needed, min(length, model.config.block_size))
-    return model.new_cache(batch, length)
-
-
-def with_room(model, cache, needed):
-    """The cache, or a longer copy where `needed` tokens do not fit into it."""
-    if needed <= cache.length:
-        return cache
-    longer = new_cache(model, len(cache.blocks[0][0]), needed)
-    for news, olds in zip(longer.first(cache.length), cache.blocks, strict=True):
-        for new, old in zip(news, olds, strict=True):
-            new.copy_(old)
-    longer.filled.copy_(cache.filled)
-    return longer
 
 
 def restore_buffers(model):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoding.beam import beam_search
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from layers import ATTENTION, FFN
 from layers.attention import SoftmaxAttention
 from layers.cross_attention import CrossAttention
@@ -192,7 +192,7 @@ def test_beams(build):
         (alone,) = beam_search(model, start[:1], 4, 12, 5, **one)
         assert [found.tokens for found in alone] == [found.tokens for found in together[place]]
     assert len({tuple(ranked[0].tokens) for ranked in together}) == 3
-    compiled = beam_search(model, start, 4, 12, 5, **read, step=CompiledStep(model, "eager"))
+    compiled = beam_search(model, start, 4, 12, 5, **read, step=Decoder(model, "eager"))
     assert [[one.tokens for one in ranked] for ranked in compiled] == [
         [one.tokens for one in ranked] for ranked in together
     ]

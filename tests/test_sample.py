@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from decoding.beam import Hypothesis
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from layers import ATTENTION
 from model import GPT
 from sample import main, show
@@ -102,11 +102,12 @@ def test_compiled_steps_write_the_same(trained, capsys, monkeypatch):
     monkeypatch.setattr("sample.missing_for_compile", lambda: [])
     compiled = []
 
-    def decoding(model):
-        compiled.append(CompiledStep(model, "eager"))
+    def decoding(model, backend):
+        assert backend == "inductor"
+        compiled.append(Decoder(model, "eager"))
         return compiled[0]
 
-    monkeypatch.setattr("sample.CompiledStep", decoding)
+    monkeypatch.setattr("sample.Decoder", decoding)
     assert sample(capsys, *keys) == expected
     assert len(compiled) == 1
 

@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 from decoding.beam import beam_search
+from decoding.decoder import Decoder
 from decoding.no_repeat import without_repeats
 from evaluation.models import Loaded
 
@@ -59,11 +60,12 @@ def translate(
     different = [sources[places[0]] for places in alike.values()]
     shared = list(alike.values())
     generator = torch.Generator(device=loaded.device).manual_seed(how.seed)
+    step = Decoder(loaded.model)
     found: list[list[int]] = [[] for _ in sources]
     with tqdm(total=len(sources), desc=progress, unit="text", disable=progress is None) as bar:
         for batch in batches(different, how.batch_size):
             with loaded.autocast():
-                written = _decoded(loaded, [different[number] for number in batch], how, generator)
+                written = _decoded(loaded, step, [different[number] for number in batch], how, generator)
             for number, tokens in zip(batch, written, strict=True):
                 for place in shared[number]:
                     found[place] = tokens
@@ -82,7 +84,7 @@ def batches(sources: list[list[int]], size: int) -> Iterator[list[int]]:
             yield places[start : start + size]
 
 
-def _decoded(loaded: Loaded, sources: list[list[int]], how: Decoding, generator) -> list[list[int]]:
+def _decoded(loaded: Loaded, step: Decoder, sources, how: Decoding, generator) -> list[list[int]]:
     model, end, length = loaded.model, loaded.end_of_text, len(sources[0])
     if model.config.encoder_layers:
         prompts = [[end]] * len(sources)
@@ -99,15 +101,13 @@ def _decoded(loaded: Loaded, sources: list[list[int]], how: Decoding, generator)
     if how.no_repeat_ngram:
         # a translation may repeat its source, such as a name, but not itself
         forbid = partial(without_repeats, size=how.no_repeat_ngram, end=end, start=prompt)
-    below = loaded.tokenizer.vocab_size
+    keys = {"forbid": forbid, "below": loaded.tokenizer.vocab_size, "step": step, **read}
     if how.beams is not None:
-        searched = beam_search(
-            model, prompts, how.beams, new, end, how.length_penalty, forbid, below, **read
-        )
+        searched = beam_search(model, prompts, how.beams, new, end, how.length_penalty, **keys)
         return [ranked[0].tokens for ranked in searched]
     drawn = (how.temperature, how.top_k, how.top_p, generator)
     written, running = [[] for _ in prompts], set(range(len(prompts)))
-    for tokens in model.generate(torch.tensor(prompts), new, *drawn, below=below, forbid=forbid, **read):
+    for tokens in model.generate(torch.tensor(prompts), new, *drawn, **keys):
         for place, token in enumerate(tokens.tolist()):
             if token == end:
                 running.discard(place)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decoding.beam import beam_search
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from decoding.no_repeat import without_repeats
 from layers import ATTENTION
 from model import GPT
@@ -144,7 +144,7 @@ def test_compiled_steps_find_the_same(build):
     model = build(vocab_size=12).eval()
     prompts = [[1, 2, 3], [4, 4, 4]]
     expected = beam_search(model, prompts, 3, 10, 5)
-    found = beam_search(model, prompts, 3, 10, 5, step=CompiledStep(model, "eager"))
+    found = beam_search(model, prompts, 3, 10, 5, step=Decoder(model, "eager"))
     for ours, theirs in zip(found, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
 

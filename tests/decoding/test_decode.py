@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import layer_norm
 from torch.utils.flop_counter import FlopCounterMode
 
-from decoding.compiled import CompiledStep
+from decoding.decoder import Decoder
 from layers import ATTENTION, FFN, POSITION
 from layers.cache import in_use
 from layers.protocol import TokenMixer
@@ -85,11 +85,13 @@ def test_every_option_is_legal():
     assert len(LEGAL) == 7 + 6 + 4 * 3 + len(OPTIONS)
 
 
-def with_garbage(cache):
-    """The cache of a model, filled with what must never be read."""
+def with_garbage(cache, value=NAN):
+    """The cache of a model, filled with what must never be read; with a number, what may be left of another
+    text.
+    """
     for block in cache.blocks:
         for held in block:
-            held.fill_(NAN)
+            held.fill_(value)
     return cache
 
 
@@ -245,10 +247,9 @@ def test_one_graph_for_all_steps(build, keys):
     torch._dynamo.reset()
     model = recorded(build(block_size=70, **keys))
     tokens = torch.randint(0, 100, (2, 65))
-    cache, compiler = with_garbage(model.new_cache(2)), Counter()
-    prefill = CompiledStep(model, "eager")
-    prefill(tokens[:, :5], cache)
-    step = CompiledStep(model, compiler)
+    cache, compiler = with_garbage(model.new_cache(2), 3.0), Counter()
+    model.decode(tokens[:, :5], cache)
+    step = Decoder(model, compiler)
     for token in tokens[:, 5:].split(1, dim=1):
         logits = step(token, cache)
     assert compiler.graphs == 2  # embedding, block
@@ -265,8 +266,8 @@ def test_compiled_steps_in_bfloat16(build, attention):
     torch._dynamo.reset()
     model = recorded(build(scale=1.0, attention=attention)).bfloat16()
     tokens = torch.randint(0, 100, (2, 9))
-    cache, expected = with_garbage(model.new_cache(2)), model(tokens).float()
-    step = CompiledStep(model, "eager")
+    cache, expected = with_garbage(model.new_cache(2), 3.0), model(tokens).float()
+    step = Decoder(model, "eager")
     for t in range(9):
         logits = step(tokens[:, t : t + 1], cache)
         assert logits.dtype == torch.bfloat16
@@ -282,9 +283,9 @@ def test_compiled_steps_equal_eager_ones(build, attention):
     torch._dynamo.reset()
     model = build(attention=attention, n_layer=1).eval()
     tokens = torch.randint(0, 100, (2, 17))
-    cache = with_garbage(model.new_cache(2))
+    cache = with_garbage(model.new_cache(2), 3.0)
     whole = model(tokens)
-    step = CompiledStep(model)
+    step = Decoder(model, "inductor")
     torch._dynamo.utils.counters.clear()
     for t in range(17):
         logits = step(tokens[:, t : t + 1], cache)
@@ -374,7 +375,7 @@ def test_generates_with_compiled_steps(build, attention):
     """One graph for several texts; the prompt and a window that slides are not its business."""
     torch._dynamo.reset()
     model, compiler = build(attention=attention).eval(), Counter()
-    step = CompiledStep(model, compiler)
+    step = Decoder(model, compiler)
     for prompt in ([3, 1, 4], [1, 5, 9]):
         expected = list(model.generate(prompt, 20, temperature=0))
         assert list(model.generate(prompt, 20, temperature=0, step=step)) == expected

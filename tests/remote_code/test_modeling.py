@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from models.cache import ROWS
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
-from remote_code.modeling_cofrgenet import FEWEST_ROWS, CoFrGeNetForCausalLM, hidden
+from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM, hidden
 from training import pretrained
 
 GREEDY = {"do_sample": False, "eos_token_id": None}
@@ -34,7 +35,7 @@ def tokens(*shape):
 @pytest.mark.parametrize("keys", [{"position": "rope"}, {"position": "none", "token_shift": True}])
 def test_a_cache_grows_with_the_text(made, keys):
     theirs, ours = made(**keys)
-    prompt, new = tokens(2, 5), 3 * FEWEST_ROWS
+    prompt, new = tokens(2, 5), 2 * ROWS
     written = theirs.generate(prompt, max_new_tokens=new, **GREEDY)
     assert torch.equal(written, theirs.generate(prompt, max_new_tokens=new, **GREEDY, use_cache=False))
     window = list(ours.generate(prompt, new, temperature=0, window=300))
