@@ -1,6 +1,6 @@
 """Decoding with a cache: one model on one device, with all weights in the dtype of the benchmark.
 
-step     one token per sequence, by a copy of the model that is prepared for it, after half a block of tokens
+step     one token per sequence after half a block, by a copy of the model that is prepared for it
 prefill  a prompt of block_size - 1 tokens, by the model itself
 """
 

@@ -33,6 +33,7 @@ root = sys.argv[1]
 elsewhere = [place for place in sys.path if os.path.realpath(place) != root]
 sys.path = [root, *elsewhere]
 from evaluation import harness
+import decoding.decoder
 sys.path = elsewhere
 harness.main()
 """

@@ -61,9 +61,9 @@ def test_beams_of_a_batch(loaded, sources):
 def test_equal_sources_are_translated_once_unless_tokens_are_drawn(loaded, monkeypatch):
     decoded, given = decoding._decoded, []
 
-    def counting(loaded, sources, *rest):
+    def counting(loaded, step, sources, *rest):
         given.extend(sources)
-        return decoded(loaded, sources, *rest)
+        return decoded(loaded, step, sources, *rest)
 
     monkeypatch.setattr(decoding, "_decoded", counting)
     sources = [[1, 2], [3], [1, 2], [1, 2]]
