@@ -13,6 +13,7 @@ from benchmarks.training_step import build, shallow
 from decoding.decoder import Decoder
 from models.architecture import ModelConfig
 from models.compilation import compile_parts
+from models.kinds import cache_bytes_per_token, parameter_counts
 
 SECTIONS = ("step", "prefill")
 SHORTEST = 4  # smallest block_size that `gate` can check
@@ -47,6 +48,18 @@ def sections(config: ModelConfig, options: DecodeOptions, device: torch.device) 
         model.decode(prompt, longest)
 
     return {"step": one_step, "prefill": whole_prompt}
+
+
+def step_bytes(config: ModelConfig, options: DecodeOptions) -> int:
+    """The least that a step reads: each weight once, but for tables of which it reads rows, and for each
+    sequence the cache of half a block of tokens.
+    """
+    counts = parameter_counts(config)
+    if not config.tie_embeddings:
+        counts["embedding"] //= 2
+    weights = sum(counts.values()) - counts["position"]
+    cached = options.batch_size * (config.block_size // 2) * cache_bytes_per_token(config) // 2
+    return (weights + cached) * getattr(torch, options.dtype).itemsize
 
 
 # largest relative distance of the logits from those of a float32 forward pass without a cache

@@ -189,7 +189,9 @@ def decode(
         function = made[section]
         first = _first(function, device)
         found = yield from timing.of(function, device)
+        more = {"bytes": decoding.step_bytes(model, options)} if section == "step" else {}
         return {
+            **more,
             "microseconds": 1e6 * found["seconds"],
             "batch_size": options.batch_size,
             "cache_bytes_per_token": cache_bytes_per_token(model),

@@ -4,7 +4,7 @@ ceilings  the bandwidth of a copy and the rates of matrix products
 correct   every kernel against its oracle at awkward shapes, in float32 and bfloat16
 ops       the ceilings, then every kernel
 train     a training step of each model, and its parts
-infer     decoding
+infer     the bandwidth of a copy, then decoding
 """
 
 import dataclasses
@@ -64,10 +64,11 @@ class Plan:
     def tasks(self) -> list[Task]:
         return [task for tasks, _ in self.phases() for task in tasks]
 
-    def _ceilings(self):
-        items = ["copy", "matrix product, bfloat16", "matrix product, float32"]
-        if self.device.type == "cuda":
-            items.insert(2, "matrix product, tf32")
+    def _ceilings(self, copy_only: bool = False):
+        items = ["copy"]
+        if not copy_only:
+            tf32 = ["matrix product, tf32"] if self.device.type == "cuda" else []
+            items += ["matrix product, bfloat16", *tf32, "matrix product, float32"]
         arguments = (self.sizes, self.timing, self.device)
         settings = {"copy_bytes": self.sizes.copy_bytes, "gemm": self.sizes.gemm}
         return [([Task("ceilings", "device", items, measurements.ceilings, arguments, settings)], 1)]
@@ -108,7 +109,9 @@ class Plan:
             settings = self.settings(model, options)
             measured.append((name, list(decoding.SECTIONS), settings, (model, options)))
         made = (measurements.decode, measurements.warm_decode)
-        return [*self._compiled_first(made, measured), *self._profiles(decoding.sections, options)]
+        phases = [*self._compiled_first(made, measured), *self._profiles(decoding.sections, options)]
+        # with a stage of its own it is one of several command lines, of which another measures the limits
+        return [*self._ceilings(copy_only=True), *phases] if config.stage is None else phases
 
     def _profile(self):
         return self._profiles(training_step.sections, self.step_options(), "")

@@ -264,12 +264,16 @@ class Found:
             one = next(iter(these.values()))
             first = first or these
             compiled = self.compiled.get(f"{one['stage']}: {task}")
-            more = {}
+            more, read = {}, {}
             if "step" in these:
                 low, high = these["step"]["quartiles"]
                 more["quartiles"] = f"{1e6 * low:,.0f} .. {1e6 * high:,.0f}"
                 more["us/token"] = f"{these['step']['microseconds'] / one['batch_size']:,.0f}"
-            for item in these.keys() & first.keys():
+                rate = these["step"]["bytes"] / these["step"]["seconds"]
+                copied = self.limits.get("copy", {}).get("bytes_per_second")
+                read = {"MB/step": f"{these['step']['bytes'] / 1e6:,.0f}", "GB/s": f"{rate / 1e9:,.1f}"}
+                read["of a copy"] = share(rate, copied)
+            for item in (item for item in items if item in these and item in first):
                 ratio = first[item]["microseconds"] / these[item]["microseconds"]
                 more[f"{item} speed-up"] = f"{ratio:.2f}"
             times = {i: f"{these[i]['microseconds']:,.0f}" if i in these else "" for i in items}
@@ -279,6 +283,7 @@ class Found:
                     "parameters": f"{one['parameters']:,}",
                     "cache bytes/token": f"{one['cache_bytes_per_token']:,}",
                     **{f"{item} us": text for item, text in times.items()},
+                    **read,
                     **self.also(more),
                     "peak GB": "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 1e9:,.3g}",
                     "compiled before s": "" if compiled is None else f"{compiled:,.0f}",

@@ -87,7 +87,12 @@ def test_decoding(capsys, tmp_path):
     assert [found[model, "step"]["cache_bytes_per_token"] for model in MODELS] == [
         2 * 3 * 2 * 64, 2 * 3 * 64
     ]  # fmt: skip
-    assert {item for _, item in found} == {"step", "prefill"}
+    assert {item for _, item in found} == {"step", "prefill", "copy"}
+    step, copied = found[MODELS[0], "step"], found["device", "copy"]["bytes_per_second"]
+    read = step["parameters"] - 16 * 64 + 2 * 8 * 3 * 2 * 64  # positions; two sequences with half a block
+    assert step["bytes"] == 4 * read
+    (row,) = (line for line in lines if line.startswith(f"| {MODELS[0]}"))
+    assert f" {100 * step['bytes'] / step['seconds'] / copied:.1f} % |" in row
 
 
 def test_what_the_file_has_is_not_measured_again(capsys, tmp_path):
@@ -238,7 +243,8 @@ def test_several_batches_in_a_step(capsys):
         ([], [(2, 4), (2, 0)]),
         (["--turns=False"], [(2, 4), (2, 1)]),
         (["--compile=False"], [(2, 0)]),
-        (["--mode=infer"], [(2, 4), (2, 0)]),
+        (["--mode=infer"], [(1, 1), (2, 4), (2, 0)]),
+        (["--mode=infer", "--stage=decode"], [(2, 4), (2, 0)]),
         (["--profile=traces"], [(2, 4), (2, 0), (2, 1)]),
     ],
 )
