@@ -3,12 +3,14 @@
     python tests/training/forked_ranks.py GROUPS.json
 
 A rank that torchrun starts imports for three seconds of its own. GROUPS.json: a list of {"ranks": how many,
-"runs": what watched_train.py plays, "first": the name of a function of sharded_models.py to call before}.
+"runs": what watched_train.py plays, "first": the name of a function of sharded_models.py to call before,
+"copies": [[run folder, copy], ...] to make before that}.
 Prints the exit statuses of each group as JSON.
 """
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def forked(group: dict) -> list[int]:
     """The ranks of a group meet in a store of this process, as they meet in torchrun's."""
+    for folder, copy in group.get("copies", []):
+        shutil.copytree(folder, copy)
     with socket.create_server(("127.0.0.1", 0)) as server:
         children = [child(group, rank, server) for rank in range(group["ranks"])]
         # a thread of its own, so after the forks; it takes the socket over

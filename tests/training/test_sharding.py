@@ -20,9 +20,9 @@ from training import checkpoint, sharding
 from training.config import TrainConfig
 
 KEYS = {
-    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "max_iters": 8,
+    "n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "cf_ladders": 3, "max_iters": 6,
     "warmup_iters": 1, "learning_rate": 3e-3, "min_lr": 3e-4, "log_interval": 1, "eval_interval": 4,
-    "eval_tokens": 672, "checkpoint_interval": 100, "device": "cpu", "dtype": "float32", "compile": False,
+    "eval_tokens": 288, "checkpoint_interval": 100, "device": "cpu", "dtype": "float32", "compile": False,
 }  # fmt: skip
 FULL, STOP = "--sharding=full", {"stop": 3}
 HYBRID = ["--sharding=hybrid", "--sharding_ranks=2"]
@@ -53,25 +53,27 @@ def runs(dataset, tmp_path_factory):
         ("muon_two", [FULL, *muon], {}),
         ("tuned_two", [FULL, *tuned], {}),
         ("halted", [FULL], STOP),
+        ("poisoned", [FULL, "--max_iters=8"], {"poison": 6}),
+        ("killed", [FULL, "--max_iters=8", "--checkpoint_interval=5"], {"die": 6, "answer_seconds": 2}),
+    ])  # fmt: skip
+    copies = [[str(folder / "halted"), str(folder / name)] for name in ("two_to_one", "full_to_none")]
+    two_again = of(folder, dataset, [
         ("halted", [FULL, resume], {"count": [part + group, whole]}),
-        ("two_to_one", [FULL], STOP),
-        ("full_to_none", [FULL], STOP),
         ("full_to_none", ["--sharding=none", resume], {}),
-        ("poisoned", [FULL], {"poison": 6}),
-        ("killed", [FULL, "--checkpoint_interval=5"], {"die": 6, "answer_seconds": 2}),
     ])  # fmt: skip
     one = of(folder, dataset, [("two_to_one", [resume], {})])
     four = of(folder, dataset, [
-        ("four", [FULL], {}),
+        ("four", [FULL], STOP),
         ("hybrid", HYBRID, {}),
         ("one_to_four", [FULL, resume], {}),
     ])  # fmt: skip
     statuses, printed = forked_ranks.run([
         {"ranks": 2, "runs": two, "first": "check_all"},
+        {"ranks": 2, "runs": two_again, "copies": copies},
         {"ranks": 1, "runs": one},
         {"ranks": 4, "runs": four},
     ], folder)  # fmt: skip
-    assert statuses == [[1, -signal.SIGKILL], [0], [0] * 4], printed
+    assert statuses == [[1, -signal.SIGKILL], [0] * 2, [0], [0] * 4], printed
     return folder, printed
 
 
@@ -94,8 +96,14 @@ def saved(runs, name):
     ],
 )
 def test_losses_are_those_of_one_process(runs, name, whole):
-    """Also of evaluations, of which the last batch is smaller and has no partner on the other ranks."""
+    """Also of evaluations, of which the last batch is smaller and has no partner on the other ranks.
+
+    Those of four ranks up to step 3: those of one_to_four are compared from there on.
+    """
     ours, theirs = log(runs, name), log(runs, whole)
+    if name == "four":
+        assert ours[-1]["step"] == 3
+        theirs = theirs[: len(ours)]
     assert len(ours) == len(theirs) > 3
     compared = set()
     for a, b in zip(ours, theirs, strict=True):
@@ -216,7 +224,7 @@ def test_one_graph_for_all_sharded_blocks(alone, checkpointing, backend):
     aot_eager divides the forward from the backward pass, as inductor does.
     """
     torch._dynamo.reset()
-    config = ModelConfig(vocab_size=60, n_layer=12, n_head=2, n_embd=32, block_size=12, position="expe")
+    config = ModelConfig(vocab_size=60, n_layer=4, n_head=2, n_embd=32, block_size=12, position="expe")
     config.expe_learned, config.ffn, config.cf_eval_clip = "standard", "cffn_gated", True
     tokens, models = torch.randint(0, 60, (2, 12)), []
     for sharded in (False, True):

@@ -36,6 +36,7 @@ import train
 from tests.training.held_bytes import HeldBytes
 from training import distributed, sharding, trainer
 from training.distributed import Ranks, ends_process
+from training.log import Log
 from training.resume import load_state
 
 
@@ -129,6 +130,7 @@ def play(runs: list[dict]):
     """Train all of them, one after the other, in this process."""
     torch.set_num_threads(1)
     train.Trainer, train.load_state = Watched, counted_load_state
+    Log.draw = lambda self, interval=0.0: None  # as in tests/conftest.py
     for run in runs:
         Watched.options, Watched.loading = run, None
         distributed.ANSWER_SECONDS = run.get("answer_seconds", distributed.ANSWER_SECONDS)
