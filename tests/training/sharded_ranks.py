@@ -31,6 +31,7 @@ import train as train_script
 from tests.training.held_bytes import HeldBytes
 from training import checkpoint, pretrained, sharded_checkpoint
 from training.distributed import LostRankError, OtherRankError, Ranks
+from training.log import Log
 from training.optimizer import Optimizer
 from training.sharded_checkpoint import Saver, read_state
 
@@ -365,6 +366,7 @@ SCENARIOS = [two_ranks_and_one, runs, replicated, full_disk_of_one_rank, killed_
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    Log.draw = lambda self, interval=0.0: None  # as in tests/conftest.py
     results = {}
     for scenario in SCENARIOS:
         folder = Path(sys.argv[1]) / scenario.__name__
