@@ -20,9 +20,9 @@ SHORT = """
 import sys
 from tests.faults import damage, fill_disk, kill, terminate
 out = sys.argv[1]
-kill.main([f"--csv={out}/kill.csv", "--count=12", "--seed=27", "--models=ladders"])
+kill.main([f"--csv={out}/kill.csv", "--count=8", "--seed=27", "--models=ladders"])
 two = ["--kinds=warm2", "--models=ladders", "--timeout=4"]
-kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=2", *two])
+kill.main([f"--csv={out}/kill2.csv", "--count=2", "--seed=40", *two])
 fill_disk.main([f"--csv={out}/fill_disk.csv", "--count=4", "--seed=3", "--models=dense"])
 terminate.main([f"--csv={out}/terminate.csv", "--count=5", "--seed=4", "--models=ladders"])
 damage.main([f"--csv={out}/damage.csv", "--count=24", "--seed=5"])
@@ -42,7 +42,7 @@ def found(tmp_path_factory):
 
 def test_killed_runs_lose_nothing(found):
     rows = found["kill"] + found["kill2"]
-    assert len(rows) >= 14
+    assert len(rows) >= 10
     assert {row["moment"] for row in rows} == {*kill.MOMENTS}
     assert len({row["phase"] for row in rows}) > 3  # which ones depends on the speed of the machine
     for row in rows:
