@@ -17,7 +17,7 @@ from tests.training.test_distributed import train_watched
 from training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 40
+STEPS = 24
 KEYS = [f"--max_iters={STEPS}", "--checkpoint_interval=3", "--dropout=0.1", "--dtype=bfloat16"]
 LADDERS = ["--attention=cattn_m", "--ffn=cffn_product", "--cf_eval_clip=True", "--dyadic=True"]
 VARIANTS = [(1, LADDERS), (2, [*LADDERS, "--activation_checkpointing=True"])]
