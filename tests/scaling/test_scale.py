@@ -18,7 +18,7 @@ from tests.scaling.conftest import DENSE, LADDERS
 from tests.scaling.synthetic import points
 
 TINY = ("--sizes=4K,8K:1,16K:1", "--tokens_per_parameter=0.5", "--seeds=1,2")
-TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--samples=20")
+TINY += ("--rates=16e-3,32e-3", "--parallel=1", "--samples=5")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_a_complete_study(command, capsys, here, tmp_path):
 
     # and from the CSV alone
     again = tmp_path / "again"
-    arguments = [f"--points={folder / 'points.csv'}", f"--out_dir={again}", "--samples=20"]
+    arguments = [f"--points={folder / 'points.csv'}", f"--out_dir={again}", "--samples=5"]
     assert scaled(arguments, capsys)[0] == 0
     for name in ("fits.csv", "multipliers.csv", "points.csv", "scaling.png"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
