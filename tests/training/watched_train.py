@@ -130,7 +130,7 @@ def play(runs: list[dict]):
     """Train all of them, one after the other, in this process."""
     torch.set_num_threads(1)
     train.Trainer, train.load_state = Watched, counted_load_state
-    Log.draw = lambda self, interval=0.0: None  # as in tests/conftest.py
+    drawn, Log.draw = Log.draw, lambda self, interval=0.0: None  # as in tests/conftest.py
     for run in runs:
         Watched.options, Watched.loading = run, None
         distributed.ANSWER_SECONDS = run.get("answer_seconds", distributed.ANSWER_SECONDS)
@@ -140,7 +140,7 @@ def play(runs: list[dict]):
             print(f"exit: {stop.code}", file=sys.stderr, flush=True)
             if dist.is_initialized():
                 dist.destroy_process_group()
-    train.Trainer, train.load_state = trainer.Trainer, load_state
+    train.Trainer, train.load_state, Log.draw = trainer.Trainer, load_state, drawn
 
 
 def ranks_end_at_once():
