@@ -9,7 +9,15 @@ from torch.nn import functional as F
 from config_keys import CountOrNone
 from kernels.autocast import without_autocast
 from kernels.sdpa import attention_of_few
-from layers.cache import causal_mask, key_mask, of_token_before, products, update_cache, weighted_sum
+from layers.cache import (
+    begins_text,
+    causal_mask,
+    key_mask,
+    of_token_before,
+    products,
+    update_cache,
+    weighted_sum,
+)
 from layers.protocol import TokenMixer
 
 
@@ -68,18 +76,14 @@ class SoftmaxAttention(TokenMixer):
 
         Without `position`, no hooks of layers/position.py are called.
         """
-        q, k, v = self.project(x, position, pos, layer)
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        bias = None if position is None else position.bias(pos, pos)
-        if bias is None:
-            return self.joined(self.attend(q, k, v))
-        seen = pos <= pos[:, None]
-        return self.joined(self.attend_masked(q, k, v, added(bias, seen, q.dtype)[None]))
+        return self.joined(self.attend_text(*self.project(x, position, pos, layer), position, pos))
 
     def decode(self, x, pos, cache, position=None, layer=0):
         """As `forward`, for tokens at pos that follow the cache. Attention runs in the cache's dtype."""
         q, k, v = self.project(x, position, pos, layer, *cache[2:])
         k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
+        if begins_text(k_all, pos):
+            return self.joined(self.attend_text(q, k, v, position, pos))
         bias = None
         if position is not None:
             bias = position.bias(pos, torch.arange(k_all.shape[-2], device=pos.device))
@@ -121,6 +125,14 @@ class SoftmaxAttention(TokenMixer):
             added = of_token_before(self.previous(x), pos, last)
             k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)
         return (q, k, v) if position is None else (*position.rotate(q, k, pos), v)
+
+    def attend_text(self, q, k, v, position, pos):
+        """q, k, v: of `project` for a whole text at pos -> [B, n_head, T, D] in v's dtype"""
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        bias = None if position is None else position.bias(pos, pos)
+        if bias is None:
+            return self.attend(q, k, v)
+        return self.attend_masked(q, k, v, added(bias, pos <= pos[:, None], q.dtype)[None])
 
     def attend(self, q, k, v):
         """q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D] -> [B, n_head, T, D]"""

@@ -35,6 +35,11 @@ def update_cache(held, new, pos):
     return held.index_copy_(-2, pos, new.to(held.dtype))
 
 
+def begins_text(rows, pos):
+    """Whether these tokens, several, are all that the cache holds: then the forward pass computes them."""
+    return rows.shape[-2] == len(pos) > 1
+
+
 def of_token_before(new, pos=None, last=None):
     """Shifts rows by one token: each token gets the row of the previous token, the first one gets 0.
 

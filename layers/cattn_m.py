@@ -25,7 +25,7 @@ from config_keys import CountOrNone
 from kernels.shared_attention import shared_attention
 from kernels.wide_attention import wide_attention
 from layers import ladder
-from layers.cache import products, update_cache, weighted_sum
+from layers.cache import begins_text, products, update_cache, weighted_sum
 from layers.ladder import LadderEnsemble
 from layers.protocol import TokenMixer
 
@@ -113,17 +113,16 @@ class CAttnM(TokenMixer):
 
     def forward(self, x):
         self.check_length(x.shape[1])
-        y, v = self.rows(x), self.values(x)
-        if self.heads > 1 < self.repeats:
-            # a single group is not copied
-            v = v.unsqueeze(2).expand(-1, -1, self.repeats, -1, -1).flatten(1, 2)
-        return self.joined(self.attend(x, y, v))
+        return self.joined(self.attend(self.rows(x), self.values(x), self.content_columns(x)))
 
     def decode(self, x, pos, cache):
-        self.check_length(cache[0].shape[-2])
-        v = self.values(x)
+        self.check_length(length := cache[0].shape[-2])
+        y, v, columns = self.rows(x), self.values(x), self.content_columns(x, pos, cache)
         v_all = update_cache(cache[0], v, pos)
-        weights = self.causal_softmax(self.cached_scores(x, pos, cache), pos)
+        columns_all = None if columns is None else update_cache(cache[1], columns, pos)
+        if begins_text(v_all, pos):
+            return self.joined(self.attend(y, v, columns))
+        weights = self.causal_softmax(self.cached_scores(y, columns_all, length, pos), pos)
         # heads that share v as further rows: a copy of the cache for each head would cost more
         rows = weights.unflatten(1, (v_all.shape[1], -1)).flatten(2, 3)
         out = weighted_sum(rows, v_all).unflatten(2, (-1, x.shape[1])).flatten(1, 2)
@@ -137,17 +136,30 @@ class CAttnM(TokenMixer):
         """[B, T, C] -> [B, heads that differ in v, T, their width]"""
         return self.value(x).unflatten(-1, (max(1, self.heads // self.repeats), -1)).transpose(1, 2)
 
-    def attend(self, x, y, v):
-        """x: [B, T, C], y: `rows` of it, v: [B, heads, T, P] -> [B, heads, T, P]"""
+    def content_columns(self, x, pos=None, cache=None):
+        """Where a subclass has them: what tokens add to their columns, [B, heads, T, L]."""
+        return None
+
+    def attend(self, y, v, columns=None):
+        """y: `rows`, v: `values`, columns: `content_columns` of a whole text -> [B, heads, T, P]"""
+        if self.heads > 1 < self.repeats:
+            # a single group is not copied
+            v = v.unsqueeze(2).expand(-1, -1, self.repeats, -1, -1).flatten(1, 2)
         if self.weight_dropout.p and self.training:
-            return self.weight_dropout(self.causal_softmax(self.scores(y, x.shape[1])).to(v.dtype)) @ v
+            scores = self.scores(y, y.shape[2])
+            scores = scores if columns is None else scores + y @ columns.to(y.dtype).mT
+            return self.weight_dropout(self.causal_softmax(scores).to(v.dtype)) @ v
+        return self.attend_undropped(y, v, columns)
+
+    def attend_undropped(self, y, v, columns):
+        """As `attend`; v: [B, heads, T, P]"""
         if self.collapsed:
             return wide_attention(y, self.columns, v, self.strict, self.intercept)
         return shared_attention(y, self.columns, v, self.strict, self.backend)
 
-    def cached_scores(self, x, pos, cache):
-        """x: [B, T, C] at pos -> scores of all that the cache holds, [B, heads, T, length]"""
-        return self.scores(self.rows(x), cache[0].shape[-2], pos)
+    def cached_scores(self, y, columns, length, pos):
+        """y: `rows` of tokens at pos, columns: all that the cache holds -> scores, [B, heads, T, length]"""
+        return self.scores(y, length, pos)
 
     def joined(self, out):
         """[B, heads, T, P] -> [B, T, C]"""

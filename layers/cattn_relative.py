@@ -16,7 +16,7 @@ from torch import nn
 
 from kernels.shared_attention import distances, shared_attention
 from layers.attention import TokenShift
-from layers.cache import of_token_before, products, update_cache
+from layers.cache import of_token_before, products
 from layers.cattn_m import CAttnM, HeadKeys, heads_of
 
 
@@ -54,21 +54,15 @@ class CAttnRelative(CAttnM):
         more = (torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
         return (*super().new_cache(batch, length, device, dtype), *more)
 
-    def attend(self, x, y, v):
-        by_content = self.content_columns(x)
-        if self.weight_dropout.p and self.training:
-            scores = self.scores(y, x.shape[1])
-            scores = scores if by_content is None else scores + y @ by_content.to(y.dtype).mT
-            return self.weight_dropout(self.causal_softmax(scores).to(v.dtype)) @ v
-        return shared_attention(y, self.columns, v, False, self.backend, True, by_content)
+    def attend_undropped(self, y, v, columns):
+        return shared_attention(y, self.columns, v, False, self.backend, True, columns)
 
-    def cached_scores(self, x, pos, cache):
-        y, columns = self.rows(x), self.content_columns(x, pos, cache)
-        by_distance = self.scores(y, cache[0].shape[-2], pos)
+    def cached_scores(self, y, columns, length, pos):
+        by_distance = self.scores(y, length, pos)
         if columns is None:
             return by_distance
         y = y.to(torch.promote_types(y.dtype, torch.float32))
-        return products(y, update_cache(cache[1], columns, pos).to(y.dtype)) + by_distance
+        return products(y, columns.to(y.dtype)) + by_distance
 
     def content_columns(self, x, pos=None, cache=None):
         """[B, T, C] -> G x_j + H x_{j-1}: [B, heads, T, L], or None without cattn_content."""

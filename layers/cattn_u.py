@@ -17,7 +17,7 @@ from torch import nn
 
 from kernels.triangular import causal_linear, lower_rows, packed_size, unpack_lower
 from layers import ladder
-from layers.cache import update_cache, weighted_sum
+from layers.cache import begins_text, update_cache, weighted_sum
 from layers.ladder import Ladders, has_intercepts
 from layers.protocol import TokenMixer
 
@@ -75,14 +75,20 @@ class CAttnU(Ladders, TokenMixer):
         return (torch.empty(batch, 2, length, self.n_embd, device=device, dtype=dtype),)
 
     def forward(self, x):
-        y, length = self._inputs(x, x.shape[1]), x.shape[1]
-        M = unpack_lower(self.M, length)
+        return self._mixed(self._inputs(x, x.shape[1]))
+
+    def _mixed(self, y):
+        """y: `_inputs` of a whole text -> [B, T, C]"""
+        M = unpack_lower(self.M, y.shape[-1])
         first, second = (causal_linear(y[..., e, :], M[e]) for e in (0, 1))
         return self.dropout((first * second).mT)
 
     def decode(self, x, pos, cache):
         length = cache[0].shape[-2]
-        y = update_cache(*cache, self._inputs(x, length, pos).permute(0, 2, 3, 1), pos)
+        new = self._inputs(x, length, pos)
+        y = update_cache(*cache, new.permute(0, 2, 3, 1), pos)
+        if begins_text(y, pos):
+            return self._mixed(new)
         first, second = weighted_sum(lower_rows(self.M, pos, length), y).to(self.M.dtype).unbind(1)
         return self.dropout(first * second)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from layers.cache import causal_mask, update_cache, weighted_sum
+from layers.cache import begins_text, causal_mask, update_cache, weighted_sum
 from layers.protocol import TokenMixer
 
 
@@ -64,7 +64,10 @@ class Synthesizer(TokenMixer):
 
     def decode(self, x, pos, cache):
         hidden, v = self._hidden_and_values(x, cache[0].shape[-2])
-        return self._joined(self._attend_cached(hidden, update_cache(*cache, v, pos), pos).to(v.dtype))
+        v_all = update_cache(*cache, v, pos)
+        if begins_text(v_all, pos):
+            return self._joined(self._attend(hidden, v))
+        return self._joined(self._attend_cached(hidden, v_all, pos).to(v.dtype))
 
     def _hidden_and_values(self, x, length):
         """-> relu(W_1 h + b_1) and v, [B, H, T, C / n_head] each. length: number of tokens seen so far."""
