@@ -8,8 +8,8 @@ shape [B, ..]. A text begins at position 0: what a state holds then is of anothe
 receives this tuple:
 
 - without a compiler, narrowed to the rows in use, so that the cost of a step grows with these rows only;
-- compiled, at full length. Positions are tensors and shapes never change, so that one graph serves every
-  step.
+- compiled, with all rows that it has room for (`models/cache.py`). Positions are tensors, so that one graph
+  serves every step.
 """
 
 import torch
@@ -25,7 +25,7 @@ def in_use(cache, end, rows=None):
 
 
 def update_cache(held, new, pos):
-    """Writes the rows of new tokens, and returns all rows that the newest of them may see.
+    """Writes the rows of new tokens, and returns held.
 
     held: [.., rows, width], changed in place. Without a compiler, its last row must be that of the newest
     token; rows after it hold finite numbers, which a mask leaves out. new: [.., T, width]; pos: [T] int64,
