@@ -4,11 +4,14 @@
 launches these kernels and adds up what they store.
 
 - forward: a program holds a tile of rows and goes over the tiles of columns, with an online softmax.
-- backward: `columns_kernel` holds a tile of columns and goes over rows, for the gradients of the values and
-  of the columns by position; `rows_kernel` holds a tile of rows and goes over columns, for that of y;
-  `diagonals_kernel` holds a tile of distances and goes along the diagonal, for that of columns by distance.
-  All recompute weights from the saved log-sum-exp, and no program adds to the memory of another one. So
-  gradients are the same to the bit in each run.
+- backward: `columns_kernel` holds a tile of columns and goes over rows, recomputes weights from the saved
+  log-sum-exp, and yields the gradients of the values and of the columns by position, and dS, that of the
+  scores. `rows_kernel` multiplies dS of a tile of rows by the columns, for the gradient of y;
+  `diagonals_kernel` multiplies dS of a tile of distances by y, for that of the columns by distance. No
+  program adds to the memory of another one. So gradients are the same to the bit in each run.
+
+dS of a head is stored as one matrix for each TILE rows, without future tiles: those from `row` on are
+[TILE, row + TILE]. Its dtype is that of the operands, to which the products would round it anyway.
 
 Operands of the scores (`parts`) are rows of S numbers, one for each token or distance, with zeros beyond
 the last one: float32, or for half-precision values high and low parts in bfloat16, whose product is that of
@@ -19,7 +22,7 @@ output, of its gradient and of the values begin at a SHIFT of their own (1 with 
 By distance: take a square tile of scores whose first row is n tokens behind its first column. On and below
 its diagonal it needs the distances n .. n + TILE - 1, above it the TILE distances before n. Indexed by
 distance, both halves fit into one tile of the same size. Rotating row i of that tile by i gives the scores
-by position, and the same rotation leads back.
+by position.
 
 Values may be wider than a program's accumulators. So forward and values' gradient take a CHUNK of their
 columns, and each chunk recomputes the scores, which are cheap; dP = dO v^T is summed over all chunks.
@@ -42,14 +45,17 @@ def _dot(a, b, WIDE: tl.constexpr, total=None):
 
 
 @triton.jit
-def _place(programs, heads):
+def _place(programs, heads, first=0):
     """A program's number among the `programs` of its sequence and head; as 64 bits for offsets, both as one
-    number, the sequence and the head. The grid has one dimension, because others end at 65,535 programs.
+    number, from `first` on, the sequence and the head. The grid has one dimension, because others end at
+    65,535 programs.
     """
     program, number = tl.program_id(0), tl.program_id(0) // programs
+    program -= number * programs
+    number += first
     batch = number // heads
     head = number - batch * heads
-    return program - number * programs, number.to(tl.int64), batch.to(tl.int64), head.to(tl.int64)
+    return program, number.to(tl.int64), batch.to(tl.int64), head.to(tl.int64)
 
 
 @triton.jit
@@ -107,7 +113,7 @@ def _turned_by_bit(x, BIT: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def _turned(x, TILE: tl.constexpr):
-    """Rotates a tile of scores from distances to positions, or back: out[i, j] = x[i, (i - j) mod TILE].
+    """Rotates a tile of scores from distances to positions: out[i, j] = x[i, (i - j) mod TILE].
 
     One bit of the index after the other, from the highest: that of i - j differs from that of j by the bit
     of i and by a borrow from the bits below. Tensor cores leave many numbers of a row in one thread, so
@@ -229,54 +235,40 @@ def delta_kernel(
 
 
 @triton.jit
-def _weights(
-    q, k, far, near, lse_ptr, row, column, length,
-    TILE: tl.constexpr, BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """A tile of A, [rows, columns], from the log-sum-exp of its rows: 0 in the future."""
-    scores = _scores(q, k, far, near, TILE, BY_POSITION, BY_DISTANCE, WIDE)
-    one = tl.arange(0, TILE)
-    rows, columns = row + one, column + one
-    lse = tl.load(lse_ptr + rows, rows < length, other=float("inf"))
-    return tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores - lse[:, None]), 0.0)
+def _rows_of_dS(pointer, number, row, length, TILE: tl.constexpr):
+    """Pointer to the TILE rows of dS from `row` on; number: that of the sequence and head in dS."""
+    padded = tl.cdiv(length, TILE) * TILE
+    return pointer + number * padded * ((padded + TILE) // 2) + tl.cast(row, tl.int64) * ((row + TILE) // 2)
 
 
 @triton.jit
-def _through(
-    weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """dS = A (dP - delta) of the same tile, with dP = dO v^T. grad, v: their first CHUNK columns."""
-    through = _dot(grad, tl.trans(v), WIDE)
-    if not WHOLE:
-        for start in range(CHUNK, width, CHUNK):
-            values = start + tl.arange(0, CHUNK)
-            grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
-            v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
-            through = _dot(grad, tl.trans(v), WIDE, through)
-    rows = row + tl.arange(0, TILE)
-    delta = tl.load(delta_ptr + rows, rows < length, other=0.0)
-    return weights * (through - delta[:, None])
+def _dS_by_distance(pointer, row, distance, TILE: tl.constexpr):
+    """Loads the rows of dS at `pointer` for TILE distances: [rows, distances], 0 before the first token."""
+    one = tl.arange(0, TILE)
+    places = one[:, None] * (row + TILE + 1) - one[None, :]
+    seen = one[:, None] - one[None, :] >= distance - row
+    return tl.load(pointer + (row - distance) + places, seen, other=0.0)
 
 
 @triton.jit
 def columns_kernel(
-    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, grad_v_ptr, grad_k_ptr,
-    heads, length, width, padded, R,
+    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dS_ptr, grad_v_ptr, grad_k_ptr,
+    first, heads, length, width, padded, R,
     k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t, grad_v_b, grad_v_h, grad_v_t,
     S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
     BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
-    WHOLE: tl.constexpr, OF_V: tl.constexpr, OF_K: tl.constexpr,
+    OF_V: tl.constexpr, OF_S: tl.constexpr,
 ):  # fmt: skip
     """What a tile of columns receives from all rows.
 
-    OF_V: a chunk of grad_v = A^T dO, [B, H, length, width]. OF_K: grad_k = dS^T y, [B H, length, R]
-    float32. Both at a time only if one chunk is all (WHOLE).
+    OF_V: a chunk of grad_v = A^T dO, [B, H, length, width]. OF_S: dS = A (dP - delta) with dP = dO v^T, and
+    by position grad_k = dS^T y, [B H, length, R] float32. Both at a time only if one chunk is all values.
     """
     chunks = tl.cdiv(width, CHUNK) if OF_V else 1
-    program, sequence, batch, head = _place(tl.cdiv(length, TILE) * chunks, heads)
+    program, sequence, batch, head = _place(tl.cdiv(length, TILE) * chunks, heads, first)
     column = program // chunks * TILE
     values = program % chunks * CHUNK + tl.arange(0, CHUNK)
+    columns = column + tl.arange(0, TILE)
     q_ptr += sequence * padded * S
     f_ptr += head * f_h
     v_ptr += batch * v_b + head * v_h
@@ -284,129 +276,85 @@ def columns_kernel(
     lse_ptr += sequence * length
     delta_ptr += sequence * length
     k = _load_parts(k_ptr + batch * k_b + head * k_h, column, S, TILE)
-    if OF_K:
+    if OF_S:
         v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
     grad_v, grad_k = tl.zeros((TILE, CHUNK), tl.float32), tl.zeros((TILE, S), tl.float32)
     for row in range(column, length, TILE):
+        rows = row + tl.arange(0, TILE)
         q = _load_parts(q_ptr, row, S, TILE)
         far, near = k, k
         if BY_DISTANCE:
             far = _load_parts(f_ptr, row - column, S, TILE)
             near = _load_parts(f_ptr, row - column - TILE, S, TILE)
-        weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, BY_DISTANCE, WIDE
-        )
+        scores = _scores(q, k, far, near, TILE, BY_POSITION, BY_DISTANCE, WIDE)
+        lse = tl.load(lse_ptr + rows, rows < length, other=float("inf"))
+        weights = tl.where(columns[None, :] <= rows[:, None], tl.exp2(scores - lse[:, None]), 0.0)
         grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
         if OF_V:
             grad_v = _dot(tl.trans(weights), grad, WIDE, grad_v)
-        if OF_K:
-            through = _through(
-                weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-                TILE, CHUNK, WHOLE, WIDE,
-            )  # fmt: skip
-            grad_k = _dot(tl.trans(through), q, WIDE, grad_k)
-    columns = column + tl.arange(0, TILE)
+        if OF_S:
+            dP = _dot(grad, tl.trans(v), WIDE)
+            if not OF_V:
+                for start in range(CHUNK, width, CHUNK):
+                    others = start + tl.arange(0, CHUNK)
+                    grad = _load(grad_ptr, row, others, grad_t, length, width, TILE, True)
+                    other = _load(v_ptr, column, others, v_t, length, width, TILE, True)
+                    dP = _dot(grad, tl.trans(other), WIDE, dP)
+            delta = tl.load(delta_ptr + rows, rows < length, other=0.0)
+            dS = weights * (dP - delta[:, None])
+            if BY_POSITION:
+                grad_k = _dot(tl.trans(dS), q, WIDE, grad_k)
+            places = tl.arange(0, TILE)[:, None] * (row + TILE) + columns[None, :]
+            dS_rows = _rows_of_dS(dS_ptr, sequence - first, row, length, TILE)
+            tl.store(dS_rows + places, dS.to(dS_ptr.dtype.element_ty))
     if OF_V:
         mask = (columns < length)[:, None] & (values < width)[None, :]
         grad_v_ptr += batch * grad_v_b + head * grad_v_h
         pointers = grad_v_ptr + columns.to(tl.int64)[:, None] * grad_v_t + values[None, :]
         tl.store(pointers, grad_v.to(grad_v_ptr.dtype.element_ty), mask)
-    if OF_K:
+    if OF_S and BY_POSITION:
         grad_k *= LN2
         _store_gradient(grad_k_ptr + sequence * length * R, grad_k, column, length, R, S, TILE, PARTS)
 
 
 @triton.jit
 def rows_kernel(
-    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, grad_y_ptr,
-    heads, length, width, padded, R,
-    k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
-    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
-    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
+    dS_ptr, k_ptr, f_ptr, grad_y_ptr, first, heads, length, R, k_b, k_h, f_h,
+    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+    BY_POSITION: tl.constexpr, BY_DISTANCE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """grad_y = dS times columns, for a tile of rows: [B H, length, R] float32"""
     count = tl.cdiv(length, TILE)
-    program, sequence, batch, head = _place(count, heads)
+    program, sequence, batch, head = _place(count, heads, first)
     row = (count - 1 - program) * TILE
     k_ptr += batch * k_b + head * k_h
     f_ptr += head * f_h
-    v_ptr += batch * v_b + head * v_h
-    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
-    lse_ptr += sequence * length
-    delta_ptr += sequence * length
-    q = _load_parts(q_ptr + sequence * padded * S, row, S, TILE)
-    values = tl.arange(0, CHUNK)
-    grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
     grad_y = tl.zeros((TILE, S), tl.float32)
-    for column in range(0, row + 1, TILE):
-        k, far, near = q, q, q
+    dS_ptr = _rows_of_dS(dS_ptr, sequence - first, row, length, TILE)
+    one = tl.arange(0, TILE)
+    for start in range(0, row + 1, TILE):
         if BY_POSITION:
-            k = _load_parts(k_ptr, column, S, TILE)
+            dS = tl.load(dS_ptr + start + (one[:, None] * (row + TILE) + one[None, :]))
+            grad_y = _dot(dS, _load_parts(k_ptr, start, S, TILE), WIDE, grad_y)
         if BY_DISTANCE:
-            far = _load_parts(f_ptr, row - column, S, TILE)
-            near = _load_parts(f_ptr, row - column - TILE, S, TILE)
-        weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, BY_DISTANCE, WIDE
-        )
-        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
-        through = _through(
-            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-            TILE, CHUNK, WHOLE, WIDE,
-        )  # fmt: skip
-        if BY_POSITION:
-            grad_y = _dot(through, k, WIDE, grad_y)
-        if BY_DISTANCE:
-            through = _turned(through, TILE)
-            further = _further(TILE)
-            grad_y = _dot(tl.where(further, through, 0.0), far, WIDE, grad_y)
-            grad_y = _dot(tl.where(further, 0.0, through), near, WIDE, grad_y)
+            dS = _dS_by_distance(dS_ptr, row, start, TILE)
+            grad_y = _dot(dS, _load_parts(f_ptr, start, S, TILE), WIDE, grad_y)
     _store_gradient(grad_y_ptr + sequence * length * R, grad_y, row, length, R, S, TILE, PARTS)
 
 
 @triton.jit
 def diagonals_kernel(
-    q_ptr, k_ptr, f_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, further_ptr, nearer_ptr,
-    heads, length, width, padded, R,
-    k_b, k_h, f_h, v_b, v_h, v_t, grad_b, grad_h, grad_t,
-    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr,
-    BY_POSITION: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr,
+    dS_ptr, q_ptr, grad_f_ptr, first, heads, length, padded, R,
+    S: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """What the tiles on a diagonal add to the gradient of F, both [B H, length, R] float32.
-
-    The tiles whose first row is n tokens behind their first column give further[n : n + TILE] and
-    nearer[n - TILE : n]. So nearer has nothing for the last, perhaps incomplete tile of distances.
-    """
-    program, sequence, batch, head = _place(tl.cdiv(length, TILE), heads)
+    """What a tile of distances receives from all rows: [B H, length, R] float32"""
+    program, sequence, _, _ = _place(tl.cdiv(length, TILE), heads, first)
     distance = program * TILE
     q_ptr += sequence * padded * S
-    k_ptr += batch * k_b + head * k_h
-    v_ptr += batch * v_b + head * v_h
-    grad_ptr += batch * grad_b + head * grad_h + SHIFT * grad_t
-    lse_ptr += sequence * length
-    delta_ptr += sequence * length
-    far = _load_parts(f_ptr + head * f_h, distance, S, TILE)
-    near = _load_parts(f_ptr + head * f_h, distance - TILE, S, TILE)
-    further, nearer = tl.zeros((TILE, S), tl.float32), tl.zeros((TILE, S), tl.float32)
-    values = tl.arange(0, CHUNK)
+    grad_f = tl.zeros((TILE, S), tl.float32)
     for row in range(distance, length, TILE):
-        column = row - distance
-        q = _load_parts(q_ptr, row, S, TILE)
-        k = q
-        if BY_POSITION:
-            k = _load_parts(k_ptr, column, S, TILE)
-        weights = _weights(
-            q, k, far, near, lse_ptr, row, column, length, TILE, BY_POSITION, True, WIDE
-        )  # fmt: skip
-        grad = _load(grad_ptr, row, values, grad_t, length, width, TILE, True)
-        v = _load(v_ptr, column, values, v_t, length, width, TILE, True)
-        through = _through(
-            weights, grad, v, grad_ptr, v_ptr, delta_ptr, row, column, length, width, grad_t, v_t,
-            TILE, CHUNK, WHOLE, WIDE,
-        )  # fmt: skip
-        through = _turned(through, TILE)
-        mask = _further(TILE)
-        further = _dot(tl.trans(tl.where(mask, through, 0.0)), q, WIDE, further)
-        nearer = _dot(tl.trans(tl.where(mask, 0.0, through)), q, WIDE, nearer)
-    place = sequence * length * R
-    _store_gradient(further_ptr + place, further * LN2, distance, length, R, S, TILE, PARTS)
-    _store_gradient(nearer_ptr + place, nearer * LN2, distance - TILE, length, R, S, TILE, PARTS)
+        dS_rows = _rows_of_dS(dS_ptr, sequence - first, row, length, TILE)
+        dS = _dS_by_distance(dS_rows, row, distance, TILE)
+        grad_f = _dot(tl.trans(dS), _load_parts(q_ptr, row, S, TILE), WIDE, grad_f)
+    grad_f *= LN2
+    _store_gradient(grad_f_ptr + sequence * length * R, grad_f, distance, length, R, S, TILE, PARTS)

@@ -8,7 +8,7 @@ Scores are not scaled. `strict` excludes j = t, and the first token's output is 
 columns by distance: S_tj = y_t F_{t-j}. `keys` adds y_t k_j to the scores.
 
 Scores cost 2 R T^2 FLOPs, few compared with the 2 P T^2 of the values. So the backward pass recomputes
-them, and nothing of size T x T is kept. `shared_attention` is the function to call and
+them, and nothing of size T x T is kept for it. `shared_attention` is the function to call and
 `shared_attention_naive` the reference for tests. On a GPU, `kernels.shared_attention_triton` computes it,
 or `kernels.sdpa` where PyTorch's own attention can.
 """
@@ -56,8 +56,9 @@ def shared_attention(
       torch.compile, which would unroll the loop for half a minute and gain no speed.
     - "triton" (no float64, R <= 32) keeps tiles of scores on the chip. Float32 values: all products have
       float32's precision. Half-precision values: scores are those of the float32 y and F to about 1e-5 of
-      |y| |F|, and their gradient is rounded to bfloat16 for its products. Memory for partial sums: B H T R
-      float32 numbers for each of the columns by position and the keys, and twice as many with relative.
+      |y| |F|, and their gradient is rounded to bfloat16 for its products. Memory of the backward pass:
+      B H T R float32 numbers for the columns by position or the keys and as many with relative, and the
+      gradient of the scores, B H T^2 / 2 numbers, at most 1 GiB or one head of them at a time.
     - "auto": on a GPU PyTorch's SDPA for columns by position and narrow values in half precision, with
       scores as exact as Triton's; else Triton if it can run; else torch.
 

@@ -19,6 +19,9 @@ from kernels.backend import INTERPRETED, NAMESPACE
 LOG2E = 1.4426950408889634
 PADDING = 128  # operands are padded to a multiple, which every height of a tile divides
 BEFORE = 64  # rows of zeros before distance 0, for tiles on the diagonal: the largest tile by distance
+# Bytes of the scores' gradient that exist at a time: beyond it, heads run in slices, of one head at least.
+# In half precision, slices of up to 32,768 tokens have at least 512 programs, which fill a GPU.
+SLICE = 2**30
 
 
 class Launch(NamedTuple):
@@ -119,7 +122,7 @@ def _common(q, k, f, v, shift):
     of_k = (0, 0) if k is None else (k.stride(0) if k.shape[0] > 1 else 0, k.stride(1))
     strides = [*of_k, 0 if f is None else f.stride(0), *pointers[3].stride()[:3]]
     sizes = [v.shape[1], v.shape[2] - shift, v.shape[3], q.shape[2]]
-    flags = {"S": q.shape[3], "SHIFT": shift, "BY_POSITION": k is not None, "BY_DISTANCE": f is not None}
+    flags = {"S": q.shape[3], "BY_POSITION": k is not None, "BY_DISTANCE": f is not None}
     return pointers, sizes, strides, {**flags, "WIDE": INTERPRETED}
 
 
@@ -142,7 +145,8 @@ def _forward(
         programs = triton.cdiv(length - strict, launch.rows) * triton.cdiv(width, launch.chunk)
         tiles.forward_kernel[(programs * batch * heads,)](
             *pointers, out, lse, *sizes, *strides, *out.stride()[:3],
-            **flags, ROWS=launch.rows, COLUMNS=launch.columns, CHUNK=launch.chunk, **launch.options,
+            **flags, SHIFT=int(strict), ROWS=launch.rows, COLUMNS=launch.columns, CHUNK=launch.chunk,
+            **launch.options,
         )  # fmt: skip
     return out, lse
 
@@ -161,43 +165,44 @@ def _backward(
     """-> grad_v like v, and in float32 [B, H, T - strict, R] grad_y and what each sequence adds to the
     gradients of the columns by position and by distance; empty without k or f.
     """
-    (batch, heads, _, width), shift = v.shape, int(strict)
+    (_, heads, _, width), shift = v.shape, int(strict)
     grad, out, grad_v = _dense(grad), _dense(out), _empty(v, zeros=strict)
-    grad_y, grad_k, further = _gradients(k, f, v, rank, strict)
-    nearer = torch.empty_like(further)
+    grad_y, grad_k, grad_f = _gradients(k, f, v, rank, strict)
     _, of_values, launch = _launches(v, rank, k, f)
     pointers, sizes, strides, flags = _common(q, k, f, v, shift)
-    length = lse.shape[1]
+    all_heads, length = lse.shape
     if lse.numel():
         delta = torch.empty_like(lse)
-        tiles.delta_kernel[(triton.cdiv(length, 16) * batch * heads,)](
+        tiles.delta_kernel[(triton.cdiv(length, 16) * all_heads,)](
             out, grad, delta, *sizes[:3], *out.stride()[:3], *grad.stride()[:3],
             ROWS=16, CHUNK=launch.chunk, SHIFT=shift,
         )  # fmt: skip
-        common = [*sizes, rank, *strides, *grad.stride()[:3]]
-        flags |= {"PARTS": 4 if v.dtype.itemsize == 2 else 1, "WHOLE": width <= launch.chunk}
+        flags |= {"PARTS": 4 if v.dtype.itemsize == 2 else 1}
+        more = {"TILE": launch.rows, **launch.options}
         # dS needs all values, their gradient only a chunk: one kernel for both where one chunk is all
-        both = [(launch, True, k is not None)]
-        apart = [(of_values, True, False), (launch, False, k is not None)]
-        for one, of_v, of_k in both if flags["WHOLE"] else apart:
-            if of_v or of_k:
-                chunks = triton.cdiv(width, one.chunk) if of_v else 1
-                tiles.columns_kernel[(triton.cdiv(length, one.rows) * chunks * batch * heads,)](
-                    *pointers, grad, lse, delta, grad_v, grad_k, *common, *grad_v.stride()[:3],
-                    **flags, TILE=one.rows, CHUNK=one.chunk, OF_V=of_v, OF_K=of_k, **one.options,
-                )  # fmt: skip
-        flags |= {"TILE": launch.rows, "CHUNK": launch.chunk}
+        both, apart = [(launch, True, True)], [(of_values, True, False), (launch, False, True)]
         count = triton.cdiv(length, launch.rows)
-        tiles.rows_kernel[(count * batch * heads,)](
-            *pointers, grad, lse, delta, grad_y, *common, **flags, **launch.options
-        )
-        if flags.pop("BY_DISTANCE"):
-            tiles.diagonals_kernel[(count * batch * heads,)](
-                *pointers, grad, lse, delta, further, nearer, *common, **flags, **launch.options
+        triangle = count * (count + 1) // 2 * launch.rows**2
+        at_once = min(all_heads, max(1, SLICE // (triangle * q.element_size())))
+        dS = q.new_empty(at_once * triangle)
+        for first in range(0, all_heads, at_once):
+            number = min(at_once, all_heads - first)
+            for one, of_v, of_s in both if width <= launch.chunk else apart:
+                chunks = triton.cdiv(width, one.chunk) if of_v else 1
+                tiles.columns_kernel[(triton.cdiv(length, one.rows) * chunks * number,)](
+                    *pointers, grad, lse, delta, dS, grad_v, grad_k, first, *sizes, rank,
+                    *strides, *grad.stride()[:3], *grad_v.stride()[:3], **flags, SHIFT=shift,
+                    TILE=one.rows, CHUNK=one.chunk, OF_V=of_v, OF_S=of_s, **one.options,
+                )  # fmt: skip
+            tiles.rows_kernel[(count * number,)](
+                dS, *pointers[1:3], grad_y, first, heads, length, rank, *strides[:3], **flags, **more
             )
-            end = (count - 1) * launch.rows  # nearer has no more
-            further[:, :, :end] += nearer[:, :, :end]
-    return grad_v, grad_y, grad_k, further
+            if f is not None:
+                tiles.diagonals_kernel[(count * number,)](
+                    dS, q, grad_f, first, heads, length, q.shape[2], rank,
+                    S=flags["S"], PARTS=flags["PARTS"], WIDE=flags["WIDE"], **more,
+                )  # fmt: skip
+    return grad_v, grad_y, grad_k, grad_f
 
 
 def _gradients(k, f, v, rank, strict):

@@ -86,6 +86,38 @@ def test_values_as_wide_as_a_model(triton_device, relative, keys):
     against_the_oracle(triton_device, (1, 1, 35, 7, full), torch.float32, False, relative, keys)
 
 
+class Launched:
+    """A kernel that keeps its grids."""
+
+    def __init__(self, kernel):
+        self.kernel, self.grids = kernel, []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return self.kernel[grid]
+
+
+@pytest.mark.parametrize(
+    ("relative", "keys", "width"), [(*BY_BOTH, 24), (*WITH_KEYS, 40)], ids=["one chunk", "two chunks"]
+)
+def test_heads_in_slices(triton_device, monkeypatch, relative, keys, width):
+    """Two sequences of two heads, three at a time: the same gradients to the bit."""
+    inputs = tensors((2, 2, 40, 7, width), [torch.float32] * 3, triton_device)
+    inputs.append(torch.randn_like(inputs[0]).requires_grad_())
+    out = shared_attention(*inputs[:3], False, "triton", relative, inputs[3])
+    upstream = torch.randn_like(out)
+    gradients = []
+    for limit, grids in ((module.SLICE, [(8,)]), (3 * 3 * 32 * 32 * 4, [(6,), (2,)])):
+        launched = Launched(module.tiles.rows_kernel)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "SLICE", limit)
+            patch.setattr(module.tiles, "rows_kernel", launched)
+            gradients.append(torch.autograd.grad(out, inputs, upstream, retain_graph=True))
+        assert launched.grids == grids
+    for whole, sliced in zip(*gradients, strict=True):
+        assert torch.equal(whole, sliced)
+
+
 @most_parts
 def test_in_the_tiles_of_other_gpus(triton_device, monkeypatch, relative, keys):
     chosen = module.launches

@@ -150,9 +150,9 @@ def test_shared_attention_compiles(form, capability):
     first, of_values, backward = launches(half, hopper, width, rank, *kinds.values())
     size, operands = operand_width(rank, half), "*bf16" if half else "*fp32"
     common = {"S": size, "SHIFT": 0, "WIDE": False, "PARTS": 4 if half else 1, **kinds}
-    of_k, whole = common["BY_POSITION"], width <= backward.chunk
-    columns = [(of_values, {"OF_V": True, "OF_K": False}), (backward, {"OF_V": False, "OF_K": True})]
-    columns = [(backward, {"OF_V": True, "OF_K": of_k})] if whole else columns
+    columns = [(of_values, {"OF_V": True, "OF_S": False}), (backward, {"OF_V": False, "OF_S": True})]
+    if width <= backward.chunk:
+        columns = [(backward, {"OF_V": True, "OF_S": True})]
     kernels = [(code.forward_kernel, first, {}), (code.rows_kernel, backward, {})]
     kernels += [(code.columns_kernel, launch, more) for launch, more in columns]
     if by != "position":
@@ -161,15 +161,17 @@ def test_shared_attention_compiles(form, capability):
         kernels += [(code.delta_kernel, backward, {"ROWS": 16})]
     for kernel, launch, more in kernels:
         tile = {"ROWS": launch.rows, "COLUMNS": launch.columns, "TILE": launch.rows, "CHUNK": launch.chunk}
-        constants = {**common, **tile, **more, "WHOLE": whole}
+        constants = {**common, **tile, **more}
         constants = {name: x for name, x in constants.items() if name in kernel.arg_names}
-        sums = ("lse_ptr", "delta_ptr", "grad_y_ptr", "grad_k_ptr", "further_ptr", "nearer_ptr")
+        sums = ("lse_ptr", "delta_ptr", "grad_y_ptr", "grad_k_ptr", "grad_f_ptr")
         types = {name: operands for name in kernel.arg_names if name.endswith("_ptr")}
         types |= {name: "*fp32" for name in sums if name in types}
         compiled = binary(kernel, types, constants, capability, **launch.options)
         registers, stack = used(compiled)
-        print(f"sm_{capability} {form}, {kernel.__name__}: {registers} registers, {stack} bytes of stack")
-        assert compiled.metadata.shared <= (227 if capability in (90, 100) else 99) * 1024
+        shared = compiled.metadata.shared
+        print(f"sm_{capability} {form}, {kernel.__name__}: ", end="")
+        print(f"{registers} registers, {stack} bytes of stack, {shared} of shared memory")
+        assert shared <= (227 if capability in (90, 100) else 99) * 1024
         if half and rank <= 8 and kernel is code.forward_kernel:
             assert registers <= 128
             assert stack <= SPILLED.get((capability, form), 0)
