@@ -1,7 +1,8 @@
 """Decoding with a cache: one model on one device, with all weights in the dtype of the benchmark.
 
-step     one token per sequence after half a block, by a copy of the model that is prepared for it
-prefill  a prompt of block_size - 1 tokens, by the model itself
+step        one token per sequence after half a block, by a copy of the model that is prepared for it
+fused step  the same by kernels of our own, on a GPU and for the models that these know
+prefill     a prompt of block_size - 1 tokens, by the model itself
 """
 
 import dataclasses
@@ -11,11 +12,12 @@ import torch
 
 from benchmarks.training_step import build, shallow
 from decoding.decoder import Decoder
+from kernels import backend as kernels
 from models.architecture import ModelConfig
+from models.cache import Cache
 from models.compilation import compile_parts
 from models.kinds import cache_bytes_per_token, parameter_counts
 
-SECTIONS = ("step", "prefill")
 SHORTEST = 4  # smallest block_size that `gate` can check
 
 
@@ -26,28 +28,54 @@ class DecodeOptions:
     compile: bool
 
 
+def backends(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, str | None]:
+    """{section: backend of its `Decoder`}"""
+    found = {"step": "inductor" if options.compile else None}
+    if device.type == "cuda" and kernels.AVAILABLE:
+        from decoding.fused import unfit
+        from kernels.gemv_triton import MOST_ROWS
+
+        if options.batch_size <= MOST_ROWS and not unfit(config):
+            found["fused step"] = "fused"
+    return found
+
+
+def names(config: ModelConfig, options: DecodeOptions, device: torch.device) -> list[str]:
+    """The sections."""
+    return [*backends(config, options, device), "prefill"]
+
+
 def sections(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, Callable]:
     """{section: function of one iteration}"""
     model = build(config, device).eval().to(getattr(torch, options.dtype))
-    step = Decoder(model, "inductor" if options.compile else None)
     if options.compile:
         compile_parts(model)
     drawn = torch.Generator().manual_seed(1)
     shape = (options.batch_size, config.block_size - 1)
     prompt = torch.randint(config.vocab_size, shape, generator=drawn).to(device)
     token = prompt[:, :1].clone()
-    cache, longest = (model.new_cache(options.batch_size) for _ in range(2))
-    cache.reserve(config.block_size // 2 + 1)  # the rows that a text of this length has
-
-    def one_step():
-        cache.filled.fill_(config.block_size // 2)
-        step(token, cache)
+    longest = model.new_cache(options.batch_size)
 
     def whole_prompt():
         longest.filled.zero_()
         model.decode(prompt, longest)
 
-    return {"step": one_step, "prefill": whole_prompt}
+    made = {
+        section: one_step(Decoder(model, backend), model.new_cache(options.batch_size), token)
+        for section, backend in backends(config, options, device).items()
+    }
+    return {**made, "prefill": whole_prompt}
+
+
+def one_step(step: Decoder, cache: Cache, token: torch.Tensor) -> Callable:
+    half = cache.length // 2
+    cache.reserve(half + 1)  # the rows that a text of this length has
+
+    def function():
+        cache.filled.fill_(half)
+        step(token, cache)
+
+    return function
 
 
 def step_bytes(config: ModelConfig, options: DecodeOptions) -> int:
@@ -78,15 +106,15 @@ def gate(config: ModelConfig, options: DecodeOptions, device: torch.device) -> d
     with torch.no_grad():
         exact = model(tokens)[:, -3:].float()
     model.to(getattr(torch, options.dtype))
-    decode = Decoder(model, "inductor" if options.compile else None)
-    cache = model.new_cache(2)
     parts = tokens[:, :-2], tokens[:, -2:-1], tokens[:, -1:]
-    # cloned, as the next step overwrites the logits of a captured one
-    found = [decode(part, cache).clone() for part in parts]
-    distance = float((torch.stack(found, 1).float() - exact).norm() / exact.norm())
-    if not distance <= GATE[options.dtype]:
-        raise ValueError(
-            f"wrong logits: {distance:.2g} away from a forward pass in float32 (relative; at most "
-            f"{GATE[options.dtype]} in {options.dtype})"
-        )
+    for section, backend in backends(config, options, device).items():
+        decode, cache = Decoder(model, backend), model.new_cache(2)
+        # cloned, as the next step overwrites the logits of a captured one
+        found = [decode(part, cache).clone() for part in parts]
+        distance = float((torch.stack(found, 1).float() - exact).norm() / exact.norm())
+        if not distance <= GATE[options.dtype]:
+            raise ValueError(
+                f"wrong logits of a {section}: {distance:.2g} away from a forward pass in float32 "
+                f"(relative; at most {GATE[options.dtype]} in {options.dtype})"
+            )
     return {}

@@ -189,7 +189,7 @@ def decode(
         function = made[section]
         first = _first(function, device)
         found = yield from timing.of(function, device)
-        more = {"bytes": decoding.step_bytes(model, options)} if section == "step" else {}
+        more = {"bytes": decoding.step_bytes(model, options)} if section != "prefill" else {}
         return {
             **more,
             "microseconds": 1e6 * found["seconds"],

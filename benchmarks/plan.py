@@ -107,7 +107,7 @@ class Plan:
         options = decoding.DecodeOptions(config.batch_size, config.dtype, config.compile)
         for name, model in self.models.items():
             settings = self.settings(model, options)
-            measured.append((name, list(decoding.SECTIONS), settings, (model, options)))
+            measured.append((name, decoding.names(model, options, self.device), settings, (model, options)))
         made = (measurements.decode, measurements.warm_decode)
         phases = [*self._compiled_first(made, measured), *self._profiles(decoding.sections, options)]
         # with a stage of its own it is one of several command lines, of which another measures the limits

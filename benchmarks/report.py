@@ -269,10 +269,11 @@ class Found:
                 low, high = these["step"]["quartiles"]
                 more["quartiles"] = f"{1e6 * low:,.0f} .. {1e6 * high:,.0f}"
                 more["us/token"] = f"{these['step']['microseconds'] / one['batch_size']:,.0f}"
-                rate = these["step"]["bytes"] / these["step"]["seconds"]
+                read["MB/step"] = f"{these['step']['bytes'] / 1e6:,.0f}"
+            for item in (item for item in items if "bytes" in these.get(item, {})):
+                rate = these[item]["bytes"] / these[item]["seconds"]
                 copied = self.limits.get("copy", {}).get("bytes_per_second")
-                read = {"MB/step": f"{these['step']['bytes'] / 1e6:,.0f}", "GB/s": f"{rate / 1e9:,.1f}"}
-                read["of a copy"] = share(rate, copied)
+                read |= {f"{item} GB/s": f"{rate / 1e9:,.1f}", f"{item}: of a copy": share(rate, copied)}
             for item in (item for item in items if item in these and item in first):
                 ratio = first[item]["microseconds"] / these[item]["microseconds"]
                 more[f"{item} speed-up"] = f"{ratio:.2f}"

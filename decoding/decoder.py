@@ -6,10 +6,14 @@ from dataclasses import replace
 import torch
 
 from decoding.prepared import prepared
+from kernels import backend as kernels
 from models.cache import Cache
 from models.compilation import compile_parts
 from models.cuda_graph import captured
 from models.language_model import LanguageModel
+
+if kernels.AVAILABLE:
+    from decoding.fused import FusedStep
 
 
 class Decoder:
@@ -18,16 +22,18 @@ class Decoder:
     Several tokens at once, such as a prompt, run through the model itself. A step of one token runs through
     a copy (see `prepared`), made at the first step, for one sequence or for several.
 
-    backend: of torch.compile, which then compiles the steps; None: no compiler. One graph serves all steps,
-    because positions are tensors and the rows of the cache a symbol. (Where a module's code fixes their
-    number, each number has its own.) On a GPU a compiled step is captured as a CUDA graph, once for each
-    cache: hundreds of launches by the host become one. Such a step does not wait for the device, so that
-    the caller counts the tokens: beyond the cache's length, an assertion on the device may fail.
+    backend: of torch.compile, which then compiles the steps; None: no compiler; "fused": kernels of our own
+    for a GPU, see `decoding.fused`, which raise ValueError for models that they do not know. One graph
+    serves all steps, because positions are tensors and the rows of the cache a symbol. (Where a module's
+    code fixes their number, each number has its own.) On a GPU a step of a backend is captured as a CUDA
+    graph, once for each cache: hundreds of launches by the host become one. Such a step does not wait for
+    the device, so that the caller counts the tokens: beyond the cache's length, an assertion on the device
+    may fail.
     """
 
     def __init__(self, model: LanguageModel, backend: str | Callable | None = None):
         self.model, self.backend = model, backend
-        self.copy, self.several, self.captured = None, None, None
+        self.run, self.several, self.captured = None, None, None
 
     def __call__(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """tokens: [B, T] int64 -> logits of what follows the last one, [B, vocab_size]; a captured step's
@@ -36,22 +42,23 @@ class Decoder:
         if tokens.shape[1] > 1 or not self.model.blocks:
             return self.model.decode(tokens, cache)
         if self.several != (several := len(tokens) > 1):
-            self.copy = self.captured = None  # free their memory first
-            self.copy, self.several = prepared(self.model, len(tokens)), several
-            if self.backend is not None:
-                compile_parts(self.copy, self.backend)
+            self.run = self.captured = None  # free their memory first
+            copy, self.several = prepared(self.model, len(tokens)), several
+            if self.backend is not None and self.backend != "fused":
+                compile_parts(copy, self.backend)
+            self.run = FusedStep(copy) if self.backend == "fused" else copy.decode
         if self.backend is None:
-            return self.copy.decode(tokens, cache)
+            return self.run(tokens, cache)
         if not tokens.is_cuda:
             cache.reserve(1)
             whole = replace(cache, whole=True)
             for tensor in cache.with_rows():
                 torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 2)
-            return self.copy.decode(tokens, whole)
+            return self.run(tokens, whole)
         if self.captured is None or self.captured.cache.filled is not cache.filled:
             self.captured = None  # free its memory first
             cache.reserve(cache.length - int(cache.filled))  # the graph is that of tensors of one size
-            self.captured = CapturedStep(self.copy.decode, tokens, replace(cache, whole=True))
+            self.captured = CapturedStep(self.run, tokens, replace(cache, whole=True))
         return self.captured(tokens)
 
 

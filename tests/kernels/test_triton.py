@@ -117,6 +117,75 @@ def test_the_continued_fraction_compiles(depth, kind, capability):
         assert used(forward)[1] == used(backward)[1] == 0
 
 
+# of a fused step at GPT2-xl's width: what a kernel reads and how its rows are finished
+NOTHING = {"SPLITS": 1, "HEAD": 1600, "HEADS": 1, "D": 0, "L": 1, "PADDED": 1, "PARTS": 1, "POSITIVE": True}
+NOTHING |= {
+    "FAST": True,
+    "CLIP": False,
+    "NORM": "none",
+    "NORM_BIAS": False,
+    "KEEP_X": False,
+    "KEEP_H": False,
+}
+NOTHING |= {"BIAS": False, "ACTIVATION": "none", "RESIDUAL": False, "OUT": 1600, "WRITTEN": 0, "WIDTH": 1}
+NOTHING |= {"ADDED": "none", "SCORES": False, "K": 1600, "batch": 1}
+SEVEN = {"D": 7, "L": 7, "PADDED": 8, "CLIP": True}
+STEPS = {
+    "V z, norm, q, k, v": {"ADDED": "ladders", **SEVEN, "KEEP_X": True, "NORM": "layernorm", "WRITTEN": 64}
+    | {"WIDTH": 1600},
+    "heads, projection": {"ADDED": "heads", "SPLITS": 8, "HEAD": 64, "HEADS": 32, "RESIDUAL": True},
+    "parts, norm, gate": {"ADDED": "parts", "SPLITS": 8, "KEEP_X": True, "NORM": "layernorm"}
+    | {"ACTIVATION": "gate"},
+    "W_2": {"K": 6400, "RESIDUAL": True},
+    "scores": {"SCORES": True, "BIAS": True, **SEVEN},
+}
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("capability", "kind"), [(80, "*bf16"), (90, "*bf16"), (90, "*fp32"), (100, "*bf16")]
+)
+@pytest.mark.parametrize("step", STEPS)
+def test_products_of_a_fused_step_compile(step, capability, kind):
+    """Nothing spills, and from Hopper on the weights are read before the wait for the kernel before."""
+    import triton
+
+    import kernels.gemv_triton as code
+
+    constants = NOTHING | STEPS[step]
+    rows, warps = code.launch_of(constants["K"], 2 if kind == "*bf16" else 4)
+    constants |= {"BLOCK": triton.next_power_of_2(constants["K"]), "ROWS": rows, "PDL": capability >= 90}
+    types = {n: "*fp32" for n in code.gemv_kernel.arg_names if n.endswith("_ptr")}
+    types |= dict.fromkeys(("W_ptr", "V_ptr", "norm_ptr", "norm_bias_ptr", "first_ptr", "second_ptr"), kind)
+    types |= {"filled_ptr": "*i64", "eps": "fp32", "constant": "fp32"}
+    compiled = binary(code.gemv_kernel, types, constants, capability, num_warps=warps)
+    registers, stack = used(compiled)
+    assert stack == 0
+    assert registers <= 128
+    if capability >= 90:
+        before = compiled.asm["ptx"].partition("griddepcontrol.wait")[0]
+        assert len(re.findall(r"ld\.global[^;]*\.v4", before)) == (0 if step == "scores" else 8)
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_attention_of_a_fused_step_compiles(capability):
+    import kernels.decode_attention_triton as code
+
+    sizes = {"SPLITS": 8, "PDL": capability >= 90}
+    softmax = {"GROUP": 1, "D": 64, "PADDED": 64, "BLOCK": 32, **sizes}
+    values = {"STRICT": True, "SCORES": 1024, "ROWS": 32, "CHUNK": 64, **sizes}
+    for kernel, constants in (
+        (code.split_attention_kernel, softmax),
+        (code.weighted_values_kernel, values),
+    ):
+        types = {n: "*fp32" for n in kernel.arg_names if n.endswith("_ptr")}
+        types |= {"k_ptr": "*bf16", "v_ptr": "*bf16", "filled_ptr": "*i64", "scale": "fp32"}
+        registers, stack = used(binary(kernel, types, constants, capability, num_warps=4))
+        assert stack == 0
+        assert registers <= 64
+
+
 # values 64 wide in heads, or as wide as a model
 FORMS = {
     "distance and content, bfloat16": {"by": "both", "rank": 7, "width": 64},
