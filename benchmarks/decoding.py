@@ -1,6 +1,7 @@
 """Decoding with a cache: one model on one device, with all weights in the dtype of the benchmark.
 
 step        one token per sequence after half a block, by a copy of the model that is prepared for it
+tuned step  the same, compiled as `decoding.decoder.TUNED` says, on a GPU
 fused step  the same by kernels of our own, on a GPU and for the models that these know
 prefill     a prompt of block_size - 1 tokens, by the model itself
 """
@@ -31,6 +32,8 @@ class DecodeOptions:
 def backends(config: ModelConfig, options: DecodeOptions, device: torch.device) -> dict[str, str | None]:
     """{section: backend of its `Decoder`}"""
     found = {"step": "inductor" if options.compile else None}
+    if device.type == "cuda" and options.compile:
+        found["tuned step"] = "tuned"
     if device.type == "cuda" and kernels.AVAILABLE:
         from decoding.fused import unfit
         from kernels.gemv_triton import MOST_ROWS

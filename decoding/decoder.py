@@ -15,6 +15,10 @@ from models.language_model import LanguageModel
 if kernels.AVAILABLE:
     from decoding.fused import FusedStep
 
+# products with one row become sums, which norms, activations and residuals are fused with; on Hopper each
+# kernel may begin before the one before it has ended
+TUNED = {"coordinate_descent_tuning": True, "triton.enable_pdl": True}
+
 
 class Decoder:
     """`LanguageModel.decode` with a cache, for a model that is not trained meanwhile.
@@ -22,13 +26,13 @@ class Decoder:
     Several tokens at once, such as a prompt, run through the model itself. A step of one token runs through
     a copy (see `prepared`), made at the first step, for one sequence or for several.
 
-    backend: of torch.compile, which then compiles the steps; None: no compiler; "fused": kernels of our own
-    for a GPU, see `decoding.fused`, which raise ValueError for models that they do not know. One graph
-    serves all steps, because positions are tensors and the rows of the cache a symbol. (Where a module's
-    code fixes their number, each number has its own.) On a GPU a step of a backend is captured as a CUDA
-    graph, once for each cache: hundreds of launches by the host become one. Such a step does not wait for
-    the device, so that the caller counts the tokens: beyond the cache's length, an assertion on the device
-    may fail.
+    backend: of torch.compile, which then compiles the steps; None: no compiler; "tuned": Inductor as
+    gpt-fast sets it for products with one row; "fused": kernels of our own for a GPU, see `decoding.fused`,
+    which raise ValueError for models that they do not know. One graph serves all steps, because positions
+    are tensors and the rows of the cache a symbol. (Where a module's code fixes their number, each number
+    has its own.) On a GPU a step of a backend is captured as a CUDA graph, once for each cache: hundreds of
+    launches by the host become one. Such a step does not wait for the device, so that the caller counts the
+    tokens: beyond the cache's length, an assertion on the device may fail.
     """
 
     def __init__(self, model: LanguageModel, backend: str | Callable | None = None):
@@ -44,7 +48,9 @@ class Decoder:
         if self.several != (several := len(tokens) > 1):
             self.run = self.captured = None  # free their memory first
             copy, self.several = prepared(self.model, len(tokens)), several
-            if self.backend is not None and self.backend != "fused":
+            if self.backend == "tuned":
+                compile_parts(copy, options=TUNED)
+            elif self.backend is not None and self.backend != "fused":
                 compile_parts(copy, self.backend)
             self.run = FusedStep(copy) if self.backend == "fused" else copy.decode
         if self.backend is None:

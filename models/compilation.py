@@ -18,9 +18,12 @@ import torch
 from models.language_model import LanguageModel
 
 
-def compile_parts(model: LanguageModel, backend: str | Callable = "inductor", shapes: int = 1):
+def compile_parts(
+    model: LanguageModel, backend: str | Callable = "inductor", shapes: int = 1, options: dict | None = None
+):
     """From now on `model.forward` runs compiled code, but for code under `eager`. Parameters, values and
     methods stay what they are. shapes: how many shapes of batches there may be; each compiles anew.
+    options: of the backend.
     """
     config = torch._dynamo.config
     # the code of a user's module may depend on its block's number: then each block has a graph of its own
@@ -29,7 +32,7 @@ def compile_parts(model: LanguageModel, backend: str | Callable = "inductor", sh
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, needed)
     # gradients travel after each block anyway: splitting a block's graph at DDP's buckets gains nothing
     config.optimize_ddp = False
-    how = {"fullgraph": True, "dynamic": False, "backend": backend}
+    how = {"fullgraph": True, "dynamic": False, "backend": backend, "options": options}
     if not model.blocks:
         return model.compile(**how)
     for block in model.stacks():

@@ -279,13 +279,13 @@ def test_compiled_steps_in_bfloat16(build, attention):
 @mixers
 @torch.no_grad()
 def test_compiled_steps_equal_eager_ones(build, attention):
-    """The real compiler; it must keep the order of what is written and what is read."""
+    """The real compiler, tuned; it must keep the order of what is written and what is read."""
     torch._dynamo.reset()
     model = build(attention=attention, n_layer=1).eval()
     tokens = torch.randint(0, 100, (2, 17))
     cache = with_garbage(model.new_cache(2), 3.0)
     whole = model(tokens)
-    step = Decoder(model, "inductor")
+    step = Decoder(model, "tuned")
     torch._dynamo.utils.counters.clear()
     for t in range(17):
         logits = step(tokens[:, t : t + 1], cache)
