@@ -32,7 +32,7 @@ from models.compilation import missing_for_compile
 from reports.plural import counted
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import choose_device, missing_gpu
+from training.hardware import choose_device, choose_dtype, missing_gpu
 
 
 @dataclass
@@ -55,6 +55,7 @@ class SampleConfig:
     compile: bool = False  # torch.compile the decoding step: pays off for very long texts only
     seed: Seed = 1337  # seed of the sampling: same seed, same texts
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"  # dtype of the weights, and of their products
 
     def check(self) -> list[str]:
         wrong = []
@@ -80,7 +81,7 @@ def main(argv: list[str]):
         start = read_start(config.start)
         source = pretrained.open_source(config.out_dir, config.which)
         pretrained.check_no_encoder(source, "sample.py")
-        model, tokenizer = load_model(source, config.device)
+        model, tokenizer = load_model(source, config.device, config.dtype)
         prompt = encode(tokenizer, start)
     except (CheckpointError, DataError, OSError) as error:
         sys.exit(f"sample.py: {error}")
@@ -272,10 +273,13 @@ def read_start(start: str) -> str:
     return valid_unicode(start)
 
 
-def load_model(source: pretrained.Source, device: str):
+def load_model(source: pretrained.Source, device: str, dtype: str):
     """(model in evaluation mode, tokenizer); raises CheckpointError or DataError."""
     tokenizer = pretrained.tokenizer_of(source)
-    return pretrained.build(source, choose_device(device)).eval(), tokenizer
+    device = choose_device(device)
+    # SAFFU's products are float32, whatever the dtype
+    dtype = choose_dtype(dtype, device) if source.config.model == "gpt" else "float32"
+    return pretrained.build(source).to(device, getattr(torch, dtype)).eval(), tokenizer
 
 
 def keep(run: Path, path: Path, config: SampleConfig, text: str, failed: list[str]):

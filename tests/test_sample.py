@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from corpus.tokenizer import BytesTokenizer
 from decoding.beam import Hypothesis
 from decoding.decoder import Decoder
 from layers import ATTENTION
 from model import GPT
-from sample import main, show
+from models.architecture import ModelConfig
+from models.kinds import built
+from sample import load_model, main, show
 from training import pretrained
+from training.pretrained import Source
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,6 +76,31 @@ def test_the_seed_decides(trained, capsys):
     assert text("--seed=1") == text("--seed=1") != text("--seed=2")
     assert text("--temperature=0", "--seed=1") == text("--temperature=0", "--seed=2")
     assert text("--top_k=1") == text("--temperature=0") == text("--top_p=1e-9")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("has_units", [False, True])
+def test_the_dtype_of_the_weights(tiny, monkeypatch, has_units):
+    """auto asks the hardware. SAFFU's stay float32."""
+    tokens = torch.tensor([[256, 1, 2, 3]])
+    gpt = tiny(attention="cattn_m", ffn="cffn_gated", vocab_size=257)
+    saffu = ModelConfig(model="saffu", block_size=17, saffu_block=6, saffu_end_of_text=256, vocab_size=257)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_units})
+    for model in map(built, (gpt, saffu)):
+        weights = {name: 4 * weight for name, weight in model.init_weights().state_dict().items()}
+        source = Source(Path("run"), model.config, weights.copy, BytesTokenizer().to_json())
+        for name in ("float32", "bfloat16", "auto"):
+            asked = has_units if name == "auto" else name == "bfloat16"
+            half = asked and model.config.model == "gpt"
+            found, _ = load_model(source, "cpu", name)
+            model.float().load_state_dict(weights)
+            expected = model.to(torch.bfloat16 if half else torch.float32)(tokens)[:, -1]
+            for step in (found.decode, Decoder(found)):
+                cache = found.new_cache(1)
+                logits = [step(token, cache) for token in tokens.split(1, 1)][-1]
+                assert logits.dtype == expected.dtype
+                tolerance = (2e-2 if half else 1e-5) * expected.abs().max().item()
+                torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
