@@ -1,0 +1,54 @@
+"""Decoders that are measured side by side compute the same logits, and measured rows are kept."""
+
+import pytest
+import torch
+
+from model import GPT
+from results.speed import decoding_others, spin_count
+from results.speed.decoding_worker import DECODERS
+from results.speed.turns import Rows
+
+
+@pytest.mark.parametrize("decoder", ["ours", "gpt2_static", "gpt2_dynamic"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+@torch.no_grad()
+def test_a_step_after_a_rewind_has_the_logits_of_a_forward_pass(tiny, decoder, dtype, tolerance):
+    model = GPT(tiny()).init_weights().eval()
+    for weight in model.parameters():
+        weight.mul_(3)
+    tokens = torch.randint(100, (3, 9))
+    whole = model(tokens)
+    forward, rewind = DECODERS[decoder](model.to(dtype), 3, False)
+    forward(tokens[:, :7])
+    for end in (7, 8, 7, 7, 8):
+        rewind(7) if end == 7 else None
+        found = forward(tokens[:, end : end + 1])
+        assert found.dtype == dtype
+        scale = whole.abs().max().item()
+        torch.testing.assert_close(found.float(), whole[:, end], rtol=0, atol=tolerance * scale)
+
+
+def test_measured_rows_are_kept(tmp_path):
+    path, fields = tmp_path / "rows.csv", ["model", "spins"]
+    rows = Rows(path, fields, "ms")
+    rows.add(("dense", "0"), 1.23456)
+    rows.add(("dense", "1000"), 2.0)
+    assert Rows(path, fields, "ms").values == rows.values == {("dense", "0"): 1.235, ("dense", "1000"): 2}
+    assert rows.of("dense") == [1.235, 2]
+    with pytest.raises(ValueError, match="has the columns"):
+        Rows(path, ["model"], "ms")
+
+
+def test_the_tables(tmp_path):
+    rows = Rows(tmp_path / "spins.csv", ["model", "threads", "machine", "spins", "repetition"], "ms")
+    for spins in spin_count.SPINS:
+        for number, value in enumerate((30.0, 10.0, 21.0)):
+            rows.add(("full", "2", "busy", spins, str(number)), value)
+    assert (
+        spin_count.tables(rows).splitlines()[2].startswith("| full  |       2 |    busy | 21 (10 to 30) |")
+    )
+    rows = Rows(tmp_path / "others.csv", ["decoder", "dtype", "sequences", "threads", "repetition"], "ms")
+    rows.add(("Decoder", "bfloat16", "4", "2", "1"), 7.0)
+    header, _, line = decoding_others.tables(rows).splitlines()
+    assert header.endswith("bfloat16, 4 sequences |")
+    assert line.endswith(" 7 (7 to 7) |")
