@@ -13,16 +13,15 @@ again.
 """
 
 import argparse
-import contextlib
 import os
-import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reports.markdown_table import table
-from results.speed.turns import Rows, Worker
+from reports.plural import counted
+from results.speed.turns import Rows, Worker, spread, started
 
 DECODERS = {
     "Decoder": ("ours", "eager"),
@@ -35,6 +34,7 @@ DECODERS = {
 }
 DTYPES, SEQUENCES = ("float32", "bfloat16"), ("1", "4")
 STEPS, REPETITIONS = 10, 5
+WARM_UP = 3  # steps, of which the first prepares or compiles
 
 
 def measure(rows: Rows, dtype: str, sequences: str, threads: str, gpt_fast: str | None, overrides):
@@ -47,16 +47,11 @@ def measure(rows: Rows, dtype: str, sequences: str, threads: str, gpt_fast: str 
     if not (wanted := [key for key in wanted if key not in rows.values]):
         return
     environment = {"OMP_NUM_THREADS": threads} | ({"GPT_FAST": gpt_fast} if gpt_fast else {})
-    with contextlib.ExitStack() as stack:
-        workers = {}
-        for name in dict.fromkeys(key[0] for key in wanted):
-            keys = (*DECODERS[name], dtype, sequences, threads, "config/gpt2.py", *overrides)
-            workers[name] = Worker("decoding_worker.py", *keys, **environment)
-            stack.callback(workers[name].close)
-        for worker in workers.values():
-            worker.ask(3)  # the first prepares or compiles
-        for worker in workers.values():
-            worker.answer()
+    workers = {}
+    for name in dict.fromkeys(key[0] for key in wanted):
+        keys = (*DECODERS[name], dtype, sequences, threads, "config/gpt2.py", *overrides)
+        workers[name] = Worker("decoding_worker.py", *keys, **environment)
+    with started(workers, WARM_UP):
         for key in wanted:
             workers[key[0]].ask(STEPS)
             rows.add(key, workers[key[0]].answer())
@@ -66,16 +61,11 @@ def tables(rows: Rows) -> str:
     """Milliseconds of a step: the median (smallest to largest) of the repetitions."""
     lines = []
     for name in DECODERS:
-        cells = {}
-        for dtype in DTYPES:
-            for sequences in SEQUENCES:
-                times = rows.of(name, dtype, sequences)
-                spread = (
-                    f"{statistics.median(times):.0f} ({min(times):.0f} to {max(times):.0f})"
-                    if times
-                    else ""
-                )
-                cells[f"{dtype}, {sequences} sequence{'s' * (sequences != '1')}"] = spread
+        cells = {
+            f"{dtype}, {counted(int(sequences), 'sequence')}": spread(rows.of(name, dtype, sequences))
+            for dtype in DTYPES
+            for sequences in SEQUENCES
+        }
         if any(cells.values()):
             lines.append({"decoder": name, **cells})
     return table(lines)

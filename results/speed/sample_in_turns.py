@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reports.markdown_table import table
+from reports.plural import counted
 from results.speed.decoding_in_turns import MODELS
 from results.speed.turns import Rows
 
@@ -94,7 +95,7 @@ def tables(rows: Rows) -> str:
     """Median seconds of both commits, and the median of old / new (smallest to largest) of the rounds."""
     lines = []
     for model, prompt in itertools.product(MODELS, PROMPTS):
-        line = {"model": model, "prompt": f"{prompt} token{'s' * (prompt != '1')}"}
+        line = {"model": model, "prompt": counted(int(prompt), "token")}
         for until in ("first token", "end"):
             numbers = [str(number) for number in range(1, ROUNDS + 1)]
             pairs = [[rows.values.get((model, prompt, t, n, until)) for t in TREES] for n in numbers]

@@ -12,7 +12,6 @@ appended as they are measured; what the file has is not measured again.
 import argparse
 import contextlib
 import itertools
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -21,12 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reports.markdown_table import table
 from results.speed.decoding_in_turns import MODELS
-from results.speed.turns import Rows, Worker
+from results.speed.turns import Rows, Worker, spread, started
 
 SPINS = ("0", "1000", "10000", "100000", "300000")  # the last is libgomp's own
 SETTINGS = [(model, threads) for model in ("dense", "full") for threads in ("1", "2")]
 LOADS = ("quiet", "busy")
 STEPS, REPETITIONS = 10, 5
+WARM_UP = 3  # steps, of which the first prepares the copy
 
 
 @contextlib.contextmanager
@@ -52,26 +52,16 @@ def measure(rows: Rows, model: str, threads: str, overrides: list[str]):
     if not (wanted := [key for key in wanted if key not in rows.values]):
         return
     keys = ("ours", "eager", "float32", 1, threads, *MODELS[model], *overrides)
-    with contextlib.ExitStack() as stack:
-        workers = {}
-        for spins in sorted({key[3] for key in wanted}, key=int):
-            environment = {"GOMP_SPINCOUNT": spins, "OMP_NUM_THREADS": threads}
-            workers[spins] = Worker("decoding_worker.py", *keys, **environment)
-            stack.callback(workers[spins].close)
-        for worker in workers.values():
-            worker.ask(3)  # the first prepares the copy
-        for worker in workers.values():
-            worker.answer()
+    workers = {}
+    for spins in sorted({key[3] for key in wanted}, key=int):
+        environment = {"GOMP_SPINCOUNT": spins, "OMP_NUM_THREADS": threads}
+        workers[spins] = Worker("decoding_worker.py", *keys, **environment)
+    with started(workers, WARM_UP):
         for kind, keys in itertools.groupby(wanted, lambda key: key[2]):
             with load(kind):
                 for key in keys:
                     workers[key[3]].ask(STEPS)
                     rows.add(key, workers[key[3]].answer())
-
-
-def cell(milliseconds: list[float]) -> str:
-    low, high = min(milliseconds), max(milliseconds)
-    return f"{statistics.median(milliseconds):.0f} ({low:.0f} to {high:.0f})"
 
 
 def tables(rows: Rows) -> str:
@@ -81,7 +71,7 @@ def tables(rows: Rows) -> str:
         for kind in LOADS:
             found = {spins: rows.of(model, threads, kind, spins) for spins in SPINS}
             if all(found.values()):
-                cells = {f"{int(spins):,} spins": cell(times) for spins, times in found.items()}
+                cells = {f"{int(spins):,} spins": spread(times) for spins, times in found.items()}
                 lines.append({"model": model, "threads": threads, "machine": kind, **cells})
     return table(lines)
 

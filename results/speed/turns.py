@@ -1,9 +1,12 @@
 """Processes that are measured in turns, and the CSV that keeps what they measured."""
 
+import contextlib
 import csv
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +35,25 @@ class Worker:
         self.process.wait()
         self.process.stdin.close()
         self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def started(workers: dict[str, Worker], question) -> Iterator[dict[str, Worker]]:
+    """The workers, when all have answered a first question, at the same time; ends them afterwards."""
+    try:
+        for worker in workers.values():
+            worker.ask(question)
+        for worker in workers.values():
+            worker.answer()
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def spread(values: list[float]) -> str:
+    """Median (smallest to largest), or nothing where there are no values."""
+    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})" if values else ""
 
 
 class Rows:
