@@ -47,6 +47,7 @@ torch.manual_seed(0)
 config = configurator.resolve(ModelConfig, ["--vocab_size=50257", *files])
 model = GPT(config).init_weights()
 model.embedding.weight.data[:32] = model.embedding.weight.data[127:] = 0
+model(torch.randint(257, (1, 64)))  # in training mode: ladders have the range of what they have seen
 source = pretrained.Source(Path("random"), config, model.state_dict, BytesTokenizer().to_json())
 pretrained.export(source, Path(folder))
 """

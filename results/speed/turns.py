@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Worker:
-    """A process that answers each line of its input with one number."""
+    """A process of a script in this folder, which answers each line of its input with one number."""
 
-    def __init__(self, script: str, *arguments, **environment):
-        command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)]
+    def __init__(self, script: str | Path, *arguments, **environment):
+        command = [sys.executable, str(Path(__file__).parent / script), *map(str, arguments)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **pipes)
 
