@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from config_keys import FREE, Count, Positive, names
-from kernels import split
+from kernels import narrow_product, split
 from kernels.autocast import product_dtype, without_autocast
 from kernels.continued_fraction import (
     POLES,
@@ -219,7 +219,9 @@ class LadderEnsemble(Ladders):
             linear = None if self.U is None else self.U(x)
             z = self.fraction(self.partial_denominators(x), linear=linear)
             return z if linear is None else linear + z
-        z = self.V(self.fractions(x).to(self.V.weight.dtype))
+        z = self.fractions(x)
+        fused = narrow_product.fuses(z)
+        z = narrow_product.narrow_product(z, self.V.weight) if fused else self.V(z.to(self.V.weight.dtype))
         return z if self.U is None else self.U(x) + z
 
     def fractions(self, x):
