@@ -110,9 +110,10 @@ class Optimizer(torch.optim.AdamW):
         torch.optim.Optimizer.__setstate__(self, state)
 
     @torch.no_grad()
-    def step(self, skip: torch.Tensor | None = None):
+    def step(self, skip: torch.Tensor | None = None, divisor: torch.Tensor | None = None):
         """skip: float32 scalar on the device. Where it is 1, weights and moments stay as they are, to the
-        bit; the host does not wait to know. Gradients of Muon's matrices are gone afterwards.
+        bit; the host does not wait to know. divisor: float32 scalar on the device, by which all gradients
+        are divided first, inside AdamW's kernel. Gradients of Muon's matrices are gone afterwards.
         """
         overflowed = getattr(self, "found_inf", None)  # a GradScaler put it there, and takes it away
         found = [flag for flag in (overflowed, skip) if flag is not None]
@@ -123,11 +124,14 @@ class Optimizer(torch.optim.AdamW):
         for group in self.param_groups:
             for parameter in group["params"] if group["muon"] else ():
                 if parameter.grad is not None:
+                    if divisor is not None:
+                        parameter.grad.div_(divisor)
                     self._step_muon(parameter, group, still)
                     parameter.grad = None  # AdamW passes over what has none
+        self.grad_scale = divisor
         super().step()
-        if found and overflowed is None:
-            del self.found_inf
+        if overflowed is None:
+            self.found_inf = self.grad_scale = None
 
     def _step_muon(self, parameter, group, still):
         gradient, state = parameter.grad, self.state[parameter]

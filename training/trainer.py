@@ -175,11 +175,12 @@ class Trainer:
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
         with ranks.waiting("the gradients of the other ranks"):
             ladders = ladder_gradients(self.model) if followed else {}
-            # what it returns is the norm of all gradients before
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            norm = sharding.whole(torch.nn.utils.get_total_norm(gradients))
             scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
-            self.watch.note(step, loss, sharding.whole(norm), scale)
-            self.scaler.step(self.optimizer, skip=self.watch.unsound)
+            self.watch.note(step, loss, norm, scale)
+            clip = ((norm + 1e-6) / config.grad_clip).clamp(min=1.0) if config.grad_clip else None
+            self.scaler.step(self.optimizer, skip=self.watch.unsound, divisor=clip)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1

@@ -141,6 +141,33 @@ def test_muon_is_that_of_pytorch(build):
 
 
 @pytest.mark.parametrize("make", [adamw, muon])
+def test_clipping_within_the_step(build, make):
+    """To the bit that of divided gradients; up to rounding that of PyTorch's clipping."""
+    models = [build(attention="cattn_m", ffn="cffn_added") for _ in range(3)]
+    divided, before, clipped = (make(model, 0.01, 0.3, (0.9, 0.95)) for model in models)
+    for scale in (1.0, 1e-6):  # the moments of Adam do not depend on a scale that all gradients share
+        for model in models:
+            random_gradients(model, scale)
+        norm = torch.nn.utils.clip_grad_norm_(models[2].parameters(), 0.5)
+        divisor = ((norm + 1e-6) / 0.5).clamp(min=1.0)
+        assert (divisor > 1) == (scale == 1)
+        for parameter in models[1].parameters():
+            parameter.grad /= divisor
+        divided.step(torch.zeros(()), divisor)
+        before.step(torch.zeros(()))
+        clipped.step(torch.zeros(()))
+    for one, same, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, same)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    random_gradients(models[0])
+    divided.step()  # the divisor of the last step is forgotten
+    random_gradients(models[1])
+    before.step()
+    for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, same)
+
+
+@pytest.mark.parametrize("make", [adamw, muon])
 def test_a_step_that_is_left_out_leaves_no_trace(build, make):
     """Weights, moments and counts stay to the bit, though gradients are NaN; then it goes on as if not."""
     models = [build(attention="cattn_m", ffn="cffn_added") for _ in range(2)]
