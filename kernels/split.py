@@ -36,21 +36,14 @@ def high_and_low(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[
 LEFT, RIGHT = (0, 1, 1, 0), (0, 1, 0, 1)
 
 
-# the same without the product of the low parts
-LEFT_OF_THREE, RIGHT_OF_THREE = (0, 1, 0), (0, 0, 1)
-
-
-def side_by_side(x: torch.Tensor, order: tuple[int, ...], width: int, rounded: int = 0) -> torch.Tensor:
+def side_by_side(x: torch.Tensor, order: tuple[int, ...], width: int) -> torch.Tensor:
     """High (0) and low (1) parts of x in one row, each padded with zeros to `width`.
 
     x: [..., R], R <= width -> [..., len(order) width] bfloat16. The product of a LEFT and a RIGHT row is
-    that of the two float32 rows. The first `rounded` columns stand before the parts of the others, once:
-    R - rounded <= width -> [..., rounded + len(order) width].
+    that of the two float32 rows.
     """
-    others = x[..., rounded:]
-    parts = high_and_low(functional.pad(others, (0, width - others.shape[-1])))
-    first = [x[..., :rounded].bfloat16()] if rounded else []
-    return torch.cat(first + [parts[part] for part in order], dim=-1)
+    parts = high_and_low(functional.pad(x, (0, width - x.shape[-1])))
+    return torch.cat([parts[part] for part in order], dim=-1)
 
 
 def in_parts(x: torch.Tensor) -> bool:
@@ -63,6 +56,13 @@ def summed_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.device.type != "cuda":  # the same numbers without tensor cores
         return a.float() @ b.float()
     return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
+
+
+def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b of high and low parts, without their low low: [N, M, K] and [N, K, L] -> [N, M, L] float32"""
+    width = -(-a.shape[-1] // 8) * 8  # aligned for tensor cores
+    left = side_by_side(a, (0, 1, 0), width)
+    return summed_in_float32(left, side_by_side(b.mT, (0, 0, 1), width).mT)
 
 
 def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,6 @@ def wide_attention(
     v: torch.Tensor,
     strict: bool = False,
     bias: torch.Tensor | None = None,
-    rounded: int = 0,
 ) -> torch.Tensor:
     """y: [B, H, T, R], F: [H, R, >= T], bias: [H, >= T] or None (their first T columns are used),
     v: [B, H, T, P] -> [B, H, T, P].
@@ -44,9 +43,7 @@ def wide_attention(
     Takes any floating types; the result has v's dtype. Scores and softmax are float32 (float64 for float64)
     even under autocast, and the weights are rounded to v's dtype for the product with v. On a GPU with v in
     half precision, the gradient of the scores is rounded to bfloat16 for its products; fused attention also
-    rounds y and F to v's dtype. rounded: with v in bfloat16 on a GPU, the first columns of y and rows of F,
-    this many, are rounded to bfloat16 too, as autocast rounds the factors of a linear map.
-    strict excludes j = t, and the first token's output is 0.
+    rounds y and F to v's dtype. strict excludes j = t, and the first token's output is 0.
     Differentiable once. Raises ValueError if shapes do not fit.
     """
     fits = y.dim() == F.dim() + 1 == v.dim() == 4 and y.shape[:3] == v.shape[:3]
@@ -60,9 +57,7 @@ def wide_attention(
     F, bias = F[..., : y.shape[2]], None if bias is None else bias[..., : y.shape[2]]
     if v.device.type == "cuda" and max(y.shape[3], v.shape[3]) < WIDEST:
         return fused(y, F, v, strict, bias)
-    if v.device.type == "cuda":
-        return traced(y, F, v, bias, strict, rounded)
-    return _strips(y, F, v, bias, strict)
+    return (traced if v.device.type == "cuda" else _strips)(y, F, v, bias, strict)
 
 
 def fused(y, F, v, strict=False, bias=None):
@@ -72,15 +67,14 @@ def fused(y, F, v, strict=False, bias=None):
     return attention_by_rank(y, F.mT[None], v, strict)
 
 
-def traced(y, F, v, bias, strict, rounded=0):
+def traced(y, F, v, bias, strict):
     """`wide_attention` in operations that torch.compile sees, for a GPU.
 
     Tensor cores are several times as fast on rows of a multiple of 8 numbers. So y and F are padded to one,
-    so many columns are rounded, and strict hides columns in place of dropping the first row.
+    and strict hides columns in place of dropping the first row.
     """
     spare = -y.shape[3] % 8
-    rounded = rounded // 8 * 8 if v.dtype == torch.bfloat16 else 0
-    return _Traced.apply(pad(y, (0, spare)), pad(F, (0, 0, 0, spare)), v, bias, strict, rounded)
+    return _Traced.apply(pad(y, (0, spare)), pad(F, (0, 0, 0, spare)), v, bias, strict)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::wide_attention", mutates_args=())
@@ -90,18 +84,15 @@ def _strips(
     return _forward(y, F, v, bias, int(strict))
 
 
-def _forward(y, F, v, bias, shift, hidden=0, rounded=0):
+def _forward(y, F, v, bias, shift, hidden=0):
     """shift: by how many tokens rows lie behind columns (strict); hidden: the same, but by a mask."""
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, shift)
         parts = _in_parts(v)
-        right = _right(columns, parts, rounded)
         # no view is returned: the compiler of PyTorch 2.11 would make its gradient 0
         out = torch.zeros_like(v, memory_format=torch.contiguous_format)
         for start, end in _bounds(rows):
-            strip = rows[:, :, start:end]
-            left = _left(strip, parts, rounded)
-            weights = _weights(left, right[..., :end], bias, start, strip.shape[:3], hidden)
+            weights = _weights(rows[:, :, start:end], columns[..., :end], bias, start, parts, hidden)
             of_strip = weights.to(v.dtype) @ values[:, :, :end]
             out.transpose(0, 1)[:, :, start + shift : end + shift] = of_strip
         if hidden:
@@ -126,11 +117,10 @@ def _strips_backward(
     return _gradients(y, F, v, bias, grad, int(strict))
 
 
-def _gradients(y, F, v, bias, grad, shift, hidden=0, rounded=0):
+def _gradients(y, F, v, bias, grad, shift, hidden=0):
     with without_autocast(v):
         rows, columns, values = _by_head(y, F, v, shift)
         parts = _in_parts(v)
-        right = _right(columns, parts, rounded)
         if hidden:
             grad = torch.cat((torch.zeros_like(grad[:, :, :hidden]), grad[:, :, hidden:]), 2)
         upstream = grad.transpose(0, 1)[:, :, shift:]
@@ -142,22 +132,21 @@ def _gradients(y, F, v, bias, grad, shift, hidden=0, rounded=0):
         # without a bias an empty tensor, because an operator cannot return None
         of_bias = rows.new_zeros((0,) if bias is None else bias.shape)
         for start, end in _bounds(rows):
-            strip, seen = rows[:, :, start:end], right[..., :end]
-            left = _left(strip, parts, rounded)
-            weights = _weights(left, seen, bias, start, strip.shape[:3], hidden)
+            strip, seen = rows[:, :, start:end], columns[..., :end]
+            weights = _weights(strip, seen, bias, start, parts, hidden)
             of_weights = (upstream[:, :, start:end] @ values[:, :, :end].mT).to(rows.dtype)
             of_v[:, :, :end] += weights.to(v.dtype).mT @ upstream[:, :, start:end]
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, rows.dtype)
             of_scores = of_scores.flatten(1, 2)
             if bias is not None:
                 of_bias[:, :end] += of_scores.sum(1)
-            if parts:  # high parts alone, which come first
-                of_scores, high, seen = of_scores.bfloat16(), left[..., : y.shape[3]], seen[:, : y.shape[3]]
+            if parts:
+                of_scores, seen, flat = (x.bfloat16() for x in (of_scores, seen, strip.flatten(1, 2)))
                 of_strip = split.summed_in_float32(of_scores, seen.mT)
-                of_F[..., :end] += split.summed_in_float32(high.mT, of_scores)
+                of_F[..., :end] += split.summed_in_float32(flat.mT, of_scores)
             else:
                 of_strip = of_scores @ seen.mT
-                of_F[..., :end].baddbmm_(left.mT, of_scores)
+                of_F[..., :end].baddbmm_(strip.flatten(1, 2).mT, of_scores)
             of_y[:, :, start + shift : end + shift] = of_strip.view_as(strip)
     of_y = of_y.transpose(0, 1).to(y.dtype).contiguous()
     of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
@@ -188,17 +177,17 @@ class _Traced(torch.autograd.Function):
     """`_strips`, whose operations torch.compile sees."""
 
     @staticmethod
-    def forward(ctx, y, F, v, bias, strict, rounded):
+    def forward(ctx, y, F, v, bias, strict):
         ctx.save_for_backward(y, F, v, bias)
-        ctx.options = int(strict), rounded
-        return _forward(y, F, v, bias, 0, *ctx.options)
+        ctx.strict = strict
+        return _forward(y, F, v, bias, 0, int(strict))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         y, F, v, bias = ctx.saved_tensors
-        *grads, of_bias = _gradients(y, F, v, bias, grad, 0, *ctx.options)
-        return *grads, None if bias is None else of_bias, None, None
+        *grads, of_bias = _gradients(y, F, v, bias, grad, 0, int(ctx.strict))
+        return *grads, None if bias is None else of_bias, None
 
 
 def _by_head(y, F, v, shift):
@@ -223,37 +212,17 @@ def _in_parts(v):
     return v.is_cuda and v.dtype.itemsize == 2
 
 
-def _left(strip, parts, rounded):
-    """[H, B, rows, R] -> the rows in the product of the scores: [H, B rows, K]"""
-    flat = strip.flatten(1, 2)
-    return split.side_by_side(flat, split.LEFT_OF_THREE, _width(flat, rounded), rounded) if parts else flat
-
-
-def _right(columns, parts, rounded):
-    """[H, R, T] -> the columns in the product of the scores: [H, K, T]"""
-    if not parts:
-        return columns
-    columns = columns.mT
-    return split.side_by_side(columns, split.RIGHT_OF_THREE, _width(columns, rounded), rounded).mT
-
-
-def _width(x, rounded):
-    """Of each part: aligned for tensor cores."""
-    return -(-(x.shape[-1] - rounded) // 8) * 8
-
-
-def _weights(left, right, bias, start, shape, hidden):
+def _weights(strip, columns, bias, start, parts, hidden):
     """Softmax weights of a strip of rows from `start` on, up to its last column: [H, B, rows, columns].
 
-    shape: H, B, rows. left: [H, B rows, K], right: [H, K, columns], whose scores are float32 (float64).
     hidden = 1 hides the column of a row's own token too, but for the first row, which would see none.
     """
-    height, end = shape[2], right.shape[-1]
-    scores = (torch.bmm if left.dtype.itemsize > 2 else split.summed_in_float32)(left, right)
+    height, end = strip.shape[2], columns.shape[-1]
+    scores = (split.batched_product if parts else torch.bmm)(strip.flatten(1, 2), columns)
     if bias is not None:
         scores += bias[:, None, :end]
-    scores = scores.view(*shape, end)
-    row = torch.arange(height, device=left.device)
+    scores = scores.view(*strip.shape[:3], end)
+    row = torch.arange(height, device=strip.device)
     first_visible = row[:, None].clamp_min(1 if start == 0 else 0) if hidden else row[:, None] + 1
     future = row >= first_visible
     scores[..., start:].masked_fill_(future, float("-inf"))

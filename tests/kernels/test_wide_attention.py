@@ -75,47 +75,6 @@ def test_in_parts_as_on_a_gpu(monkeypatch, any_device, strict):
 
 
 @strictness
-@pytest.mark.parametrize(
-    ("shape", "rounded", "at_most", "factor"),
-    [((2, 2, 130, 301, 16), 290, 288, 60), ((1, 1, 37, 263, 8), 256, 256, 60), ((3, 1, 5, 19, 4), 7, 0, 3)],
-)
-def test_rounded_columns_of_a_gpu(monkeypatch, shape, rounded, at_most, factor, strict):
-    """The first columns rounded (in eights), with scores so large that the others must not be."""
-    monkeypatch.setattr(module, "_in_parts", lambda v: True)
-    tensors = [x.detach() for x in inputs(shape, torch.bfloat16, spare=0, biased=True)]
-    tensors[0][..., at_most:].mul_(factor)
-    exact = [x.clone() for x in tensors]
-    for x in (exact[0][..., :at_most], exact[1][:, :at_most]):
-        x.copy_(x.bfloat16())
-
-    def attention(y, F, v, strict, bias):
-        return module.traced(y, F, v, bias, strict, rounded)
-
-    def parts(y, F, v, strict, bias):
-        return module.traced(y, F, v, bias, strict)
-
-    given = tensors, exact, exact, [x.double() for x in exact]
-    found, same, three, oracle = (
-        with_gradients(function, [x.clone().requires_grad_() for x in tensors], strict)
-        for function, tensors in zip((attention, attention, parts, naive), given, strict=True)
-    )
-    for one, other in zip(found, same, strict=True):
-        assert torch.equal(one, other)
-    for one, other, exactly in zip(found, three, oracle, strict=True):
-        atol = 0.02 * exactly.abs().amax().item()
-        torch.testing.assert_close(one.double(), exactly, rtol=0, atol=atol)
-        torch.testing.assert_close(one, other, rtol=0, atol=atol / 4)
-
-
-def test_values_in_other_types_round_no_columns(monkeypatch):
-    """float32 has no parts; float16 has more bits than the rounded columns would."""
-    for dtype in (torch.float32, torch.float16):
-        monkeypatch.setattr(module, "_in_parts", lambda v: v.dtype == torch.float16)
-        y, F, v = (x.detach() for x in inputs((2, 1, 37, 19, 8), dtype, spare=0))
-        assert torch.equal(module.traced(y, F, v, None, True, 16), module.traced(y, F, v, None, True))
-
-
-@strictness
 @pytest.mark.parametrize("biased", [False, True])
 def test_what_the_compiler_sees_on_a_gpu(strict, biased):
     for shape in ((2, 1, 600, 19, 8), (1, 3, 37, 16, 4), (1, 1, 1, 3, 2)):
