@@ -21,7 +21,7 @@ from models.kinds import built
 from models.language_model import LanguageModel
 from training.cuda_graph import CapturedBackward
 from training.hardware import autocast
-from training.optimizer import adamw
+from training.optimizer import adamw, norm_and_divisor
 
 PARTS = ("embedding", "attention", "ffn", "loss", "optimizer")
 SECTIONS = ("whole", "blocks", *PARTS)
@@ -77,8 +77,8 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
     tokens, targets = batch(config, options.batch_size, device)
 
     def update():
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        _, divisor = norm_and_divisor(model, 1.0)
+        optimizer.step(divisor=divisor)
 
     def backward(tokens, targets):
         with autocast(device, options.dtype):

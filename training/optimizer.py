@@ -90,6 +90,16 @@ def _groups(model, weight_decay, decay_ladders, matrices) -> list[dict]:
     return groups
 
 
+def norm_and_divisor(model, largest: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """-> the norm of all gradients, and the `divisor` of a step that makes it at most `largest` (0: None).
+
+    Both are scalars on the device. Collective if the model is in parts.
+    """
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = whole(torch.nn.utils.get_total_norm(gradients))
+    return norm, ((norm + 1e-6) / largest).clamp(min=1.0) if largest else None
+
+
 class Optimizer(torch.optim.AdamW):
     """Fused AdamW; for groups with `group["muon"]` Muon (Jordan et al. 2024), whose state is one momentum.
 

@@ -23,7 +23,7 @@ from training.environment import commit
 from training.evaluation import evaluate, ladder_gradients, ladder_statistics, reduce_ranges
 from training.hardware import Clock, autocast, repeatable
 from training.health import Watch, diagnose, failure
-from training.optimizer import Optimizer
+from training.optimizer import Optimizer, norm_and_divisor
 from training.reporting import BAR, Report, Speed
 from training.resume import Progress, fingerprint
 from training.schedule import Dyadic, learning_rate
@@ -175,12 +175,10 @@ class Trainer:
         followed = (step + 1) % config.eval_interval == 0 or step + 1 == config.max_iters
         with ranks.waiting("the gradients of the other ranks"):
             ladders = ladder_gradients(self.model) if followed else {}
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            norm = sharding.whole(torch.nn.utils.get_total_norm(gradients))
+            norm, divisor = norm_and_divisor(self.model, config.grad_clip)
             scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait
             self.watch.note(step, loss, norm, scale)
-            clip = ((norm + 1e-6) / config.grad_clip).clamp(min=1.0) if config.grad_clip else None
-            self.scaler.step(self.optimizer, skip=self.watch.unsound, divisor=clip)
+            self.scaler.step(self.optimizer, skip=self.watch.unsound, divisor=divisor)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         progress.step += 1

@@ -13,6 +13,7 @@ from training import sharding
 from training.config import TrainConfig
 from training.distributed import Ranks
 from training.health import diagnose
+from training.optimizer import norm_and_divisor
 
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100, "dtype": "float32"}
 SIZES |= {"cf_ladders": 3, "cf_depth": 3, "bigbird_block": 2, "bigbird_random": 1, "learning_rate": 1e-2}
@@ -46,8 +47,8 @@ def one_step(model, optimizer, batches) -> torch.Tensor:
     """The mean loss; leaves gradients and updates the weights."""
     loss = sum(model(*batch) for batch in batches) / len(batches)
     loss.backward()
-    norm = sharding.whole(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
-    optimizer.step(skip=torch.zeros(()))
+    norm, divisor = norm_and_divisor(model, 0.5)
+    optimizer.step(torch.zeros(()), divisor)
     return torch.stack([loss.detach(), norm])
 
 

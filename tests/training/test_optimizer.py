@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from layers import ATTENTION, FFN
-from training.optimizer import adamw, muon, orthogonalised
+from training.optimizer import adamw, muon, norm_and_divisor, orthogonalised
 
 VARIANTS = [{"attention": a, "ffn": f, "bias": True} for a, f in itertools.product(ATTENTION, FFN)]
 VARIANTS += [
@@ -148,8 +148,8 @@ def test_clipping_within_the_step(build, make):
     for scale in (1.0, 1e-6):  # the moments of Adam do not depend on a scale that all gradients share
         for model in models:
             random_gradients(model, scale)
-        norm = torch.nn.utils.clip_grad_norm_(models[2].parameters(), 0.5)
-        divisor = ((norm + 1e-6) / 0.5).clamp(min=1.0)
+        norm, divisor = norm_and_divisor(models[0], 0.5)
+        assert norm == torch.nn.utils.clip_grad_norm_(models[2].parameters(), 0.5)
         assert (divisor > 1) == (scale == 1)
         for parameter in models[1].parameters():
             parameter.grad /= divisor
