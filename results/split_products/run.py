@@ -1,8 +1,9 @@
-"""Losses after 200 steps with the bfloat16 products of a GPU and with float32 products.
+r"""Losses after 200 steps with the bfloat16 products of a GPU and with float32 products.
 
     python results/split_products/run.py --seeds=1,2,3,4,5,6,1337 > results/split_products/losses.csv
     python results/split_products/run.py --table < results/split_products/losses.csv
-    python results/split_products/run.py --study=scores --seeds=1,2,3,4,5 > results/split_products/scores.csv
+    python results/split_products/run.py --study=scores --seeds=1,2,3,4,5 > \
+        results/split_products/scores.csv
     python results/split_products/run.py --table < results/split_products/scores.csv
 
 denominators: config/ours/demo.py with its partial denominators in parts.
