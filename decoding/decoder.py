@@ -75,8 +75,12 @@ class CapturedStep:
         self.cache, self.tokens = cache, tokens.clone()
         blocks = [tuple(map(torch.clone, held)) for held in cache.blocks]
         spare = replace(cache, blocks=blocks, filled=cache.filled.clone())
-        capture = captured(lambda: run(self.tokens, spare), lambda: run(self.tokens, cache))
-        self.replay, self.logits = capture
+
+        def warm_up():  # runs several times, and the cache may have room for one token
+            spare.filled.copy_(cache.filled)
+            run(self.tokens, spare)
+
+        self.replay, self.logits = captured(warm_up, lambda: run(self.tokens, cache))
 
     def __call__(self, tokens):
         self.tokens.copy_(tokens)

@@ -27,7 +27,7 @@ def split_attention_kernel(
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    length = (tl.load(filled_ptr) + 1).to(tl.int32)
+    length = tl.minimum((tl.load(filled_ptr) + 1).to(tl.int32), room)
     each = tl.cdiv(length, SPLITS)
     start, end = split * each, tl.minimum(split * each + each, length)
     q = tl.load(q_ptr + (b * heads + head) * D + d, mask, other=0.0) * scale
@@ -82,7 +82,7 @@ def weighted_values_kernel(
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    length = (tl.load(filled_ptr) + (0 if STRICT else 1)).to(tl.int32)
+    length = tl.minimum((tl.load(filled_ptr) + (0 if STRICT else 1)).to(tl.int32), room)
     largest, total = -float("inf"), 0.0
     for first in range(0, length, SCORES):
         j = first + tl.arange(0, SCORES)

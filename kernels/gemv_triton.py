@@ -250,8 +250,9 @@ def gemv_kernel(
             head, heads = (column % WIDTH) // WRITTEN, WIDTH // WRITTEN
             place = ((b * heads + head).to(tl.int64) * room + filled) * WRITTEN + column % WRITTEN
             y = y.to(first_ptr.dtype.element_ty)
-            tl.store(first_ptr + place, y, inside & (column >= 0) & (column < WIDTH))
-            tl.store(second_ptr + place, y, inside & (column >= WIDTH))
+            there = inside & (filled < room)  # the caller counts; a cache that is full stays as it is
+            tl.store(first_ptr + place, y, there & (column >= 0) & (column < WIDTH))
+            tl.store(second_ptr + place, y, there & (column >= WIDTH))
 
 
 def gemv(

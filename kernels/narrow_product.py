@@ -30,7 +30,7 @@ class _NarrowProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z, weight):
         ctx.save_for_backward(z, weight)
-        return (z[..., None, :] * weight).sum(-1).to(product_dtype(z))
+        return (z[..., None, :] * weight).sum(-1).to(product_dtype(weight))
 
     @staticmethod
     @once_differentiable

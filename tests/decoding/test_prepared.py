@@ -1,9 +1,12 @@
 """The copy that decodes: its layouts compute what the weights of the model do, and its caches grow."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from decoding import decoder
 from decoding.decoder import Decoder
 from decoding.prepared import FrozenLinear, prepared
 from kernels import packed_linear
@@ -106,6 +109,29 @@ def test_a_cache_grows_and_one_graph_stays(build, attention):
     assert counter.graphs == 2  # embedding, block
     with pytest.raises(ValueError, match="do not fit into a cache of length 265"):
         fast(tokens[:, :1], compiled)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "cattn_relative"])
+@torch.no_grad()
+def test_a_captured_step_warms_up_on_a_spare_cache(build, attention, monkeypatch):
+    """With a stand-in for CUDA graphs: also for the last token that there is room for."""
+    logits = torch.empty(2, 100)
+
+    def stand_in(warm_up, function):
+        for _ in range(3):
+            warm_up()
+        return lambda: logits.copy_(function()), logits
+
+    monkeypatch.setattr(decoder, "captured", stand_in)
+    model, tokens = build(attention=attention, token_shift=True).eval(), torch.randint(0, 100, (2, 6))
+    whole, cache = model(tokens), model.new_cache(2, 6)
+    model.decode(tokens[:, :4], cache)
+    step = decoder.CapturedStep(model.decode, tokens[:, 4:5], replace(cache, whole=True))
+    for t in (4, 5):
+        torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-5, atol=1e-5)
+    cache.filled.fill_(5)
+    step = decoder.CapturedStep(model.decode, tokens[:, 5:], replace(cache, whole=True))
+    torch.testing.assert_close(step(tokens[:, 5:]), whole[:, 5], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
