@@ -63,9 +63,9 @@ def test_the_tables(tmp_path):
         spin_count.tables(rows).splitlines()[2].startswith("| full  |       2 |    busy | 21 (10 to 30) |")
     )
     rows = Rows(tmp_path / "others.csv", ["decoder", "dtype", "sequences", "threads", "repetition"], "ms")
-    rows.add(("Decoder", "bfloat16", "4", "2", "1"), 7.0)
+    rows.add(("Decoder", "bfloat16", "1", "2", "1"), 7.0)
     header, _, line = decoding_others.tables(rows).splitlines()
-    assert header.endswith("bfloat16, 4 sequences |")
+    assert header.endswith("bfloat16, 1 sequence |")
     assert line.endswith(" 7 (7 to 7) |")
     fields = ["model", "prompt", "tree", "round", "until"]
     rows = Rows(tmp_path / "samples.csv", fields, "seconds")
