@@ -12,6 +12,7 @@ from decoding.prepared import FrozenLinear, prepared
 from kernels import packed_linear
 from layers import ATTENTION
 from models.cache import ROWS
+from models.compilation import compile_parts
 from tests.counting_compiler import Counter
 from tests.decoding.test_decode import legal, recorded
 
@@ -126,6 +127,7 @@ def test_a_captured_step_warms_up_on_a_spare_cache(build, attention, monkeypatch
     model, tokens = build(attention=attention, token_shift=True).eval(), torch.randint(0, 100, (2, 6))
     whole, cache = model(tokens), model.new_cache(2, 6)
     model.decode(tokens[:, :4], cache)
+    compile_parts(model, "eager")
     step = decoder.CapturedStep(model.decode, tokens[:, 4:5], replace(cache, whole=True))
     for t in (4, 5):
         torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-5, atol=1e-5)
