@@ -125,15 +125,14 @@ def test_a_captured_step_warms_up_on_a_spare_cache(build, attention, monkeypatch
 
     monkeypatch.setattr(decoder, "captured", stand_in)
     model, tokens = build(attention=attention, token_shift=True).eval(), torch.randint(0, 100, (2, 6))
-    whole, cache = model(tokens), model.new_cache(2, 6)
-    model.decode(tokens[:, :4], cache)
+    whole, caches = model(tokens), [model.new_cache(2, 6) for _ in range(2)]
+    for cache, start in zip(caches, (4, 5), strict=True):
+        model.decode(tokens[:, :start], cache)
     compile_parts(model, "eager")
-    step = decoder.CapturedStep(model.decode, tokens[:, 4:5], replace(cache, whole=True))
-    for t in (4, 5):
-        torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-5, atol=1e-5)
-    cache.filled.fill_(5)
-    step = decoder.CapturedStep(model.decode, tokens[:, 5:], replace(cache, whole=True))
-    torch.testing.assert_close(step(tokens[:, 5:]), whole[:, 5], rtol=1e-5, atol=1e-5)
+    for cache, start in zip(caches, (4, 5), strict=True):
+        step = decoder.CapturedStep(model.decode, tokens[:, start : start + 1], replace(cache, whole=True))
+        for t in range(start, 6):
+            torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
