@@ -19,6 +19,7 @@ class FrozenLinear(nn.Module):
         dtype = product_dtype(weight)
         self.weight = weight.detach().to(dtype)
         self.bias = None if bias is None else bias.detach().to(dtype)
+        self.out_features, self.in_features = weight.shape  # as of nn.Linear, which a module may read
         self.packed = packed(self.weight, rows)
 
     def forward(self, x):

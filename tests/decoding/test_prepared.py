@@ -49,6 +49,7 @@ def test_without_the_private_operators(monkeypatch):
     monkeypatch.setattr(torch.ops, "mkldnn", Gone())
     frozen = FrozenLinear(linear.weight, linear.bias, 2)
     assert frozen.packed is None
+    assert (frozen.in_features, frozen.out_features) == (linear.in_features, linear.out_features)
     assert torch.equal(frozen(x), linear(x))
 
 
