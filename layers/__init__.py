@@ -11,6 +11,7 @@ from layers.cattn_u import CAttnU
 from layers.cffn import CffnAdded, CffnGated, CffnProduct
 from layers.expe import ExPE, ExQPE
 from layers.feedforward import MLP, SwiGLU
+from layers.gated_deltanet import GatedDeltaNet
 from layers.position import LearnedPosition, NoPosition, RotaryPosition, SinusoidalPosition
 from layers.relative_bias import RelativeBias
 from layers.synthesizer import Synthesizer
@@ -22,6 +23,7 @@ ATTENTION = {
     "cattn_u": CAttnU,
     "synthesizer": Synthesizer,
     "bigbird": BigBird,
+    "gated_deltanet": GatedDeltaNet,
 }
 FFN = {
     "mlp": MLP,

@@ -99,6 +99,7 @@ DEFINED = {
     "gpt2_xl": ({"attention": "softmax", "ffn": "mlp", "position": "learned"}, 1, None),
     "synthesizer_d": ({"attention": "synthesizer", "ffn": "mlp"}, 1, None),
     "bigbird": ({"attention": "bigbird", "ffn": "mlp"}, 1, None),
+    "gated_deltanet": ({"attention": "gated_deltanet", "ffn": "mlp", "position": "none"}, 1, None),
     "translation": ({"attention": "softmax", "ffn": "mlp", "position": "sinusoidal"}, 1, None),
     "llama_3b": ({"ffn": "swiglu", "norm": "rmsnorm"}, 1, None),
     "llama_3b_cofrgenet_f": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "rope"}, 1, None),

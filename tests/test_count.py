@@ -7,8 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import count
+from kernels.gated_delta import CHUNK
 from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
+from layers.gated_deltanet import heads_and_key
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
 from models.architecture import ModelConfig
 from tests.model_variants import every_option
@@ -37,12 +39,15 @@ def test_gpt2_sizes():
 
 
 def surplus(config, context):
-    """What SDPA computes beyond the equation, in one layer per token: pairs of tokens that BigBird masks
+    """What is computed beyond the equation, in one layer per token: pairs of tokens that BigBird masks
     (test_bigbird.py counts those that it does not), and columns that widen the heads of Synthesizer.
     """
     if config.attention == "bigbird":
         dense = ATTENTION["softmax"].flops_per_token(config, context)
         return dense - ATTENTION["bigbird"].flops_per_token(config, context)
+    if config.attention == "gated_deltanet":  # a chunk's products of tokens with each other
+        heads, key = heads_and_key(config)
+        return heads * key * (4 + 2 * config.delta_expand) * min(context, CHUNK)
     added = 8 - config.n_embd // config.n_head % 8
     return 4 * config.n_head * added * context if config.attention == "synthesizer" else 0
 

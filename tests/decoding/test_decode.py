@@ -161,7 +161,9 @@ def test_a_mixer_gives_each_row_of_the_forward_pass(build, keys):
         parts, taken = x.split(pieces if sum(pieces) == 17 else [*pieces, 17 - sum(pieces)], dim=1), 0
         for part in parts:
             now = slice(taken, taken + part.shape[1])
-            out = block.attention.decode(part, pos[now], in_use(cache, now.stop), **hooks)
+            out = block.attention.decode(
+                part, pos[now], in_use(cache, now.stop, block.attention.cache_rows), **hooks
+            )
             # ExPE's own columns are float32 numbers
             torch.testing.assert_close(out, whole[:, now], rtol=0, atol=1e-11)
             taken = now.stop
