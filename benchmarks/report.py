@@ -339,7 +339,7 @@ def described(line: dict) -> str:
     words.append("compiled" if settings["compile"] else "eager")
     if settings.get("activation_checkpointing"):
         words.append("blocks recomputed in the backward pass")
-    return ", ".join([*words, f"keys {' '.join(settings['keys'])}"])
+    return ", ".join([*words, *([f"keys {' '.join(settings['keys'])}"] if settings["keys"] else [])])
 
 
 def megabytes(count: int | None) -> str:

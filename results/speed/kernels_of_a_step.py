@@ -7,6 +7,7 @@ code is read before anything is compiled. That takes private parts of PyTorch: w
 run with another version. GPT2-xl's width, one sequence, bfloat16 weights.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -178,6 +179,9 @@ def kernels(config: ModelConfig, tuned: bool) -> int:
 
 
 def main():
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     pretend()
     print("model,inductor,tuned,fused")
     for name, path in MODELS.items():

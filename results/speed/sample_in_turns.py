@@ -112,7 +112,9 @@ def tables(rows: Rows) -> str:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("trees", nargs=2, metavar="TREE", help="the old and the new commit's working tree")
+    parser.add_argument(
+        "trees", nargs="*", metavar="TREE", help="the old and the new commit's working tree"
+    )
     parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
     parser.add_argument("--models", default="dense,full")
     parser.add_argument("--table", action="store_true", help="print the table and measure nothing")
