@@ -48,6 +48,7 @@ OPTIONS = [
     {"attention": "cattn_relative", "cattn_content": True, "cf_control": "zero", "ffn": "cffn_product"},
     {"attention": "cattn_m", "cf_control": "zero"},
     {"attention": "cattn_u", "cf_control": "zero"},
+    {"attention": "gated_deltanet", "delta_conv": 0, "delta_heads": 2, "delta_key": 5},
     {"attention": "cattn_u", "cf_control": "constant"},
     {"attention": "cattn_relative", "cattn_heads": 6, "cattn_value_heads": 1, "cattn_content": True},
     {"attention": "cattn_u", "cf_eval_clip": True},
@@ -82,7 +83,7 @@ PIECES = [[1] * 17, [17], [9] + [1] * 8, [1, 5, 11], [1, 5, 7, 1]]
 
 
 def test_every_option_is_legal():
-    assert len(LEGAL) == 7 + 6 + 4 * 3 + len(OPTIONS)
+    assert len(LEGAL) == 7 + 6 + 5 * 3 + len(OPTIONS)
 
 
 def with_garbage(cache, value=NAN):

@@ -57,7 +57,7 @@ def test_what_muon_takes(build, keys):
     model = build(**keys)
     *others, matrices = muon(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
-    maps = {"qkv", "proj", "value", "up", "down", "gate", "U", "V", "U1", "U2"}
+    maps = {"qkv", "proj", "value", "up", "down", "gate", "U", "V", "U1", "U2", "rates", "out"}
     found = {names[id(p)] for p in matrices["params"]}
     expected = (name for name in names.values() if name.startswith("blocks."))
     assert found == {n for n in expected if n.endswith(".weight") and n.split(".")[-2] in maps}

@@ -20,7 +20,7 @@ from training.inputs import saved_config
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_crop_block_size(build, attention):
-    position = "learned" if attention in ("cattn_m", "cattn_relative", "cattn_u", "synthesizer") else "expe"
+    position = "expe" if ATTENTION[attention].queries_and_keys else "learned"
     for place in {position, "learned"}:
         model = build(attention=attention, position=place, bias=True).eval()
         weights = surgery.crop_block_size(model.state_dict(), model.config, 9)
