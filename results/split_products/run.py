@@ -8,7 +8,7 @@ r"""Losses after 200 steps with the bfloat16 products of a GPU and with float32 
 
 denominators: config/ours/demo.py with its partial denominators in parts.
 scores: config/demo_cofrgenet.py with its partial denominators and its collapsed scores in parts. The column
-`rounded` of scores.csv is that of commit 99b2379, which could round x in the scores once instead.
+`rounded` of scores.csv is that of commit 46aba9f, which could round x in the scores once instead.
 
 On a CPU in bfloat16, without the schedule, 4 sequences a micro-batch (scores: 2), a process for each run,
 one thread. Products of bfloat16 matrices are computed in float32 and rounded: a CPU without instructions
