@@ -266,7 +266,6 @@ def gemv(
     keep_h: torch.Tensor | None = None,
     written: Written | None = None,
     scored: tuple[Ladders, torch.Tensor, torch.Tensor] | None = None,
-    launch: Launch | None = None,
 ) -> torch.Tensor:
     """W: [N, K], bias: [N] or None -> [B, N] float32, less what is written to caches.
 
@@ -280,7 +279,7 @@ def gemv(
     (batch, K), N = rows.x.shape, len(W)
     if batch > MOST_ROWS or K > WIDEST:
         raise ValueError(f"x [{batch}, {K}] has more than {MOST_ROWS} rows or {WIDEST:,} columns")
-    launch = launch or launch_of(K, W.itemsize)
+    launch = launch_of(K, W.itemsize)
     caches, filled = written or ((), None)
     ladders, V, filled = scored or (rows.ladders, rows.V, filled)
     heads = 1 if rows.stats is None else rows.stats.shape[2]
