@@ -16,6 +16,7 @@ import torch
 
 from kernels.decode_attention_triton import split_attention, weighted_values
 from kernels.gemv_triton import WIDEST, Ladders, Rows, Written, gemv
+from kernels.linear_cross_entropy import softcapped
 from layers import POSITION
 from layers.attention import SoftmaxAttention
 from layers.cattn_m import CAttnM, heads_of, value_width_of
@@ -37,7 +38,8 @@ def unfit(config: ModelConfig) -> str:
     whole = config.cf_control == "none" and config.cf_impl == "continuant"
     columns = whole and CAttnM.is_collapsed(config) and not config.cattn_proj
     columns = columns and heads_of(config) == 1 and value_width_of(config) == width
-    known = {SoftmaxAttention: not config.token_shift, CAttnM: columns}
+    softmax = not (config.token_shift or config.qk_norm)
+    known = {SoftmaxAttention: softmax, CAttnM: columns}
     if not all(known.get(mixer) for mixer in parts["attention"]):
         return f"they know no attention={config.attention} with these keys"
     known = {MLP: True, CffnGated: whole and not is_glu(config)}
@@ -70,7 +72,7 @@ class FusedStep:
             rows = feed(attend(rows, held, filled))
         logits = gemv(rows, model.head_weight(), norm=model.norm)
         filled.add_(1)
-        return logits[:, : model.config.vocab_size]
+        return softcapped(logits[:, : model.config.vocab_size], model.config.logit_softcap)
 
 
 class Softmax:
@@ -108,9 +110,9 @@ class Columns:
 class Perceptron:
     def __init__(self, block):
         self.norm, self.up, self.down = block.norm2, block.ffn.up, block.ffn.down
-        self.activation = "gelu" if block.ffn.approximation == "none" else "gelu_tanh"
-        if block.ffn.rectified:
-            self.activation = "relu"
+        self.activation = block.ffn.activation
+        if self.activation == "gelu" and block.ffn.approximation == "tanh":
+            self.activation = "gelu_tanh"
 
     def __call__(self, rows):
         x, keep = kept(rows)

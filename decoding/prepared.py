@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from kernels.autocast import product_dtype, without_autocast
+from kernels.linear_cross_entropy import softcapped
 from kernels.packed_linear import packed, packed_linear
 from models.language_model import LanguageModel
 
@@ -50,6 +51,6 @@ def prepared(model: LanguageModel, rows: int) -> LanguageModel:
         for name, child in module.named_children():
             if type(child) is nn.Linear:
                 setattr(module, name, FrozenLinear(child.weight, child.bias, rows))
-    head, vocabulary = FrozenLinear(model.head_weight(), None, rows), model.config.vocab_size
-    new.logits = lambda h: head(h)[..., :vocabulary]
+    head, config = FrozenLinear(model.head_weight(), None, rows), model.config
+    new.logits = lambda h: softcapped(head(h)[..., : config.vocab_size], config.logit_softcap)
     return new

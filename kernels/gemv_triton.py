@@ -162,6 +162,9 @@ def _activated(y, own, ACTIVATION: tl.constexpr):
         y = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
     elif ACTIVATION == "relu":
         y = tl.maximum(y, 0.0)
+    elif ACTIVATION == "relu2":
+        y = tl.maximum(y, 0.0)
+        y = y * y
     elif ACTIVATION == "gate":
         y = tl.sigmoid(y) * own
     return y
@@ -269,8 +272,8 @@ def gemv(
 ) -> torch.Tensor:
     """W: [N, K], bias: [N] or None -> [B, N] float32, less what is written to caches.
 
-    norm: LayerNorm or RMSNorm of x, or None. activation: none, gelu, gelu_tanh, relu, or gate, which is
-    sigmoid(W h) h. residual: [B, N] float32 to add. keep_x, keep_h: [B, K] float32, filled with x and h.
+    norm: LayerNorm or RMSNorm of x, or None. activation: none, gelu, gelu_tanh, relu, relu2, or gate,
+    which is sigmoid(W h) h. residual: [B, N] float32 to add. keep_x, keep_h: [B, K] float32, filled with x and h.
     written: the last rows of W are those of what caches hold.
     scored: (ladders, V [L, N], filled), W and V are CAttnM's columns: V z is added, and rows after `filled`
     are neither read nor written.

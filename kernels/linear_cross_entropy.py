@@ -6,6 +6,8 @@ With label smoothing e (Szegedy et al. 2016), all tokens divide a share e of the
 
     loss = mean over tokens n of (log sum_v exp(s_nv) - (1 - e) s_n,target - e mean_v s_nv)
 
+With a softcap c (Gemma Team 2024), s_nv is replaced by c tanh(s_nv / c), which stays within -c and c.
+
 With a vocabulary of 50,304, the logits of a batch, their float32 copy and their gradient are most of a
 training step's memory. Here they exist for one chunk of tokens at a time. The forward pass computes the
 gradient of a chunk while its logits exist, with the same three matrix products as without chunks. The
@@ -34,6 +36,7 @@ def linear_cross_entropy(
     columns: int | None = None,
     chunk_bytes: int | None = None,
     label_smoothing: float = 0.0,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Mean cross-entropy of the targets in nats, float32 (float64 for float64), scalar.
 
@@ -42,7 +45,8 @@ def linear_cross_entropy(
     beyond it are padding: they get no probability and a gradient of 0.
     Matrix products are in autocast's dtype if it is enabled, else in h's. Sums over rows and over chunks
     are float32. Memory grows with `chunk_bytes` (None: CHUNK_BYTES of the device), not with tokens times V.
-    label_smoothing: e in [0, 1); the mean over v is one over `columns`. Differentiable once.
+    label_smoothing: e in [0, 1); the mean over v is one over `columns`. softcap: c, 0 for none.
+    Differentiable once.
     """
     chunk_bytes = chunk_bytes or CHUNK_BYTES.get(h.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(h)
@@ -51,12 +55,12 @@ def linear_cross_entropy(
     count = max(1, -(-4 * rows * weight.shape[0] // chunk_bytes))
     h, targets = h.reshape(rows, -1), targets.reshape(rows)
     chunk = max(1, -(-rows // count))
-    return _LinearCrossEntropy.apply(h, weight, targets, columns, chunk, dtype, label_smoothing)
+    return _LinearCrossEntropy.apply(h, weight, targets, columns, chunk, dtype, label_smoothing, softcap)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing):
+    def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing, softcap):
         wide = torch.promote_types(dtype, torch.float32)
         gradient_of = _compiled if torch.compiler.is_compiling() else _eager
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
@@ -65,12 +69,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for h_c, target, valid in zip(
             h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
         ):
-            nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns, smoothing)
+            logits = F.linear(h_c, w).to(wide)
+            if softcap:
+                bent = (logits / softcap).tanh()
+                logits = softcap * bent
+            nats, grad = gradient_of(logits, target, valid, columns, smoothing)
             total = total + nats.where(valid, 0.0).sum()
             if not any(ctx.needs_input_grad):
                 continue
             # gradient of the sum, not of the mean: divided by the tokens, small values underflow in float16
-            grad = grad.to(dtype)
+            grad = (grad * (1 - bent.square()) if softcap else grad).to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
                 _add_product(grad_w, grad, h_c)
@@ -87,7 +95,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_h, of_w = ctx.types
         grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
         grad_w = (grad_w * scale).to(of_w) if grad_w is not None else None
-        return grad_h, grad_w, None, None, None, None, None
+        return grad_h, grad_w, None, None, None, None, None, None
 
 
 @torch.library.custom_op(f"{NAMESPACE}::add_product", mutates_args=("total",))
@@ -158,9 +166,17 @@ def _eager(logits, target, valid, columns, smoothing):
     return nats, grad.masked_fill_(~valid[:, None], 0.0)
 
 
-def linear_cross_entropy_naive(h, weight, targets, columns=None, label_smoothing=0.0):
+def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
+    """c tanh(s / c), at least in float32, for c above 0; s for 0. Same shape and dtype."""
+    if not softcap:
+        return logits
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return (softcap * (wide / softcap).tanh()).to(logits.dtype)
+
+
+def linear_cross_entropy_naive(h, weight, targets, columns=None, label_smoothing=0.0, softcap=0.0):
     """The reference for tests: all logits at once, differentiated by autograd."""
-    logits = F.linear(h, weight)[..., :columns]
+    logits = softcapped(F.linear(h, weight)[..., :columns], softcap)
     wide = torch.promote_types(logits.dtype, torch.float32)
     log_p = logits.to(wide).flatten(0, -2).log_softmax(-1)
     scored = targets.flatten() != IGNORED

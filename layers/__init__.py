@@ -14,10 +14,12 @@ from layers.feedforward import MLP, SwiGLU
 from layers.gated_deltanet import GatedDeltaNet
 from layers.position import LearnedPosition, NoPosition, RotaryPosition, SinusoidalPosition
 from layers.relative_bias import RelativeBias
+from layers.sliding_window import SlidingWindow
 from layers.synthesizer import Synthesizer
 
 ATTENTION = {
     "softmax": SoftmaxAttention,
+    "sliding_window": SlidingWindow,
     "cattn_m": CAttnM,
     "cattn_relative": CAttnRelative,
     "cattn_u": CAttnU,

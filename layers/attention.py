@@ -23,14 +23,15 @@ from layers.protocol import TokenMixer
 
 @dataclass
 class TokenShift:
-    # softmax, bigbird, cattn_relative
-    token_shift: bool = False  # softmax, bigbird, cattn_relative: each key has a map of the token before
+    # softmax, sliding_window, bigbird, cattn_relative
+    token_shift: bool = False  # and of cattn_relative: each key has a map of the token before
 
 
 @dataclass
 class Keys(TokenShift):
-    # softmax, bigbird
+    # softmax, sliding_window, bigbird
     n_kv_head: CountOrNone = None  # heads of keys and values; None: n_head, fewer: grouped-query attention
+    qk_norm: bool = False  # RMSNorm of each head's queries and keys, with weights that all heads share
 
 
 class SoftmaxAttention(TokenMixer):
@@ -39,7 +40,8 @@ class SoftmaxAttention(TokenMixer):
     With n_kv_head = G < n_head, each head of k and v serves n_head / G heads of q. With token_shift, a
     linear map of the previous token is added to k before rotation: k_j = W x_j + H x_{j-1}. So one layer
     can find what followed the last occurrence of a token (smeared keys, Olsson et al. 2022, but with a map
-    H of their own).
+    H of their own). With qk_norm (Henry et al. 2020; as in Qwen3, RMSNorm with weights), q and k are
+    normalised before rotation.
     """
 
     Keys = Keys
@@ -55,6 +57,10 @@ class SoftmaxAttention(TokenMixer):
         self.dropout_rate = config.dropout
         self.qkv = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         self.previous = nn.Linear(config.n_embd, kv, bias=False) if config.token_shift else None
+        self.q_norm, self.k_norm = None, None
+        if config.qk_norm:
+            head = config.n_embd // config.n_head
+            self.q_norm, self.k_norm = (nn.RMSNorm(head, eps=config.norm_eps) for _ in range(2))
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -124,6 +130,8 @@ class SoftmaxAttention(TokenMixer):
         if self.previous is not None:
             added = of_token_before(self.previous(x), pos, last)
             k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)
+        if self.q_norm is not None:
+            q, k = (norm(x.to(norm.weight.dtype)) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
         return (q, k, v) if position is None else (*position.rotate(q, k, pos), v)
 
     def attend_text(self, q, k, v, position, pos):
@@ -191,10 +199,11 @@ class SoftmaxAttention(TokenMixer):
     def parameter_count(cls, config):
         """2 p^2 + 2 p p_kv, with p_kv = p n_kv_head / n_head.
 
-        Biases add 2 p + 2 p_kv, and token_shift adds p p_kv.
+        Biases add 2 p + 2 p_kv, token_shift adds p p_kv, and qk_norm 2 p / n_head.
         """
         width, kv = config.n_embd, key_value_width(config)
-        return 2 * (width + kv) * (width + config.bias) + config.token_shift * width * kv
+        norms = 2 * config.qk_norm * (width // config.n_head)
+        return 2 * (width + kv) * (width + config.bias) + config.token_shift * width * kv + norms
 
     @classmethod
     def cached_values(cls, config):

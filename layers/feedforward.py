@@ -1,4 +1,7 @@
-"""Position-wise feed-forward networks (Vaswani et al. 2017: ReLU; GPT-2: GELU; SwiGLU: Shazeer 2020)."""
+"""Position-wise feed-forward networks.
+
+ReLU: Vaswani et al. 2017; GELU: GPT-2; ReLU squared: So et al. 2021; SwiGLU: Shazeer 2020.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,12 +22,13 @@ class HiddenWidth:
 @dataclass
 class Keys(HiddenWidth):
     # mlp
-    mlp_activation: Literal["gelu", "relu"] = "gelu"  # mlp: relu is that of Vaswani et al. 2017
+    # mlp: relu is that of Vaswani et al. 2017, relu2 its square
+    mlp_activation: Literal["gelu", "relu", "relu2"] = "gelu"
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
 
 
 class MLP(ChannelMixer):
-    """y = W_2 gelu(W_1 x), or with relu. x: [B, T, C] -> [B, T, C].
+    """y = W_2 gelu(W_1 x), or with relu or its square. x: [B, T, C] -> [B, T, C].
 
     The hidden width is 4 C unless ffn_hidden is set.
     """
@@ -34,7 +38,7 @@ class MLP(ChannelMixer):
     def __init__(self, config):
         super().__init__(config)
         hidden = self.hidden(config)
-        self.rectified, self.approximation = config.mlp_activation == "relu", config.gelu_approximation
+        self.activation, self.approximation = config.mlp_activation, config.gelu_approximation
         self.up = nn.Linear(config.n_embd, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
@@ -44,12 +48,15 @@ class MLP(ChannelMixer):
 
     def forward(self, x):
         h = self.up(x)
-        h = F.relu(h) if self.rectified else F.gelu(h, approximate=self.approximation)
+        if self.activation == "gelu":
+            h = F.gelu(h, approximate=self.approximation)
+        else:
+            h = F.relu(h).square() if self.activation == "relu2" else F.relu(h)
         return self.dropout(self.down(h))
 
     @classmethod
     def idle_keys(cls, config):
-        return {"gelu_approximation"} if config.mlp_activation == "relu" else set()
+        return set() if config.mlp_activation == "gelu" else {"gelu_approximation"}
 
     @staticmethod
     def hidden(config) -> int:

@@ -35,6 +35,7 @@ class Core:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: Positive = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding
+    logit_softcap: Annotated[float, AtLeast(0)] = 0.0  # c of logits c tanh(logits / c); 0: none
     # attention and feed-forward: several names with commas between them repeat over the layers
     attention: Annotated[str, Named(ATTENTION, pattern=True)] = "softmax"  # token mixer
     ffn: Annotated[str, Named(FFN, pattern=True)] = "mlp"  # channel mixer

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy
+from kernels.linear_cross_entropy import CHUNK_BYTES, IGNORED, linear_cross_entropy, softcapped
 
 
 class LanguageModel(nn.Module, ABC):
@@ -59,12 +59,13 @@ class LanguageModel(nn.Module, ABC):
 
     def logits(self, h):
         """h: [..., C] of `hidden` -> [..., vocab_size]"""
-        return F.linear(h, self.head_weight())[..., : self.config.vocab_size]
+        scores = F.linear(h, self.head_weight())[..., : self.config.vocab_size]
+        return softcapped(scores, self.config.logit_softcap)
 
     def loss(self, h, targets):
         """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
         keys = (self.config.vocab_size, self.loss_bytes, self.label_smoothing if self.training else 0.0)
-        return linear_cross_entropy(h, self.head_weight(), targets, *keys)
+        return linear_cross_entropy(h, self.head_weight(), targets, *keys, self.config.logit_softcap)
 
     @torch.no_grad()
     def token_losses(self, tokens, targets, source=None, lengths=None):

@@ -13,6 +13,7 @@ from training import hugging_face_t5 as t5
 from training.checkpoint import CheckpointError, check_layers
 
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
+RECTIFIED = ("relu", "relu2")
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # old files store masks and angles
 
 
@@ -41,7 +42,7 @@ def model_config(content: dict) -> ModelConfig:
 def _gpt2_config(content: dict) -> ModelConfig:
     _refuse(
         content,
-        activation_function=(*GELUS, "relu"),
+        activation_function=(*GELUS, *RECTIFIED),
         scale_attn_weights=(True,),
         scale_attn_by_inverse_layer_idx=(False,),
         add_cross_attention=(False,),
@@ -55,7 +56,7 @@ def _gpt2_config(content: dict) -> ModelConfig:
         vocab_size=content["vocab_size"],
         bias=True,
         ffn_hidden=content.get("n_inner"),
-        mlp_activation="relu" if activation == "relu" else "gelu",
+        mlp_activation=activation if activation in RECTIFIED else "gelu",
         gelu_approximation=GELUS.get(activation, "none"),
         norm_eps=content.get("layer_norm_epsilon", 1e-5),
         tie_embeddings=content.get("tie_word_embeddings", True),
@@ -117,7 +118,7 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
         "bos_token_id": None,
         "eos_token_id": end_of_text,
     }
-    if config.token_shift:
+    if config.token_shift or config.qk_norm or config.logit_softcap:
         return None
     # a pattern of one name is that name
     mixers = (",".join(dict.fromkeys(config.names(key))) for key in ("attention", "ffn"))
@@ -125,7 +126,7 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
     grouped = config.n_kv_head not in (None, config.n_head)
     if parts == ("softmax", "mlp", "learned", "layernorm") and not grouped:
         activation = {"tanh": "gelu_new", "none": "gelu"}[config.gelu_approximation]
-        activation = "relu" if config.mlp_activation == "relu" else activation
+        activation = config.mlp_activation if config.mlp_activation in RECTIFIED else activation
         return {
             "model_type": "gpt2",
             "architectures": ["GPT2LMHeadModel"],

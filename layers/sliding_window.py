@@ -1,0 +1,111 @@
+"""Softmax attention to the last tokens (Beltagy et al. 2020; Child et al. 2019).
+
+    y_t = sum_{t - W < j <= t} A_tj v_j,    A_t = softmax over these j of q_t . k_j / sqrt(D)
+
+In a pattern of layers (`attention = "sliding_window,softmax"`) it does the near work at a constant cost.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from config_keys import Count
+from layers import attention
+from layers.attention import SoftmaxAttention, added, key_value_width
+from layers.cache import causal_mask
+
+
+@dataclass
+class Keys(attention.Keys):
+    # sliding_window
+    attention_window: Count = 256  # sliding_window: W, tokens that a token sees, itself among them
+
+
+class SlidingWindow(SoftmaxAttention):
+    """x: [B, T, C] -> [B, T, C]. Parameters are those of softmax attention.
+
+    Longer texts are cut into pieces of W tokens, each of which attends to itself and to the piece before
+    it. Decoding keeps W tokens: position t is in row t mod W.
+    """
+
+    Keys = Keys
+    bidirectional = False
+    cache_rows = 0
+    same_weights = ("softmax",)
+
+    def __init__(self, config, layer=0):
+        super().__init__(config, layer)
+        self.window = config.attention_window
+
+    def new_cache(self, batch, length, device, dtype):
+        return super().new_cache(batch, self.window, device, dtype)
+
+    def decode(self, x, pos, cache, position=None, layer=0):
+        q, k, v = self.project(x, position, pos, layer, *cache[2:])
+        rows = torch.arange(self.window, device=pos.device)
+        last = pos[-1] if len(pos) == 1 else pos[0] - 1  # position of the newest row that is attended to
+        kept_at = last - (last - rows) % self.window  # negative: a row of another text
+        if len(pos) == 1:
+            k_all, v_all = self._keep(cache, k, v, pos)
+            bias = None if position is None else position.bias(pos, kept_at.clamp(min=0))
+            return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos, bias).to(v.dtype))
+        if pos[0] == 0:
+            out = self.attend_text(q, k, v, position, pos)
+        else:
+            k_all, v_all = (torch.cat((held, new.to(held.dtype)), -2) for held, new in zip(cache, (k, v)))
+            keys = torch.cat((kept_at, pos))
+            mask = self._seen(pos, keys) & (keys >= 0)
+            bias = None if position is None else position.bias(pos, keys.clamp(min=0))
+            mask = mask if bias is None else added(bias, mask, v_all.dtype)[None]
+            out = self.attend_masked(q.to(v_all.dtype), k_all, v_all, mask).to(v.dtype)
+        self._keep(cache, k, v, pos)
+        return self.joined(out)
+
+    def _keep(self, cache, k, v, pos):
+        """Writes the last W of these tokens into the cache -> its keys and values"""
+        new = pos[-self.window :]
+        for held, one in zip(cache, (k, v)):
+            held.index_copy_(-2, new % self.window, one[..., -len(new) :, :].to(held.dtype))
+        return cache[:2]
+
+    def _seen(self, pos, keys):
+        """[T, S] bool: which keys, at these positions, are in the windows of queries at pos"""
+        return (keys <= pos[:, None]) & (keys > pos[:, None] - self.window)
+
+    def attend_text(self, q, k, v, position, pos):
+        bias = None if position is None else position.bias(pos, pos)
+        if bias is None:
+            return self.attend(q.to(v.dtype), k.to(v.dtype), v)
+        return self.attend_masked(q.to(v.dtype), k.to(v.dtype), v, added(bias, self._seen(pos, pos), v.dtype)[None])
+
+    def attend(self, q, k, v):
+        length, window = q.shape[-2], self.window
+        if length <= window:
+            return super().attend(q, k, v)
+        pieces, batch = -(-length // window), len(q)
+        q, k, v = (F.pad(one, (0, 0, 0, pieces * window - length)) for one in (q, k, v))
+        first = super().attend(*(one[..., :window, :] for one in (q, k, v)))
+
+        def apart(rows, width):
+            """[B, H, .., D] -> pieces of so many rows, each W behind the one before, [B pieces, H, width, D]"""
+            return rows.unfold(-2, width, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+        place = torch.arange(2 * window, device=q.device)
+        mask = self._seen(place[window:], place)
+        out = self.attend_masked(apart(q[..., window:, :], window), apart(k, 2 * window), apart(v, 2 * window), mask)
+        out = out.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
+        return torch.cat((first, out), -2)[..., :length, :]
+
+    def visible(self, pos, length):
+        """As in the base class, of the rows of the cache."""
+        return causal_mask(pos, length)[None]
+
+    @classmethod
+    def cached_values(cls, config):
+        """Per past token: none. The window has 2 W p_kv numbers."""
+        return 0
+
+    @classmethod
+    def flops_per_token(cls, config, context):
+        return super().flops_per_token(config, min(context, config.attention_window))
