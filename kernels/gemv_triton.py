@@ -273,7 +273,8 @@ def gemv(
     """W: [N, K], bias: [N] or None -> [B, N] float32, less what is written to caches.
 
     norm: LayerNorm or RMSNorm of x, or None. activation: none, gelu, gelu_tanh, relu, relu2, or gate,
-    which is sigmoid(W h) h. residual: [B, N] float32 to add. keep_x, keep_h: [B, K] float32, filled with x and h.
+    which is sigmoid(W h) h. residual: [B, N] float32 to add. keep_x, keep_h: [B, K] float32, filled with
+    x and h.
     written: the last rows of W are those of what caches hold.
     scored: (ladders, V [L, N], filled), W and V are CAttnM's columns: V z is added, and rows after `filled`
     are neither read nor written.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from config_keys import Count
 from layers import attention
-from layers.attention import SoftmaxAttention, added, key_value_width
+from layers.attention import SoftmaxAttention
 from layers.cache import causal_mask
 
 
@@ -43,41 +43,34 @@ class SlidingWindow(SoftmaxAttention):
 
     def decode(self, x, pos, cache, position=None, layer=0):
         q, k, v = self.project(x, position, pos, layer, *cache[2:])
-        rows = torch.arange(self.window, device=pos.device)
-        last = pos[-1] if len(pos) == 1 else pos[0] - 1  # position of the newest row that is attended to
-        kept_at = last - (last - rows) % self.window  # negative: a row of another text
         if len(pos) == 1:
             k_all, v_all = self._keep(cache, k, v, pos)
-            bias = None if position is None else position.bias(pos, kept_at.clamp(min=0))
-            return self.joined(self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos, bias).to(v.dtype))
-        if pos[0] == 0:
-            out = self.attend_text(q, k, v, position, pos)
+            out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)
+        elif pos[0] == 0:
+            out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
         else:
-            k_all, v_all = (torch.cat((held, new.to(held.dtype)), -2) for held, new in zip(cache, (k, v)))
+            rows, newest = torch.arange(self.window, device=pos.device), pos[0] - 1
+            kept_at = newest - (newest - rows) % self.window  # negative: a row of another text
             keys = torch.cat((kept_at, pos))
-            mask = self._seen(pos, keys) & (keys >= 0)
-            bias = None if position is None else position.bias(pos, keys.clamp(min=0))
-            mask = mask if bias is None else added(bias, mask, v_all.dtype)[None]
-            out = self.attend_masked(q.to(v_all.dtype), k_all, v_all, mask).to(v.dtype)
-        self._keep(cache, k, v, pos)
+            seen = self._seen(pos, keys) & (keys >= 0)
+            k, v = (
+                torch.cat((old, new.to(old.dtype)), -2) for old, new in zip(cache[:2], (k, v), strict=True)
+            )
+            out = self.attend_masked(q.to(v.dtype), k, v, seen).to(x.dtype)
+        if len(pos) > 1:
+            self._keep(cache, k, v, pos)
         return self.joined(out)
 
     def _keep(self, cache, k, v, pos):
         """Writes the last W of these tokens into the cache -> its keys and values"""
         new = pos[-self.window :]
-        for held, one in zip(cache, (k, v)):
+        for held, one in zip(cache[:2], (k, v), strict=True):
             held.index_copy_(-2, new % self.window, one[..., -len(new) :, :].to(held.dtype))
         return cache[:2]
 
     def _seen(self, pos, keys):
         """[T, S] bool: which keys, at these positions, are in the windows of queries at pos"""
         return (keys <= pos[:, None]) & (keys > pos[:, None] - self.window)
-
-    def attend_text(self, q, k, v, position, pos):
-        bias = None if position is None else position.bias(pos, pos)
-        if bias is None:
-            return self.attend(q.to(v.dtype), k.to(v.dtype), v)
-        return self.attend_masked(q.to(v.dtype), k.to(v.dtype), v, added(bias, self._seen(pos, pos), v.dtype)[None])
 
     def attend(self, q, k, v):
         length, window = q.shape[-2], self.window
@@ -88,12 +81,14 @@ class SlidingWindow(SoftmaxAttention):
         first = super().attend(*(one[..., :window, :] for one in (q, k, v)))
 
         def apart(rows, width):
-            """[B, H, .., D] -> pieces of so many rows, each W behind the one before, [B pieces, H, width, D]"""
+            """[B, H, .., D] -> pieces of so many rows, each begun W later, [B pieces, H, width, D]"""
             return rows.unfold(-2, width, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
 
         place = torch.arange(2 * window, device=q.device)
         mask = self._seen(place[window:], place)
-        out = self.attend_masked(apart(q[..., window:, :], window), apart(k, 2 * window), apart(v, 2 * window), mask)
+        out = self.attend_masked(
+            apart(q[..., window:, :], window), apart(k, 2 * window), apart(v, 2 * window), mask
+        )
         out = out.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
         return torch.cat((first, out), -2)[..., :length, :]
 

@@ -76,6 +76,7 @@ def tiny():
     def build(**keys):
         sizes = {"n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 17, "vocab_size": 100}
         sizes |= {"cf_ladders": 3, "cf_depth": 3, "bigbird_block": 2, "bigbird_random": 1}
+        sizes |= {"attention_window": 5}
         return ModelConfig(**{**sizes, **keys})
 
     return build

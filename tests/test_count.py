@@ -39,12 +39,15 @@ def test_gpt2_sizes():
 
 
 def surplus(config, context):
-    """What is computed beyond the equation, in one layer per token: pairs of tokens that BigBird masks
-    (test_bigbird.py counts those that it does not), and columns that widen the heads of Synthesizer.
+    """What is computed beyond the equation, in one layer per token: pairs that BigBird and windows
+    mask (test_bigbird.py counts those that it does not), and columns that widen the heads of Synthesizer.
     """
     if config.attention == "bigbird":
         dense = ATTENTION["softmax"].flops_per_token(config, context)
         return dense - ATTENTION["bigbird"].flops_per_token(config, context)
+    if config.attention == "sliding_window" and context > (window := config.attention_window):
+        pieces = -(-context // window)  # the first one by itself, each other one with that before it
+        return 4 * config.n_embd * (window * window * (2 * pieces - 1) - context * window) / context
     if config.attention == "gated_deltanet":  # a chunk's products of tokens with each other
         heads, key = heads_and_key(config)
         return heads * key * (4 + 2 * config.delta_expand) * min(context, CHUNK)
@@ -87,7 +90,7 @@ def test_flops_in_closed_form(tiny, attention, ffn, options):
         with FlopCounterMode(display=False) as counter:
             model(tokens)
         counted = counter.get_total_flops() / (batch * context) - config.n_layer * surplus(config, context)
-        assert counted == flops_per_token(config, context)
+        assert counted == pytest.approx(flops_per_token(config, context), rel=1e-12)
 
 
 def test_counts_of_several_models(capsys, monkeypatch):
@@ -149,6 +152,7 @@ OTHER_VALUES = {
     "cattn_scores": "collapsed", "cf_intercept": "none", "cf_linear_intercept": True,
     "cattn_proj": True, "cattn_strict": True, "synthesizer_proj": False, "bigbird_block": 4,
     "bigbird_global": 2, "bigbird_window": 5, "bigbird_random": 0, "bigbird_seed": 3,
+    "qk_norm": True, "attention_window": 3,
 }  # fmt: skip
 
 

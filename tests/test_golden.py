@@ -58,6 +58,7 @@ VARIANTS |= {
         )
     },
     "rmsnorm": ["--norm=rmsnorm"],
+    "qk_norm, relu2, softcap": ["--qk_norm=True", "--mlp_activation=relu2", "--logit_softcap=2"],
     "grouped-query": ["--n_kv_head=1"],
     "untied head": ["--tie_embeddings=False"],
     "llama": [

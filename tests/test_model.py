@@ -81,7 +81,7 @@ def test_everything_composes(tiny, attention, position):
     """Any attention, ffn, position and norm: trains a step, is causal and samples, or says why not."""
     for ffn, norm in itertools.product(FFN, NORMS):
         config = tiny(attention=attention, ffn=ffn, position=position, norm=norm)
-        if attention not in ("softmax", "bigbird") and position in ("rope", "expe", "exqpe"):
+        if not ATTENTION[attention].queries_and_keys and position in ("rope", "expe", "exqpe"):
             reason = f"position={position} .*queries.* attention={attention} "
             with pytest.raises(ValueError, match=reason):
                 GPT(config)

@@ -29,6 +29,9 @@ OPTIONS = [
     {"attention": "bigbird", "n_kv_head": 1, "bigbird_block": 4, "bigbird_window": 1},
     {"attention": "bigbird", "n_head": 6, "n_kv_head": 2, "bigbird_block": 1, "bigbird_global": 0},
     {"attention": "softmax", "token_shift": True, "position": "rope", "n_kv_head": 1},
+    {"attention": "softmax", "qk_norm": True, "position": "rope", "logit_softcap": 2.0},
+    {"attention": "sliding_window", "qk_norm": True, "position": "expe", "n_kv_head": 1},
+    {"attention": "sliding_window", "token_shift": True, "attention_window": 1},
     {"attention": "bigbird", "token_shift": True, "position": "expe"},
     {"attention": "cattn_relative", "token_shift": True, "cattn_content": True},
     {"attention": "cattn_m", "cattn_strict": True},
@@ -83,16 +86,16 @@ PIECES = [[1] * 17, [17], [9] + [1] * 8, [1, 5, 11], [1, 5, 7, 1]]
 
 
 def test_every_option_is_legal():
-    assert len(LEGAL) == 7 + 6 + 5 * 3 + len(OPTIONS)
+    assert len(LEGAL) == 7 + 2 * 6 + 5 * 3 + len(OPTIONS)
 
 
 def with_garbage(cache, value=NAN):
     """The cache of a model, filled with what must never be read; with a number, what may be left of another
-    text.
+    text, as in a state always.
     """
-    for block in cache.blocks:
-        for held in block:
-            held.fill_(value)
+    for block, rows in zip(cache.blocks, cache.rows, strict=True):
+        for place, held in enumerate(block):
+            held.fill_(value if rows is None or place < rows else 1e4)
     return cache
 
 
@@ -224,7 +227,7 @@ def test_bytes_of_the_cache_are_those_of_the_accounts(tiny, keys):
     assert found == 3 * 11 * cache_bytes_per_token(config)
     of_last = [one for one in held if one.shape[-2] == 1]
     assert len(of_last) + sum(one.shape[-2] == 11 for one in held) == len(held)
-    shifted = "token_shift" in ATTENTION[config.attention].keys_read(config)
+    shifted = rows is None and "token_shift" in ATTENTION[config.attention].keys_read(config)
     assert len(of_last) == config.n_layer * (config.token_shift and shifted)
 
 

@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "gelu": lambda y, h: F.gelu(y),
     "gelu_tanh": lambda y, h: F.gelu(y, approximate="tanh"),
     "relu": lambda y, h: y.relu(),
+    "relu2": lambda y, h: y.relu().square(),
     "gate": lambda y, h: y.sigmoid() * h,
 }
 
@@ -94,7 +95,7 @@ def rows_of(numbers, added, batch, width):
     ("added", "norm", "activation", "batch", "width", "n_out"),
     [
         ("none", "none", "none", 1, 1, 1),
-        ("none", "none", "relu", 8, 130, 65),
+        ("none", "none", "relu2", 8, 130, 65),
         ("none", "layernorm", "gelu", 3, 33, 70),
         ("parts", "rmsnorm", "gelu_tanh", 2, 48, 7),
         ("parts", "layernorm with a bias", "gate", 3, 37, 37),
@@ -187,7 +188,13 @@ LADDERS = {"cf_ladders": 5, "cf_depth": 3, "cf_linear_intercept": True, "cf_eval
 GATED = {"ffn": "cffn_gated", **LADDERS}
 COLUMNS = {"attention": "cattn_m", "cattn_scores": "collapsed", "cattn_strict": True, **LADDERS}
 MODELS = {
-    "dense": {"bias": True, "n_kv_head": 1, "gelu_approximation": "tanh", "n_layer": 1},
+    "dense": {
+        "bias": True,
+        "n_kv_head": 1,
+        "gelu_approximation": "tanh",
+        "n_layer": 1,
+        "logit_softcap": 3.0,
+    },
     "F": {**GATED, "position": "sinusoidal", "n_layer": 1},
     "A": {**COLUMNS, "norm": "rmsnorm", "cattn_strict": False, "mlp_activation": "relu"},
     "full": {**COLUMNS, **GATED},

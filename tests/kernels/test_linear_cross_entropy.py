@@ -75,6 +75,26 @@ def test_sequences_and_types(dtype, smoothing):
         )
 
 
+@pytest.mark.parametrize("pick", ["_eager", "_compiled"])
+@pytest.mark.parametrize(
+    ("dtype", "exact"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_softcap_bends_the_logits(pick, dtype, exact, smoothing, monkeypatch):
+    """Logits of the size of the cap, in several chunks and with padding columns."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: pick == "_compiled")
+    h, weight, targets = example(17, 9, 70, 65, dtype, ignored=3)
+    found = loss_and_gradients(linear_cross_entropy, h, weight, targets, 65, 999, smoothing, 2.5)
+    wide = [t.detach().double().requires_grad_() for t in (h, weight)]
+    expected = loss_and_gradients(linear_cross_entropy_naive, *wide, targets, 65, smoothing, 2.5)
+    bent = 2.5 * (F.linear(*wide) / 2.5).tanh()
+    by_hand = F.cross_entropy(bent[:, :65], targets, label_smoothing=smoothing)
+    torch.testing.assert_close(expected[0], by_hand, rtol=1e-12, atol=1e-12)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=exact, atol=exact * b.abs().max().item())
+    assert not found[2][65:].any()
+
+
 @pytest.mark.parametrize("pick", [_eager, _compiled])
 def test_label_smoothing_by_hand(pick):
     """s = (1, 2, -1, 0.5), target 1, e = 0.1; a padding column changes nothing."""

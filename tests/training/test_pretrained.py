@@ -68,7 +68,13 @@ def test_parity_both_ways(name, tmp_path):
 @torch.no_grad()
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"bias": True}, {"gelu_approximation": "tanh", "ffn_hidden": 7}, {"mlp_activation": "relu"}],
+    [
+        {},
+        {"bias": True},
+        {"gelu_approximation": "tanh", "ffn_hidden": 7},
+        {"mlp_activation": "relu"},
+        {"mlp_activation": "relu2"},
+    ],
 )
 @pytest.mark.parametrize("tie", [True, False])
 def test_our_gpt2_in_transformers(build, tmp_path, keys, tie):

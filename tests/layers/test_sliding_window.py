@@ -1,0 +1,87 @@
+"""Attention to a window against all scores under a mask; the cache, which holds the window alone."""
+
+import pytest
+import torch
+
+from layers.attention import SoftmaxAttention
+from layers.sliding_window import SlidingWindow
+
+W = 5
+KEYS = [
+    {},
+    {"n_kv_head": 1, "position": "rope", "qk_norm": True},
+    {"token_shift": True, "bias": True},
+    {"position": "expe"},
+]
+
+
+def naive(mixer, x, position):
+    """Every score by itself: queries and keys of the base class, a mask of the window."""
+    pos = torch.arange(x.shape[1])
+    q, k, v = mixer.project(x, position, pos)
+    k, v = (part.repeat_interleave(mixer.n_head // mixer.n_kv_head, 1) for part in (k, v))
+    scores = q.to(k.dtype) @ k.mT * q.shape[-1] ** -0.5
+    seen = (pos <= pos[:, None]) & (pos > pos[:, None] - mixer.window)
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    return mixer.proj((weights.to(v.dtype) @ v).transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, W - 1, W, W + 1, 2 * W, 17])
+def test_equals_all_scores_under_a_mask(build, keys, dtype, length):
+    model = build(attention="sliding_window", n_layer=1, **keys).to(dtype)
+    mixer, x = model.blocks[0].attention, torch.randn(2, length, 24, dtype=dtype, requires_grad=True)
+    found = mixer(x, model.position, torch.arange(length))
+    wanted = naive(mixer, x, model.position)
+    upstream = torch.randn_like(found)
+    ours, theirs = (torch.autograd.grad(y, x, upstream)[0] for y in (found, wanted))
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.1, "atol": 0.3}
+    torch.testing.assert_close(found, wanted, **tolerance)
+    torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("pieces", [[1] * 17, [3, 1, 1, 4, 8], [12, 5], [4, 1, 12]])
+@torch.no_grad()
+def test_the_cache_gives_what_the_whole_gives(build, keys, pieces):
+    model = build(attention="sliding_window,softmax", **keys).eval()
+    cache = model.new_cache(2)
+    for tokens in torch.randint(100, (2, 2, 17)):  # the second text finds the first one in the cache
+        cache.clear()
+        whole, end = model(tokens), 0
+        for piece in pieces:
+            end += piece
+            found = model.decode(tokens[:, end - piece : end], cache)
+            torch.testing.assert_close(found, whole[:, end - 1], rtol=1e-4, atol=1e-4)
+    assert [held.shape[-2] for held in cache.blocks[0][:2]] == [W, W]
+
+
+@torch.no_grad()
+def test_a_token_sees_the_window_and_nothing_else(tiny):
+    mixer = SlidingWindow(tiny()).eval()
+    x = torch.randn(1, 17, 24)
+    before = mixer(x)
+    for place in range(17):
+        other = x.clone()
+        other[:, place] += 1
+        moved = (mixer(other) != before).any(-1)[0]
+        assert moved.nonzero().flatten().tolist() == [*range(place, min(17, place + W))]
+
+
+@torch.no_grad()
+def test_a_window_as_long_as_the_text_is_softmax_attention(tiny):
+    config = tiny(attention_window=17)
+    window, whole = SlidingWindow(config), SoftmaxAttention(config)
+    whole.load_state_dict(window.state_dict())
+    x = torch.randn(2, 17, 24)
+    assert torch.equal(window(x), whole(x))
+
+
+def test_counts(tiny):
+    config = tiny()
+    assert SlidingWindow.parameter_count(config) == SoftmaxAttention.parameter_count(config)
+    for context in (3, W, 17):
+        dense = SoftmaxAttention.flops_per_token(config, min(context, W))
+        assert SlidingWindow.flops_per_token(config, context) == dense
+    assert SlidingWindow.cached_values(config) == 0
