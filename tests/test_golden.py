@@ -18,6 +18,9 @@ from layers import ATTENTION, FFN  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "losses.json"
 VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools.product(ATTENTION, FFN)}
+for name in VARIANTS:
+    if name.startswith("sliding_window"):
+        VARIANTS[name].append("--attention_window=8")  # below the block size
 VARIANTS |= {
     "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
     "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],

@@ -2,7 +2,7 @@
 # replaced by the gated Cffn of config/cofrgenet_f.py, whose head explains our readings.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py
-#   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py config/size/small.py --out_dir=out/small
+#   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py config/size/small.py
 # What to expect: 822,307,696 parameters. Not measured at this size.
 out_dir = "out/modern_cofrgenet_f"
 dataset = "data/openwebtext/gpt2"
