@@ -3,7 +3,7 @@
 #   torchrun --nproc_per_node=8 train.py config/modern.py
 #   torchrun --nproc_per_node=8 train.py config/modern.py config/size/small.py --out_dir=out/modern_small
 # RoPE, RMSNorm, QK-norm, ReLU squared, logits capped at 15, no biases, Muon for the linear maps: as
-# nanochat (karpathy, on GitHub, 92d63d4), and modded-nanogpt (KellerJordan, f411b3d) but for its form of the
+# nanochat (karpathy on GitHub, 92d63d4), and modded-nanogpt (KellerJordan, f411b3d) but for its form of the
 # cap. Departures from both: norms have weights, those of queries and keys in place of a fixed factor; the
 # head is tied; there are no value embeddings, no learned scales of the residual stream, no smearing.
 # nanochat's windows, three short ones and a long one: the overlay config/ablate/windows.py.
