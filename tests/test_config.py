@@ -361,6 +361,7 @@ def test_it_trains_at_a_tiny_size(name, dataset, paired, tmp_path):
     files = [*base, name] if name in ABLATIONS else [name]
     size = ["config/size/tiny.py"] if name not in SAFFU else ["--saffu_tokens=4096", "--saffu_tuning=0"]
     size = ["--saffu_tokens=4096"] if name == "config/ablate/saffu_cold.py" else size
+    size = [*size, "--n_layer=4"] if name == "config/ablate/windows.py" else size
     if resolve(ModelConfig, files).encoder_layers:
         size, dataset = [*size, "--encoder_layers=1"], paired
     main([
