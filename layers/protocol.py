@@ -315,13 +315,15 @@ def _forward_on_meta(layer: Mixer, context: int, config):
     try:
         y = layer.eval()(x)
     except Exception as error:
-        at_fault = f"{cls.__name__}.forward fails ({_at_fault(cls, error)})"
-        if "meta" not in str(error).lower():
-            raise ValueError(at_fault) from error
+        advice = "mend it, or, where it needs a GPU, define flops_per_token"
+        if "meta" in str(error).lower():
+            advice = (
+                "read no value (no .item(), int(), if or mask of a tensor) and make new tensors on "
+                "x.device, or define flops_per_token"
+            )
         raise ValueError(
-            f"{at_fault}: its FLOPs are counted on the meta device, where tensors have no values. Read no "
-            "value (no .item(), int(), if or mask of a tensor) and make new tensors on x.device, or define "
-            "flops_per_token"
+            f"{cls.__name__}.forward fails ({_at_fault(cls, error)}) on the meta device, where its FLOPs "
+            f"are counted and tensors have no values: {advice}"
         ) from error
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         found = list(y.shape) if isinstance(y, torch.Tensor) else type(y).__name__

@@ -70,10 +70,19 @@ def no_field(self, config):
     self.width = config.mine_width
 
 
+def launched(self, x):
+    raise RuntimeError("0 active drivers ([]). There should only be one.")  # Triton's, without a GPU
+
+
+def asserted(self, x):
+    assert x.is_cuda, "must be on cuda"
+
+
 LINE = r"\(\S*test_mistakes_in_modules\.py, line \d+: "
 BUILT = rf"Broken cannot be built {LINE}"
 FORWARD = rf"Broken\.forward fails {LINE}"
 BEGIN = r": begin .*super\(\)\.__init__\(config\)$"
+COUNTED = r"[^\n]*\) on the meta device.* define flops_per_token$"
 VALUES = r"FLOPs .*no \.item\(\).* flops_per_token$"
 SHAPE = r"Broken\.forward must return .*\[1, 17, 24\].* "
 LIST = r"^Broken\.validate must return a list.* "
@@ -108,7 +117,9 @@ LIST = r"^Broken\.validate must return a list.* "
         ("forward", lambda self, x: x if x.sum() > 0 else -x, VALUES),
         ("forward", lambda self, x: x[x > 0], VALUES),
         ("forward", lambda self, x: x + torch.ones(24, device="cpu"), VALUES),
-        ("forward", lambda self, x: x @ x, rf"{FORWARD}RuntimeError: [^\n]*\)$"),
+        ("forward", lambda self, x: x @ x, rf"{FORWARD}RuntimeError: {COUNTED}"),
+        ("forward", launched, rf"{FORWARD}RuntimeError: 0 active drivers{COUNTED}"),
+        ("forward", asserted, rf"{FORWARD}AssertionError: must be on cuda{COUNTED}"),
         ("forward", lambda self, x: x.repeat(1, 1, 2), rf"{SHAPE}\[1, 17, 48\]$"),
         ("forward", lambda self, x: x.mean(1, keepdim=True), rf"{SHAPE}\[1, 1, 24\]$"),
         ("forward", lambda self, x: None, rf"{SHAPE}NoneType$"),
