@@ -75,7 +75,8 @@ def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop
     given: what the user said, which leaves values open. Returns whether the run came to its end; a signal
     stops it earlier.
     """
-    for warning in ranks.on_first(lambda: causality.check(model_config(given)), (TrainingError,)) or []:
+    tried = ranks.on_first(lambda: causality.check(model_config(given), device), (TrainingError,))
+    for warning in tried or []:
         ranks.say(warning)
     data, validation = ranks.agree(lambda: open_data(given), (DataError,))
     config = resolved(given, data, dtype)

@@ -22,10 +22,14 @@ DECODED = 1e-3  # of the largest output: what a cached step may differ from the 
 PROMPT, STEPS = 7, 3  # tokens at once, and then one by one
 
 
-def check(config: ModelConfig) -> list[str]:
-    """Runs each part of the model by itself, with random weights on the CPU, twice with one token changed.
+CPU = torch.device("cpu")
 
-    Returns a warning for each part that does not run on a CPU. Raises TrainingError, naming the part, where
+
+def check(config: ModelConfig, device: torch.device = CPU) -> list[str]:
+    """Runs each part of the model by itself, with random weights, twice with one token changed: on the CPU,
+    or where it does not run there, on this device.
+
+    Returns a warning for each part that runs on neither. Raises TrainingError, naming the part, where
     an output changes that must not (one before the changed token, in a channel mixer any but its own), and
     where an attention's `decode` differs from its `forward`. The random numbers of the process stay as they
     were.
@@ -37,14 +41,15 @@ def check(config: ModelConfig) -> list[str]:
         name = f"{key}={name} ({cls.__name__})"
         if key == "attention" and cls.queries_and_keys:
             name += f" with position={config.position}"
-        try:
-            seen = _seen(config, key, cls)
-        except Exception as error:  # of a module's own code: whatever it is, nothing is known of it
-            reason = (str(error).splitlines() or [""])[0]
-            warnings.append(
-                f"warning: {name} was not checked for causality: it does not run on the CPU "
-                f"({type(error).__name__}: {reason})"
-            )
+        for place in dict.fromkeys((CPU, device)):
+            try:
+                seen = _seen(config, key, cls, place)
+                break
+            except Exception as error:  # of a module's own code: whatever it is, nothing is known of it
+                reason = (str(error).splitlines() or [""])[0]
+                failed = f"it does not run on {place} ({type(error).__name__}: {reason})"
+        else:
+            warnings.append(f"warning: {name} was not checked for causality: {failed}")
             continue
         if seen and key == "ffn":
             raise TrainingError(
@@ -58,7 +63,7 @@ def check(config: ModelConfig) -> list[str]:
                 "comes later, so that its loss would mean nothing; mend its forward (a mask, a shift, a "
                 "mean over all tokens)"
             )
-        if key == "attention" and (differs := _decodes_otherwise(config, cls)):
+        if key == "attention" and (differs := _decodes_otherwise(config, cls, place)):
             raise TrainingError(
                 f"{name}: steps with a cache {differs}, so that it would write the text of another model, "
                 "or none; mend its decode, new_cache or cache_rows (a cache may hold the numbers of an "
@@ -68,29 +73,29 @@ def check(config: ModelConfig) -> list[str]:
 
 
 @torch.no_grad()
-def _seen(config: ModelConfig, key: str, cls: type[Part]) -> tuple[int, int] | None:
+def _seen(config: ModelConfig, key: str, cls: type[Part], device: torch.device) -> tuple[int, int] | None:
     """(a token, one that its output must not depend on and does) of a part, or None."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        compute = _computation(config, key, cls)
+        compute = _computation(config, key, cls, device)
         try:
-            return _compare(compute, key, min(WINDOW, config.block_size), config.n_embd)
+            return _compare(compute, key, min(WINDOW, config.block_size), config.n_embd, device)
         except Exception:  # some modules take block_size tokens and no other number
-            return _compare(compute, key, config.block_size, config.n_embd)
+            return _compare(compute, key, config.block_size, config.n_embd, device)
 
 
 @torch.no_grad()
-def _decodes_otherwise(config: ModelConfig, cls: type[Part]) -> str:
+def _decodes_otherwise(config: ModelConfig, cls: type[Part], device: torch.device) -> str:
     """How an attention's outputs with a cache, which holds what another text left, are not those of its
     forward pass; "" where they are.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        attention, hooks = _attention(config, cls)
+        attention, hooks = _attention(config, cls, device)
         length = min(PROMPT + STEPS, config.block_size)
-        x = SCALE * torch.randn(1, length, config.n_embd)
+        x = (SCALE * torch.randn(1, length, config.n_embd)).to(device)
         try:
-            expected = _computation(config, "attention", cls, (attention, hooks))(x)
+            expected = _computation(config, "attention", cls, device, (attention, hooks))(x)
         except Exception:  # some modules take block_size tokens and no other number
             return ""
         cache = attention.new_cache(1, length, x.device, x.dtype)
@@ -98,7 +103,7 @@ def _decodes_otherwise(config: ModelConfig, cls: type[Part]) -> str:
             held.fill_(3.0)
         found, first = [], 0
         for piece in x.split([length - STEPS, *[1] * STEPS] if length > STEPS else [length], dim=1):
-            pos = torch.arange(first, first := first + piece.shape[1])
+            pos = torch.arange(first, first := first + piece.shape[1], device=device)
             rows = in_use(cache, first, attention.cache_rows)
             try:
                 found.append(attention.decode(piece, pos, rows, **hooks(pos)))
@@ -112,31 +117,31 @@ def _decodes_otherwise(config: ModelConfig, cls: type[Part]) -> str:
         return "do not give what forward gives"
 
 
-def _attention(config: ModelConfig, cls: type[Part]) -> tuple[Part, Callable]:
+def _attention(config: ModelConfig, cls: type[Part], device: torch.device) -> tuple[Part, Callable]:
     """(an attention with random weights, pos -> what its forward and decode get of the position)"""
     layer = next(n for n in range(config.n_layer) if config.of_layer("attention", n) is cls)
-    attention = _drawn(cls, config, layer)
+    attention = _drawn(cls, config, layer).to(device)
     if not attention.queries_and_keys:
         return attention, lambda pos: {}
-    position = _drawn(*config.parts()["position"], config)
+    position = _drawn(*config.parts()["position"], config).to(device)
     return attention, lambda pos: {"position": position.at(pos), "layer": layer}
 
 
 def _computation(
-    config: ModelConfig, key: str, cls: type[Part], made: tuple | None = None
+    config: ModelConfig, key: str, cls: type[Part], device: torch.device, made: tuple | None = None
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """x: [1, T, C] -> [1, T, C], as the part computes it; an attention, `made` by `_attention`, with the
     hooks of the position.
     """
     if key == "ffn":
-        return _drawn(cls, config)
+        return _drawn(cls, config).to(device)
     if key == "position":
-        position = _drawn(cls, config)
-        return lambda x: position.embed(x, torch.arange(x.shape[1]))
-    attention, hooks = made or _attention(config, cls)
+        position = _drawn(cls, config).to(device)
+        return lambda x: position.embed(x, torch.arange(x.shape[1], device=device))
+    attention, hooks = made or _attention(config, cls, device)
 
     def compute(x):
-        pos = torch.arange(x.shape[1])
+        pos = torch.arange(x.shape[1], device=device)
         given = hooks(pos)
         return attention(x, pos=pos, **given) if given else attention(x)
 
@@ -155,12 +160,15 @@ def _drawn(cls: type[Part], *built_from) -> Part:
     return part
 
 
-def _compare(compute: Callable, key: str, length: int, width: int) -> tuple[int, int] | None:
+def _compare(
+    compute: Callable, key: str, length: int, width: int, device: torch.device
+) -> tuple[int, int] | None:
     """As `_seen`, for an input of [1, length, width]."""
     place = length // 2 if key == "ffn" else length - 1
     x = SCALE * torch.randn(1, length, width)
     changed = x.clone()
     changed[:, place] = SCALE * torch.randn(width)
+    x, changed = x.to(device), changed.to(device)
     before, after = compute(x), compute(changed)
     rounding = ROUNDING * before.nan_to_num().abs().max().item()
     moved = ~torch.isclose(after, before, rtol=0, atol=rounding, equal_nan=True).all(-1)[0]

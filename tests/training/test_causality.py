@@ -116,6 +116,20 @@ def test_a_position_that_sees_the_future(tiny, monkeypatch):
         causality.check(tiny(position="mine"))
 
 
+def test_what_runs_on_the_other_device_alone_is_checked_there(tiny, monkeypatch):
+    """A mixer that fails on the CPU, whatever the length, and then runs: the other device is a CPU too."""
+    failures = iter(range(2))
+
+    def there_alone(self, x):
+        if next(failures, None) is not None:
+            raise RuntimeError("expected a CUDA tensor")
+        return no_mask(self, x)
+
+    monkeypatch.setattr(Mixer, "forward", there_alone)
+    with pytest.raises(TrainingError, match=r"attention=mine .*not causal"):
+        causality.check(tiny(attention="mine", position="none"), torch.device("cpu", 0))
+
+
 def test_rounding_is_no_future(tiny, monkeypatch):
     monkeypatch.setattr(Mixer, "forward", convolved)
     assert causality.check(tiny(attention="mine", position="none")) == []
