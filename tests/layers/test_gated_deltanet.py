@@ -1,9 +1,14 @@
 """The gated delta rule in chunks against the recurrence as written, and the layer against plain code."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from kernels import gated_delta as kernel
 from kernels.gated_delta import CHUNK, gated_delta, gated_delta_loop
 from layers.gated_deltanet import GatedDeltaNet
 from model import GPT, parameter_counts
@@ -44,6 +49,118 @@ def test_strong_forgetting_stays_finite():
     grads = torch.autograd.grad([x.sum() for x in found], [*inputs, state])
     assert all(x.isfinite().all() for x in (*found, *grads))
     torch.testing.assert_close(found[0], gated_delta_loop(*inputs, state)[0], rtol=1e-4, atol=1e-6)
+
+
+class InTheirLayout(torch.autograd.Function):
+    """The loop with heads after tokens. A thread of its own, because autograd is off inside an operator."""
+
+    @staticmethod
+    def compute(grads, *inputs):
+        with torch.set_grad_enabled(grads is not None):
+            inputs = [x.detach().double().requires_grad_(grads is not None) for x in inputs]
+            *of_tokens, state = inputs
+            out, state = gated_delta_loop(*(x.transpose(1, 2) for x in of_tokens), state)
+            results = out.transpose(1, 2), state
+            return results if grads is None else torch.autograd.grad(results, inputs, grads)
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        ctx.save_for_backward(*inputs)
+        out, state = InTheirLayout.compute(None, *inputs)
+        return out.to(inputs[0].dtype), state.float()
+
+    @staticmethod
+    def backward(ctx, *grads):
+        with ThreadPoolExecutor(1) as own:
+            found = own.submit(InTheirLayout.compute, [x.double() for x in grads], *ctx.saved_tensors)
+        return tuple(grad.to(x.dtype) for grad, x in zip(found.result(), ctx.saved_tensors, strict=True))
+
+
+class Package:
+    """In place of flash-linear-attention: its two functions, and the names and dtypes of their calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def chunk_gated_delta_rule(
+        self, q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False
+    ):
+        self.calls.append(("chunk", q.dtype, g.dtype))
+        state = initial_state
+        assert scale == 1.0
+        assert output_final_state
+        return InTheirLayout.apply(q, k, v, g, beta, state)
+
+    def fused_recurrent_gated_delta_rule(
+        self, q, k, v, g=None, gk=None, gv=None, beta=None, scale=None, initial_state=None,
+        output_final_state=False,
+    ):  # fmt: skip
+        assert gk is gv is None
+        assert not torch.is_grad_enabled()
+        out = self.chunk_gated_delta_rule(q, k, v, g, beta, scale, initial_state, output_final_state)
+        self.calls[-1] = ("recurrent", *self.calls[-1][1:])
+        return out
+
+
+@pytest.fixture
+def package(monkeypatch):
+    made = Package()
+    monkeypatch.setitem(sys.modules, kernel.FLA, made)
+    monkeypatch.setattr(kernel, "use_fla", lambda q: True)
+    return made
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("length", [1, 5])
+def test_the_packages_layout(package, length, compiled):
+    """Values and gradients, also where the state after the last token is not used."""
+    inputs = drawn(2, 3, length, 4, 6, torch.float32)
+    exact = gated_delta_loop(*inputs)
+    function = gated_delta
+    if compiled:
+        function = torch.compile(gated_delta, fullgraph=True, backend="aot_eager")
+    upstream = [torch.randn_like(x) for x in exact]
+    for used in (1, 2):
+        found = function(*inputs)
+        expected = torch.autograd.grad(exact[:used], inputs, upstream[:used], retain_graph=True)
+        grads = torch.autograd.grad(found[:used], inputs, upstream[:used])
+        for one, other in zip((*found, *grads), (*exact, *expected), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    kind = "recurrent" if length == 1 else "chunk"
+    assert [call[0] for call in package.calls] == 2 * [kind, "chunk"]
+
+
+@torch.no_grad()
+def test_the_package_in_a_layer_under_autocast(package, monkeypatch):
+    """Products have autocast's dtype, decays and the state are float32; decoding passes the state on."""
+    torch.manual_seed(0)
+    layer = GatedDeltaNet(ModelConfig(n_embd=24, n_head=3, attention="gated_deltanet"))
+    layer.init_weights()
+    x = torch.randn(2, 9, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = layer(x)
+        cache, found = layer.new_cache(2, 9, x.device, x.dtype), []
+        for piece, first in ((x[:, :8], 0), (x[:, 8:], 8)):
+            pos = torch.arange(first, first + piece.shape[1])
+            found.append(layer.decode(piece, pos, cache))
+        halves = torch.bfloat16, torch.float32
+        assert package.calls == [("chunk", *halves), ("chunk", *halves), ("recurrent", *halves)]
+        assert cache[0].dtype == torch.float32
+        monkeypatch.setattr(kernel, "use_fla", lambda q: False)
+        ours = layer(x)
+    largest = float(ours.abs().max())
+    for one in (whole, torch.cat(found, 1)):
+        torch.testing.assert_close(one, ours, rtol=0, atol=3e-2 * largest)
+
+
+def test_when_the_package_computes(monkeypatch):
+    tensor = {"is_cuda": True, "dtype": torch.float32, "shape": (1, 1, 1, kernel.WIDEST)}
+    monkeypatch.setattr(kernel, "INSTALLED", True)
+    assert kernel.use_fla(SimpleNamespace(**tensor))
+    for other in ({"is_cuda": False}, {"dtype": torch.float64}, {"shape": (1, 1, 1, kernel.WIDEST + 1)}):
+        assert not kernel.use_fla(SimpleNamespace(**tensor | other))
+    monkeypatch.setattr(kernel, "INSTALLED", False)
+    assert not kernel.use_fla(SimpleNamespace(**tensor))
 
 
 KEYS = [
