@@ -92,7 +92,8 @@ class ModelConfig(*reversed(declared())):
         for key in ("attention", "ffn"):
             if len(names := self.names(key)) > max(1, self.n_layer):
                 wrong.append(
-                    f"{key}={getattr(self, key)} names {len(names)} layers, and n_layer={self.n_layer}"
+                    f"{key}={getattr(self, key)} names {len(names)} layers, and n_layer={self.n_layer}: "
+                    f"take --n_layer={len(names)} or more"
                 )
         position, attentions = POSITION[self.position], self.parts()["attention"]
         names = set(self.names("attention"))

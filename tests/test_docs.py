@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -284,12 +285,17 @@ def test_keys_that_are_named(page, monkeypatch):
         assert value in parts[key], f"{key}={value}"
 
 
+def block_of(page: str, words: str) -> str:
+    """The one block of code with these words."""
+    (found,) = (block for _, block in BLOCK.findall(TEXTS[page]) if words in block)
+    return found
+
+
 def test_the_modules_of_the_recipe(run, monkeypatch):
     """They train from the values that their constructors gave, see no later token, and decode."""
     made = {}
-    for language, block in BLOCK.findall(TEXTS["docs/extending.md"]):
-        if language == "python" and block.startswith('"""'):
-            exec(block, made)
+    for name in ('class Mine(ChannelMixer):\n    """', "class RunningMean"):
+        exec(block_of("docs/extending.md", name), made)
     monkeypatch.setitem(layers.FFN, "mine", made["Mine"])
     monkeypatch.setitem(layers.ATTENTION, "running_mean", made["RunningMean"])
     keys = ("--ffn=mine", "--attention=running_mean", "--position=sinusoidal")
@@ -306,8 +312,7 @@ def test_the_modules_of_the_recipe(run, monkeypatch):
         assert not torch.equal(model(changed)[:, -1], seen[:, -1])
         written = [3, 1, *model.generate([3, 1], 6, temperature=0)]
         assert model(torch.tensor([written]))[0, 1:-1].argmax(-1).tolist() == written[2:]
-    blocks = [text for _, text in BLOCK.findall(TEXTS["docs/extending.md"])]
-    (state,) = (text for text in blocks if "cache_rows" in text)
+    state = block_of("docs/extending.md", "cache_rows")
     exec("class Recurrent(RunningMean):\n" + textwrap.indent(textwrap.dedent(state), "    "), made)
     monkeypatch.setitem(layers.ATTENTION, "recurrent", made["Recurrent"])
     pattern = dataclasses.replace(model.config, n_layer=3, attention="recurrent,recurrent,softmax")
@@ -326,3 +331,51 @@ def test_the_modules_of_the_recipe(run, monkeypatch):
         drawn = GPT(model.config)
     drawn.to_empty(device="cpu").init_weights()
     assert all(torch.equal(block.ffn.scale, torch.ones(128)) for block in drawn.blocks)
+
+
+def test_the_pattern_of_the_recipe(tiny, monkeypatch):
+    made, keys = {}, {}
+    exec(block_of("docs/extending.md", "class RunningMean"), made)
+    exec(block_of("docs/extending.md", '"running_mean,softmax"'), {}, keys)
+    monkeypatch.setitem(layers.ATTENTION, "running_mean", made["RunningMean"])
+    assert tiny(**keys).check() == []
+    assert "acts on queries and keys" in tiny(**keys | {"attention": "running_mean"}).check()[0]
+
+
+class Theirs(torch.nn.Module):
+    """In place of a layer of flash-linear-attention: Linear layers, a parameter, a tuple."""
+
+    def __init__(self, hidden_size, num_heads, norm_eps):
+        super().__init__()
+        self.v_proj = torch.nn.Linear(hidden_size, hidden_size, bias=False)
+        self.o_proj = torch.nn.Linear(hidden_size, hidden_size, bias=False)
+        self.rate = torch.nn.Parameter(torch.full((num_heads,), 0.5))
+
+    def forward(self, x):
+        if x.is_meta:
+            raise RuntimeError("0 active drivers ([]). There should only be one.")
+        return self.o_proj(self.v_proj(x).cumsum(1) * self.rate.mean()), None, None
+
+
+def test_the_layer_of_a_package(run, tiny, monkeypatch):
+    """The class of the page trains and decodes, with a layer for CPUs in the package's place."""
+    monkeypatch.setitem(sys.modules, "fla", types.ModuleType("fla"))
+    monkeypatch.setitem(sys.modules, "fla.layers", types.SimpleNamespace(GatedLinearAttention=Theirs))
+    made = {"nn": torch.nn}
+    exec(block_of("docs/extending.md", "class FlaGLA"), made)
+    monkeypatch.setitem(layers.ATTENTION, "fla_gla", made["FlaGLA"])
+    assert "n_embd=25" in tiny(attention="fla_gla", n_embd=25, position="none").check()[0]
+    assert run("theirs", "--attention=fla_gla,softmax", "--position=none", "--max_iters=2")[1]
+    config = tiny(attention="fla_gla", position="none")
+    weights = 2 * 24 * 24 + 3
+    assert made["FlaGLA"].flops_per_token(config, 9) == 2 * weights + 4 * 3 * 4 * 8
+    drawn = GPT(config).init_weights().blocks[0].attention.layer
+    assert (drawn.rate == 0.5).all()
+    assert drawn.v_proj.weight.std() < 0.03
+    exec(
+        "class Own(FlaGLA):\n" + textwrap.indent(block_of("docs/extending.md", "of FlaGLA;"), "    "), made
+    )
+    monkeypatch.setitem(layers.ATTENTION, "fla_gla", made["Own"])
+    assert GPT(config).init_weights().blocks[0].attention.layer.v_proj.weight.std() > 0.1
+    monkeypatch.delattr(made["FlaGLA"], "flops_per_token")
+    assert config.check()[0].endswith("define flops_per_token")

@@ -129,7 +129,7 @@ def test_count_shows_the_pattern():
         ({"attention": "softmax,foo"}, "attention must be one of softmax"),
         ({"ffn": "mlp,"}, "ffn must be one of mlp"),
         ({"position": "rope,none"}, "position must be one of"),
-        ({"attention": "softmax,cattn_m,cattn_u"}, "names 3 layers, and n_layer=2"),
+        ({"attention": "softmax,cattn_m,cattn_u"}, "names 3 layers, and n_layer=2: take --n_layer=3"),
         ({"attention": "cattn_m,cattn_u", "position": "rope"}, "does not have"),
         ({"attention": "softmax,bigbird", "position": "t5"}, "attention=softmax, not in bigbird"),
         ({"attention": "softmax,cattn_m", "encoder_layers": 2}, "encoder_layers=2 needs an attention"),
