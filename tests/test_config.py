@@ -117,6 +117,9 @@ DEFINED = {
     "ours/llama_3b_glu_ladders": ({"cffn_gate": "glu_collapsed", "position": "rope"}, 1, 1.25),
     "ours/llama_3b_ladder_attention": ({"cattn_content": True, "ffn": "swiglu"}, 1, None),
     "ours/llama_3b_ladder_full": ({"cattn_content": True, "ffn": "cffn_added"}, 1.2, None),
+    "hybrid/ours": ({"cattn_content": True, "ffn": "cffn_added", "position": "none"}, 1.2, None),
+    "hybrid/cofrgenet": ({"ffn": "cffn_gated", "cffn_gate": "self", "position": "learned"}, 1, None),
+    "hybrid/gated_deltanet": ({"ffn": "mlp", "position": "none"}, 1, None),
 }
 
 
@@ -133,11 +136,35 @@ def test_a_size_makes_no_other_model(name, size):
     for key, value in keys.items():
         assert getattr(built, key) == value == getattr(alone, key)
     assert (built.n_embd, built.n_head, built.block_size) == (dense.n_embd, dense.n_head, dense.block_size)
-    assert built.n_layer == round(layers * dense.n_layer)
+    assert abs(built.n_layer - layers * dense.n_layer) <= built.period / 2
+    assert built.n_layer % built.period == 0
     assert built.ffn_hidden == (None if hidden is None else hidden * dense.n_embd)
     shape = {"n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "ffn_hidden"}
     one, other = dataclasses.asdict(built), dataclasses.asdict(alone)
     assert {key for key in one if one[key] != other[key]} <= shape
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "before"),
+    [
+        ("ours", 3, "ours/ladder_full"),
+        ("cofrgenet", 3, "cofrgenet"),
+        ("gated_deltanet", 4, "gated_deltanet"),
+    ],
+)
+def test_a_hybrid_differs_in_its_attention_alone(name, layers, before):
+    """The keys of the model without softmax attention, in whole patterns, at a tiny size too."""
+    tiny = "config/size/tiny.py"
+    hybrid, whole = model(f"config/hybrid/{name}.py", tiny), model(f"config/{before}.py", tiny)
+    assert hybrid.n_layer == layers
+    assert hybrid.names("attention") == [*(layers - 1) * [whole.attention], "softmax"]
+    same = {"attention": whole.attention, "n_layer": whole.n_layer}
+    assert dataclasses.replace(hybrid, **same) == whole
+    recipes = [resolve(TrainConfig, [f"config/{one}.py"]) for one in (f"hybrid/{name}", before)]
+    own = {"attention", "n_layer", "out_dir"}
+    assert {key for key, value in vars(recipes[0]).items() if value != getattr(recipes[1], key)} == own - (
+        {"n_layer"} if name != "ours" else set()
+    )
 
 
 def test_every_model_has_a_definition():

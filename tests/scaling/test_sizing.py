@@ -18,7 +18,8 @@ RECIPES = ("paper.py", "recipe.py")  # of models with ladders
 
 def stacks():
     """Every model in config/, and every overlay of the study on its dense model."""
-    for pattern in ("config/*.py", "config/ours/*.py", "config/paper/**/*.py", "config/study/*.py"):
+    folders = ("*.py", "ours/*.py", "hybrid/*.py", "paper/**/*.py", "study/*.py")
+    for pattern in (f"config/{files}" for files in folders):
         for path in sorted(ROOT.glob(pattern)):
             name = str(path.relative_to(ROOT))
             if path.parent.name == "study" and path.name not in RECIPES and name != STUDY:
