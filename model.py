@@ -23,32 +23,39 @@ from layers import POSITION
 from layers.cross_attention import CrossAttention
 from layers.norm import norm_of
 from layers.protocol import Drawn, Layers, Mixer, Part, built, has_nan, keep_constructor_values
+from layers.value_embedding import ValueEmbedding
 from models.architecture import ModelConfig
 from models.cache import ROWS, Cache
 from models.language_model import LanguageModel
 
 
 class Block(nn.Module):
-    """x: [B, T, C], the model's positional encoding, pos: [T] int64 -> [B, T, C]"""
+    """x: [B, T, C], the model's positional encoding, pos: [T] int64 -> [B, T, C]. tokens: [B, T] int64, for
+    value embeddings.
+    """
 
     def __init__(self, config, layer):
         super().__init__()
         self.layer = layer
         self.norm1 = norm_of(config)
         self.attention = built(config.of_layer("attention", layer), config, layer)
-        self.cross = None
+        self.values, self.cross = None, None
+        if layer in config.value_layers():
+            self.values = ValueEmbedding(config)
         if config.encoder_layers:
             self.norm_cross = norm_of(config)
             self.cross = built(CrossAttention, config)
         self.norm2 = norm_of(config)
         self.ffn = built(config.of_layer("ffn", layer), config)
 
-    def forward(self, x, position, pos, cache=None, memory=None, lengths=None):
+    def forward(self, x, position, pos, cache=None, memory=None, lengths=None, tokens=None):
         """cache: the attention's, as `Cache.in_use` gives it; x follows the tokens that are in it. memory,
         lengths: with an encoder, see `CrossAttention.forward`.
         """
         attention, h = self.attention, self.norm1(x)
         hooks = {"position": position, "layer": self.layer} if attention.queries_and_keys else {}
+        if self.values is not None:
+            hooks["values"] = self.values(h, tokens)
         if cache is not None:
             x = x + attention.decode(h, pos, cache, **hooks)
         else:
@@ -204,20 +211,21 @@ class GPT(LanguageModel):
         checkpointing = self.activation_checkpointing and self.training
         return self.encoder(self.embed(source, pos), self.position.at(pos), pos, lengths, checkpointing)
 
-    def run_blocks(self, x, pos, held=None, memory=None, lengths=None):
+    def run_blocks(self, x, pos, held=None, memory=None, lengths=None, tokens=None):
         """x: [B, T, C], pos: [T] int64 -> [B, T, C], through all blocks. held: their caches, as
         `Cache.in_use` gives them. memory: of `encode`, or a list of one for each block, as `Cache.source`
-        has it.
+        has it. tokens: [B, T] int64, needed for value_embeddings alone.
         """
+        tokens = tokens if self.config.value_embeddings else None
         checkpointing = self.activation_checkpointing and self.training and held is None
         position = self.position.at(pos)
         for number, block in enumerate(self.blocks):
-            source = () if memory is None else (memory[number] if held else memory, lengths)
+            memory_of = (None, None) if memory is None else (memory[number] if held else memory, lengths)
             of_block = held[number] if held else None
             if checkpointing:
-                x = checkpoint(block, x, position, pos, None, *source, use_reentrant=False)
+                x = checkpoint(block, x, position, pos, None, *memory_of, tokens, use_reentrant=False)
             else:
-                x = block(x, position, pos, of_block, *source)
+                x = block(x, position, pos, of_block, *memory_of, tokens)
         return x
 
     def hidden(self, tokens, cache=None, source=None, lengths=None):
@@ -228,7 +236,7 @@ class GPT(LanguageModel):
             pos, held = cache.filled + pos, cache.in_use(length)
         if self.encoder is not None:
             memory, lengths = cache.source if cache else (self.encode(source, lengths), lengths)
-        x = self.run_blocks(self.embed(tokens, pos), pos, held, memory, lengths)
+        x = self.run_blocks(self.embed(tokens, pos), pos, held, memory, lengths, tokens)
         if cache is not None:
             cache.filled.add_(length)
         return self.norm(x)
@@ -265,11 +273,12 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
     if config.encoder_layers:
         attention += config.n_layer * CrossAttention.parameter_count(config)
         norms += config.n_layer + 2 * config.encoder_layers + 1
+    table, gate = (len(config.value_layers()) * n for n in ValueEmbedding.parameter_count(config))
     return {
         # a head of its own counts here: it is no part of the body either
-        "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd,
+        "embedding": (2 - config.tie_embeddings) * config.padded_vocab_size * config.n_embd + table,
         "position": POSITION[config.position].parameter_count(config),
-        "attention": attention,
+        "attention": attention + gate,
         "ffn": of_layers(config, "ffn", lambda layers: layers.parameters()),
         "norm": norms * norm,
     }
@@ -287,6 +296,7 @@ def flops_per_token(config: ModelConfig, context: int | None = None) -> int:
     )
     if config.encoder_layers:
         total += config.n_layer * CrossAttention.flops_per_token(config, context)
+    total += 2 * len(config.value_layers()) * ValueEmbedding.parameter_count(config)[1]
     return total + 2 * config.n_embd * config.padded_vocab_size
 
 

@@ -124,7 +124,7 @@ def sections(config: ModelConfig, options: StepOptions, device: torch.device) ->
         return x
 
     def blocks(x):
-        return model.run_blocks(x, pos)
+        return model.run_blocks(x, pos, tokens=tokens)
 
     def embed(tokens):
         return model.embed(tokens, pos)

@@ -5,8 +5,8 @@
 # RoPE, RMSNorm, QK-norm, ReLU squared, logits capped at 15, no biases, Muon for the linear maps: as
 # nanochat (karpathy on GitHub, 92d63d4), and modded-nanogpt (KellerJordan, f411b3d) but for its form of the
 # cap. Departures from both: norms have weights, those of queries and keys in place of a fixed factor; the
-# head is tied; there are no value embeddings, no learned scales of the residual stream, no smearing.
-# nanochat's windows, three short ones and a long one: the overlay config/ablate/windows.py.
+# head is tied; there are no learned scales of the residual stream, no smearing. Overlays add two more parts
+# of theirs: config/ablate/windows.py, and value_embeddings.py with 1.9 billion parameters at this size.
 # What to expect: 1,555,207,744 parameters. Nobody has run it to the end here.
 out_dir = "out/modern"
 dataset = "data/openwebtext/gpt2"

@@ -30,8 +30,8 @@ from models.language_model import LanguageModel
 
 def unfit(config: ModelConfig) -> str:
     """Why such steps cannot decode models of this config, or "" if they can."""
-    if config.model != "gpt" or config.encoder_layers:
-        return "they are for decoders of model=gpt"
+    if config.model != "gpt" or config.encoder_layers or config.value_embeddings:
+        return "they are for decoders of model=gpt without value embeddings"
     if POSITION[config.position] not in (NoPosition, LearnedPosition, SinusoidalPosition):
         return f"they know no position={config.position}"
     parts, width = config.parts(), config.n_embd

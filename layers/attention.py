@@ -48,6 +48,7 @@ class SoftmaxAttention(TokenMixer):
     any_length = True
     bidirectional = True
     queries_and_keys = True
+    takes_values = True
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
@@ -77,16 +78,18 @@ class SoftmaxAttention(TokenMixer):
             shapes.append((batch, 1, self.widths[1]))
         return tuple(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
 
-    def forward(self, x, position=None, pos=None, layer=0):
-        """position: the model's positional encoding, pos: [T] int64, layer: the block's number.
+    def forward(self, x, position=None, pos=None, layer=0, values=None):
+        """position: the model's positional encoding, pos: [T] int64, layer: the block's number, values:
+        [B, n_kv_head, T, D] to add to v.
 
         Without `position`, no hooks of layers/position.py are called.
         """
-        return self.joined(self.attend_text(*self.project(x, position, pos, layer), position, pos))
+        q, k, v = self.project(x, position, pos, layer, values=values)
+        return self.joined(self.attend_text(q, k, v, position, pos))
 
-    def decode(self, x, pos, cache, position=None, layer=0):
+    def decode(self, x, pos, cache, position=None, layer=0, values=None):
         """As `forward`, for tokens at pos that follow the cache. Attention runs in the cache's dtype."""
-        q, k, v = self.project(x, position, pos, layer, *cache[2:])
+        q, k, v = self.project(x, position, pos, layer, *cache[2:], values=values)
         k_all, v_all = (update_cache(held, new, pos) for held, new in zip(cache[:2], (k, v), strict=True))
         if begins_text(k_all, pos):
             return self.joined(self.attend_text(q, k, v, position, pos))
@@ -108,7 +111,7 @@ class SoftmaxAttention(TokenMixer):
         """[B, n_head, T, D] -> [B, T, C]"""
         return self.dropout(self.proj(out.transpose(1, 2).flatten(-2)))
 
-    def project(self, x, position=None, pos=None, layer=0, last=None):
+    def project(self, x, position=None, pos=None, layer=0, last=None, values=None):
         """-> q: [B, n_head, T, D], k and v: [B, n_kv_head, T, D].
 
         q and k may have a wider floating type than v. last: with token_shift, the cache's row of the last
@@ -127,6 +130,8 @@ class SoftmaxAttention(TokenMixer):
             parts = q, k, F.linear(h_v.to(of_v.dtype), of_v, bias_v)
         heads = (self.n_head, self.n_kv_head, self.n_kv_head)
         q, k, v = (p.unflatten(-1, (n, -1)).transpose(1, 2) for p, n in zip(parts, heads, strict=True))
+        if values is not None:
+            v = v + values.to(v.dtype)
         if self.previous is not None:
             added = of_token_before(self.previous(x), pos, last)
             k = k + added.unflatten(-1, (self.n_kv_head, -1)).transpose(1, 2)

@@ -124,6 +124,7 @@ class TokenMixer(Mixer):
     any_length = False  # whether it takes more tokens than block_size
     bidirectional = False  # whether an encoder can have it: encode() then lets all tokens see each other
     queries_and_keys = False  # whether a positional encoding may act on its queries and keys
+    takes_values = False  # whether `forward` and `decode` take `values`, to be added to its own
     cache_rows: int | None = None  # tensors of its cache with rows per token, others are a state; None: all
     same_weights: tuple[str, ...] = ()  # names of token mixers whose weights it can load
 

@@ -41,8 +41,8 @@ class SlidingWindow(SoftmaxAttention):
     def new_cache(self, batch, length, device, dtype):
         return super().new_cache(batch, self.window, device, dtype)
 
-    def decode(self, x, pos, cache, position=None, layer=0):
-        q, k, v = self.project(x, position, pos, layer, *cache[2:])
+    def decode(self, x, pos, cache, position=None, layer=0, values=None):
+        q, k, v = self.project(x, position, pos, layer, *cache[2:], values=values)
         if len(pos) == 1:
             k_all, v_all = self._keep(cache, k, v, pos)
             out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)

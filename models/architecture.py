@@ -35,6 +35,7 @@ class Core:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: Positive = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding
+    value_embeddings: bool = False  # in every second layer of softmax attention: a table that adds to v
     logit_softcap: Annotated[float, AtLeast(0)] = 0.0  # c of logits c tanh(logits / c); 0: none
     # attention and feed-forward: several names with commas between them repeat over the layers
     attention: Annotated[str, Named(ATTENTION, pattern=True)] = "softmax"  # token mixer
@@ -108,6 +109,12 @@ class ModelConfig(*reversed(declared())):
                 f"position={self.position} acts in attention={' or '.join(only)}, not in "
                 f"{', '.join(sorted(able or names))}: take another position"
             )
+        if self.value_embeddings and not self.value_layers():
+            able = [name for name, one in ATTENTION.items() if one.takes_values]
+            wrong.append(
+                "value_embeddings=True acts in every second layer from the last on, and there "
+                f"attention={self.attention} has no {' or '.join(able)}: leave it out"
+            )
         if self.encoder_layers > 0 and not all(
             getattr(attention, "bidirectional", True) for attention in attentions
         ):
@@ -165,6 +172,11 @@ class ModelConfig(*reversed(declared())):
         """The class of a layer's attention or ffn."""
         names = self.names(key)
         return REGISTRIES[key][names[layer % len(names)]]
+
+    def value_layers(self) -> list[int]:
+        """The layers with value embeddings: every second from the last on, where attention takes them."""
+        layers = range(self.n_layer - 1, -1, -2) if self.value_embeddings else ()
+        return [n for n in layers if getattr(self.of_layer("attention", n), "takes_values", False)]
 
     @property
     def period(self) -> int:

@@ -343,6 +343,7 @@ def test_ablations_are_what_their_names_say():
         "iclr": ("ffn", "cffn_product"),
         "cattn_u": ("attention", "cattn_u"),
         "muon": ("optimizer", "muon"),
+        "value_embeddings": ("value_embeddings", True),
         "windows": ("attention", ",".join([*3 * ["sliding_window"], "softmax"])),
         "gneissweb": ("dataset", "data/gneissweb/gpt2"),
         "ladder_form": ("cf_impl", "ladder"),

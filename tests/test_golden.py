@@ -61,6 +61,7 @@ VARIANTS |= {
         )
     },
     "rmsnorm": ["--norm=rmsnorm"],
+    "value embeddings": ["--value_embeddings=True"],
     "qk_norm, relu2, softcap": ["--qk_norm=True", "--mlp_activation=relu2", "--logit_softcap=2"],
     "grouped-query": ["--n_kv_head=1"],
     "untied head": ["--tie_embeddings=False"],

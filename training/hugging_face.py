@@ -118,7 +118,7 @@ def config_json(config: ModelConfig, end_of_text: int | None = None) -> dict | N
         "bos_token_id": None,
         "eos_token_id": end_of_text,
     }
-    if config.token_shift or config.qk_norm or config.logit_softcap:
+    if config.token_shift or config.qk_norm or config.logit_softcap or config.value_embeddings:
         return None
     # a pattern of one name is that name
     mixers = (",".join(dict.fromkeys(config.names(key))) for key in ("attention", "ffn"))

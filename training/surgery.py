@@ -14,7 +14,7 @@ from training import checkpoint, model_folder, sharding
 from training.pretrained import Source, read_checked
 
 TRUNK = ("n_layer", "n_embd", "vocab_size", "bias", "norm", "norm_eps", "tie_embeddings")
-TRUNK += ("encoder_layers",)
+TRUNK += ("encoder_layers", "logit_softcap", "value_embeddings")
 
 
 def architecture(source: Source, given: dict) -> dict:
