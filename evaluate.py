@@ -1,4 +1,4 @@
-"""Measure trained models: perplexity, length extrapolation, recall, zero-shot tasks.
+"""Measure trained models: perplexity, length extrapolation, recall, MQAR, zero-shot tasks.
 
     python evaluate.py out/demo_dense out/demo_cofrgenet      # on the validation split of their data set
     python evaluate.py out/demo_dense --ngrams=True
@@ -6,6 +6,7 @@
     python evaluate.py gpt2-xl --protocol=gpt2 --texts=wikitext103,lambada,lm1b
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
     python evaluate.py out/gpt2 out/cofrgenet_a --task=recall --texts=data/openwebtext/gpt2/val.bin
+    python evaluate.py out/mqar_softmax out/mqar_cattn_m --task=mqar
     python evaluate.py out/gpt2 --task=zero_shot --tasks=piqa,sciq
 
 Several models become rows of one table, the best in bold.
@@ -34,6 +35,7 @@ from evaluation import (
     extrapolation,
     figure,
     gpt2_protocol,
+    mqar,
     ngram_rows,
     recall,
     report,
@@ -53,6 +55,7 @@ OF_TASK = {
     "perplexity": (*OF_TEXTS, "window", "stride", "compare", "protocol", "ngrams", "ngram_tokens"),
     "extrapolation": (*OF_TEXTS, "lengths", "scales", *OF_PICTURES, "compare"),
     "recall": (*OF_TEXTS, "window", "stride", *OF_PICTURES),
+    "mqar": ("data",),
     "zero_shot": ("tasks", "include_path", "limit", "compare"),
 }
 
@@ -62,7 +65,8 @@ class EvaluateConfig:
     """Measure trained models; several become rows of one table, the best in bold."""
 
     models: list[str]  # run folders, checkpoints, model folders, or gpt2, gpt2-medium and so on
-    task: Literal["perplexity", "extrapolation", "recall", "zero_shot"] = "perplexity"  # what to measure
+    #: what to measure
+    task: Literal["perplexity", "extrapolation", "recall", "mqar", "zero_shot"] = "perplexity"
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest
     compare: bool = False  # also show the rows that the papers publish
     json: str | None = None  # new file that gets all numbers, settings, versions and the commit
@@ -92,6 +96,8 @@ class EvaluateConfig:
     plot_size: str | None = None  # width and height of the picture in inches, such as 3.3x2.4
     plot_title: str | None = None  # title of the picture
     plot_labels: str | None = None  # what the legend calls the models, in the table's order: dense,ours
+    # mqar
+    data: str | None = None  # folder whose validation rows are scored; None: the runs' own data set
     # zero-shot
     tasks: list[str] | None = None  # harness tasks; None: the paper's table 6, mmlu and arc_challenge
     include_path: str | None = None  # folder with tasks of your own as YAML files
@@ -306,6 +312,17 @@ def of_repeats(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict
     return found, results
 
 
+def of_rows(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
+    """(for JSON, {model: result})"""
+    data = mqar.open_rows(opened, config.data)
+    found, results = about(config, opened, []), {}
+    found["data"] = {"folder": str(data.folder), "recipe": data.meta.get("source")}
+    for loaded in in_turn(config, opened, found):
+        results[loaded.name] = mqar.mqar(loaded, data, config.batch_size, loaded.name)
+        found["models"][-1]["results"] = results[loaded.name]
+    return found, results
+
+
 def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
     """(for JSON, {model: {task: {metric: value}}})"""
     answer = zero_shot.evaluate(
@@ -377,6 +394,7 @@ MEASURES = {
     "perplexity": of_texts,
     "extrapolation": of_lengths,
     "recall": of_repeats,
+    "mqar": of_rows,
     "zero_shot": of_tasks,
 }
 

@@ -126,7 +126,7 @@ def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop
         ranks.say(announcement(config, data, ranks.world, device, dyadic))
         if config.sharding != "none":
             ranks.say(sharding.summary(config, ranks))
-        report = Report(config, given, ranks, device, folder, progress, changes, records, data.of_pairs)
+        report = Report(config, given, ranks, device, folder, progress, changes, records, data.unit)
         parts = (model, optimizer, scaler, dyadic, progress, report)
         trainer = Trainer(config, ranks, device, data, validation, *parts)
         if config.model == "saffu" and not progress.step and not explicit_start.run(trainer, start, stop):

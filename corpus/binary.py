@@ -23,7 +23,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +34,7 @@ from tqdm import tqdm
 from corpus import DataError, checksums, commands
 from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
-from corpus.tokenizer import build_tokenizer, parse_tokenizer_name
+from corpus.tokenizer import Tokenizer, build_tokenizer, parse_tokenizer_name
 from reports.plural import counted
 
 FORMAT = 1
@@ -146,19 +146,50 @@ def prepare(
             meta["missing_documents"] = known_documents - done.read
         try:
             _check_counts(done, None if cut else before + reader.count, choice)
-            meta["files"] = checksums.of_splits(partial, meta, token_bytes)
+            _finish(partial, meta, token_bytes, tokenizer_json)
         except DataError:
             (partial / PROGRESS).unlink(missing_ok=True)  # continuing would only fail here again
             raise
-        with _writing(partial / "token_bytes.npy") as file:
-            np.save(file, token_bytes)
-        if tokenizer_json is not None:
-            with _writing(partial / "tokenizer.json") as file:
-                file.write(tokenizer_json.encode())
-        for name in ("token_bytes.npy", *(["tokenizer.json"] if tokenizer_json is not None else [])):
-            meta["files"][name] = checksums.of_file(partial / name)
-        with _writing(partial / "meta.json") as file:
-            file.write(json.dumps(meta, indent=2).encode())
+    return meta
+
+
+def prepare_tokens(
+    splits: dict[str, Iterable[np.ndarray]], source: dict, tokenizer: Tokenizer, out: Path, about: dict
+) -> dict:
+    """Writes the data set folder `out` of tokens that no text gave, and returns its meta.json, at once if
+    the folder exists already.
+
+    splits: the tokens of each split, arrays of integers below tokenizer.vocab_size. source: see `prepare`.
+    about: what else meta.json records. Raises DataError. Written files are then removed.
+    """
+    kind, saved = token_dtype(tokenizer.vocab_size), tokenizer.to_json()
+    name = f"{tokenizer.kind}:{tokenizer.vocab_size}"
+    out = Path(os.path.abspath(out))
+    if finished := _finished(out, {"source": source, "tokenizer": name}):
+        return finished
+    token_bytes = np.array([len(token) for token in tokenizer.token_bytes()], dtype=np.int32)
+    with _partial_folder(out) as partial:
+        counts = {}
+        for split, parts in splits.items():
+            counts[split] = {"documents": 0, "tokens": 0, "bytes": 0}
+            with _writing(partial / f"{split}.bin") as file:
+                for part in parts:
+                    file.write(part.astype(kind).data)
+                    checksums.count(part, tokenizer.end_of_text, token_bytes, counts[split])
+                    counts[split]["tokens"] += part.size
+        meta = {
+            "format": FORMAT,
+            "source": source,
+            "tokenizer": {"name": name, **saved},
+            "vocab_size": tokenizer.vocab_size,
+            "end_of_text": tokenizer.end_of_text,
+            "dtype": kind.name,
+            "splits": counts,
+            **about,
+            **({"command": command} if (command := commands.typed()) else {}),
+            "versions": {"python": platform.python_version(), "numpy": version("numpy")},
+        }
+        _finish(partial, meta, token_bytes)
     return meta
 
 
@@ -395,6 +426,20 @@ def _write_tokens(
             speed = (total["bytes"] - bytes_before) / 1e6 / seconds
             bar.set_postfix_str(f"{total['documents']:,} documents, {speed:.1f} MB/s", refresh=False)
     return cut
+
+
+def _finish(partial: Path, meta: dict, token_bytes: np.ndarray, tokenizer_json: str | None = None) -> None:
+    """Writes the files of a data set besides its splits, and enters the checksums of all into `meta`."""
+    meta["files"] = checksums.of_splits(partial, meta, token_bytes)
+    with _writing(partial / "token_bytes.npy") as file:
+        np.save(file, token_bytes)
+    if tokenizer_json is not None:
+        with _writing(partial / "tokenizer.json") as file:
+            file.write(tokenizer_json.encode())
+    for name in ("token_bytes.npy", *(["tokenizer.json"] if tokenizer_json is not None else [])):
+        meta["files"][name] = checksums.of_file(partial / name)
+    with _writing(partial / "meta.json") as file:
+        file.write(json.dumps(meta, indent=2).encode())
 
 
 def _check_counts(done: _Progress, given: int | None, choice: Choice) -> None:

@@ -41,16 +41,16 @@ def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
     tokens with that of documents. Raises DataError if they differ.
     """
     files = {}
-    for split, count in meta["splits"].items():
+    for split, written in meta["splits"].items():
         tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
         found, digest = {"documents": 0, "tokens": len(tokens), "bytes": 0}, hashlib.sha256()
         for part in _portions(tokens):
             digest.update(part.data)
-            _count(part, meta, token_bytes, found)
-        if found != count:
+            count(part, meta["end_of_text"], token_bytes, found)
+        if found != written:
             raise DataError(
-                f"{split}.bin does not hold what was written: {found} instead of {count}. Either the disk "
-                "lost something or the tokenizer is not lossless; nothing was kept"
+                f"{split}.bin does not hold what was written: {found} instead of {written}. Either the "
+                "disk lost something or the tokenizer is not lossless; nothing was kept"
             )
         files[f"{split}.bin"] = {"bytes": tokens.nbytes, "sha256": digest.hexdigest()}
     return files
@@ -75,7 +75,7 @@ def verified(
                 f"{meta['vocab_size']:,}: it is damaged or of another data set; {MEND}"
             )
         else:
-            _count(part, meta, token_bytes, found)
+            count(part, meta["end_of_text"], token_bytes, found)
         yield part.nbytes
     if recorded:
         _compare(path, digest.hexdigest(), recorded["sha256"])
@@ -93,9 +93,10 @@ def _portions(tokens: np.ndarray) -> Iterator[np.ndarray]:
         yield np.asarray(tokens[start : start + step])
 
 
-def _count(part: np.ndarray, meta: dict, token_bytes: np.ndarray, found: dict):
+def count(part: np.ndarray, end_of_text: int, token_bytes: np.ndarray, found: dict):
+    """Add the bytes of these tokens to found["bytes"], and the ends of texts to found["documents"]."""
     found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
-    found["documents"] += int((part == meta["end_of_text"]).sum())
+    found["documents"] += int((part == end_of_text).sum())
 
 
 def _compare(path: Path, found: str, recorded: str):

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "prepare.py"
 FILES = "FILES"  # in the place of texts that are not known
 OF_PAIRS = re.compile(r"en_([a-z]{2,3}(?:-[a-z]+)?)_")  # en_fr_bpe8192: pairs of English and French
+WITHOUT_TEXT = ("recall",)  # data sets whose scripts take no tokenizer
 OF_ROWS = re.compile(r"\.(jsonl?|csv|parquet)(\.|$)")  # files of many documents, also compressed
 
 
@@ -31,8 +32,8 @@ def missing(folder: Path, tokenizer: str | None = None) -> str:
     """
     if folder.is_file():
         return _of_file(folder, tokenizer)
-    tokenizer = tokenizer or _of_name(folder.name)
     script, options = _script(folder)
+    tokenizer = None if script.parent.name in WITHOUT_TEXT else tokenizer or _of_name(folder.name)
     lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
     lines.append(typeable(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
     if f"--input={FILES}" in options:

@@ -6,7 +6,8 @@ to epoch e = i // n, and a keyed permutation of i % n gives its window. The perm
 windows in the ring depend on (seed, e) alone. So sample i is a pure function of (data set, seed, block
 size, i), and a resumed run needs the number i only.
 
-Samples are rows of tokens. Those of pairs are masked (numpy.ma) where the loss does not score a token.
+Samples are rows of tokens. Those of pairs and of MQAR are masked (numpy.ma) where the loss does not score a
+token.
 """
 
 from host.disk import open_to_read, read_json
@@ -38,6 +39,7 @@ class Dataset:
     """
 
     of_pairs = False
+    unit = "tokens"  # what the length of a run is counted in
     shapes = 1  # widths that samples may have
 
     def __init__(
@@ -65,6 +67,11 @@ class Dataset:
                 f"the {split} split of {self.folder} has {self._too_few()}, fewer than the {batch_size:,} "
                 "of one step; give more text or take a smaller block size or batch"
             )
+
+    @property
+    def stride(self) -> int:
+        """The tokens from the start of a window to that of the next one."""
+        return self.block_size
 
     @cached_property
     def token_bytes(self) -> np.ndarray:
@@ -122,7 +129,7 @@ class Dataset:
         return f"{len(self.tokens):,} training tokens"
 
     def epochs(self, samples: int) -> float:
-        return samples * self.block_size / len(self.tokens)
+        return samples * self.stride / len(self.tokens)
 
     def targets(self, first_sample: int, count: int, seed: int = 0) -> int:
         """The tokens that the loss scores in these samples."""
@@ -137,7 +144,7 @@ class Dataset:
             n = min(count - done, self.n_windows - place)
             places = np.arange(place, place + n, dtype=np.uint64)
             order = permute(places, self.n_windows, keys_of("order", seed, epoch))
-            starts[done : done + n] = order.astype(np.int64) * self.block_size + self._shift(seed, epoch)
+            starts[done : done + n] = order.astype(np.int64) * self.stride + self._shift(seed, epoch)
             done += n
         return self._gather(starts)
 
@@ -153,10 +160,7 @@ class Dataset:
         order = permute(places, self.n_windows, keys_of("order", seed, 0)).astype(np.int64)
         order.sort()
         groups = np.split(order, np.flatnonzero(np.diff(order) > 1) + 1) if samples else []
-        return [
-            self.tokens[group[0] * self.block_size : (group[-1] + 1) * self.block_size + 1]
-            for group in groups
-        ]
+        return [self.tokens[group[0] * self.stride : (group[-1] + 1) * self.stride + 1] for group in groups]
 
     def validation_windows(self, count: int) -> np.ndarray:
         """At most `count` evenly spaced windows that do not overlap, the same at every call.
@@ -166,7 +170,7 @@ class Dataset:
         count = min(count, self.n_windows)
         if count < 1:
             raise DataError(f"{count} validation windows: at least one is needed")
-        return self._gather(np.arange(count) * self.n_windows // count * self.block_size)
+        return self._gather(np.arange(count) * self.n_windows // count * self.stride)
 
     def target_bytes(self, windows: np.ndarray) -> int:
         """The bytes of text of the scored targets of windows [count, block_size + 1].
@@ -206,7 +210,7 @@ class Dataset:
 
 
 class Samples(Protocol):
-    """The interface that a Loader reads: a Dataset, a PairDataset or a Mixture."""
+    """The interface that a Loader reads: a Dataset of any kind or a Mixture."""
 
     def windows(self, first_sample: int, count: int, seed: int) -> np.ndarray:
         """Samples first_sample .. first_sample + count - 1 of a run: int64 [count, T + 1]."""

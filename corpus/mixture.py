@@ -3,7 +3,7 @@
     data/a/gpt2                           one folder: a Dataset
     data/a/gpt2:0.7,data/b/gpt2:0.3       a Mixture: seven of ten samples come from data/a/gpt2
 
-A folder of pairs is a PairDataset. A mixture is of texts or of pairs, not of both.
+A folder of pairs is a PairDataset, one of MQAR an MqarDataset. A mixture is of folders of one kind.
 
 Weights are positive decimal numbers or fractions (2/3), read exactly and divided by their sum. In lowest
 terms they are m_j / M, and the sequence of sources repeats every M samples. Within such a period the k-th
@@ -30,6 +30,7 @@ import numpy as np
 
 from corpus import DataError
 from corpus.loader import Dataset, read_meta
+from corpus.mqar import MqarDataset
 from corpus.pairs import PairDataset
 from corpus.tokenizer import Tokenizer
 
@@ -67,29 +68,37 @@ def open_dataset(
     vocab_size: int | None = None,
     batch_size: int = 1,
     score_source: bool = False,
-) -> "Dataset | PairDataset | Mixture":
-    """Opens the data sets named by `text`, see `parse`; else as Dataset or PairDataset. Raises DataError,
+) -> "Dataset | Mixture":
+    """Opens the data sets named by `text`, see `parse`; else as the Dataset of its kind. Raises DataError,
     also if score_source is set and they are not of pairs.
     """
     folders, shares = parse(text)
-    of_pairs = ["pairs" in read_meta(Path(folder)) for folder in folders]
-    if any(of_pairs) and not all(of_pairs):
-        pairs, texts = folders[of_pairs.index(True)], folders[of_pairs.index(False)]
+    kinds = [kind_of(read_meta(Path(folder))) for folder in folders]
+    if others := [number for number, kind in enumerate(kinds) if kind != kinds[0]]:
         raise DataError(
-            f"{pairs} holds pairs and {texts} holds texts, which cannot be mixed: a sample is either a "
-            "pair or a window of text"
+            f"{folders[0]} holds {HELD[kinds[0]]} and {folders[others[0]]} holds {HELD[kinds[others[0]]]}, "
+            "which cannot be mixed: all samples are of one kind"
         )
-    if score_source and not all(of_pairs):
+    if score_source and kinds[0] is not PairDataset:
         raise DataError(
-            f"score_source=True, but {folders[0]} holds texts, not pairs with a source: leave score_source "
-            "out, or take a data set of pairs"
+            f"score_source=True, but {folders[0]} holds {HELD[kinds[0]]}, not pairs with a source: leave "
+            "score_source out, or take a data set of pairs"
         )
+    further = (score_source,) if kinds[0] is PairDataset else ()
     opened = [
-        PairDataset(*keys, score_source) if of_pairs[0] else Dataset(*keys)
+        kinds[0](*keys, *further)
         for folder, weight in zip(folders, shares.weights, strict=True)
         for keys in [(folder, split, block_size, vocab_size, math.ceil(weight * batch_size))]
     ]
     return opened[0] if len(opened) == 1 else Mixture(opened, shares)
+
+
+HELD = {Dataset: "texts", PairDataset: "pairs", MqarDataset: "rows of MQAR"}
+
+
+def kind_of(meta: dict) -> type[Dataset]:
+    """The class that reads a folder with this meta.json."""
+    return MqarDataset if "mqar" in meta else PairDataset if "pairs" in meta else Dataset
 
 
 class Shares:
@@ -170,7 +179,7 @@ class Mixture:
         self.names = short_names([source.folder for source in sources])
         self.meta = first.meta
         self.block_size = first.block_size
-        self.of_pairs, self.shapes = first.of_pairs, first.shapes
+        self.of_pairs, self.unit, self.shapes = first.of_pairs, first.unit, first.shapes
 
     def tokenizer(self) -> Tokenizer:
         return self.sources[0].tokenizer()
@@ -249,7 +258,7 @@ class Mixture:
         for j, part in enumerate(parts):
             windows[sources == j, : part.shape[1]] = np.ma.getdata(part)
             mask[sources == j, : part.shape[1]] = np.ma.getmaskarray(part)
-        return np.ma.MaskedArray(windows, mask) if self.of_pairs else windows
+        return windows if self.unit == "tokens" else np.ma.MaskedArray(windows, mask)
 
 
 def short_names(folders: list[Path]) -> list[str]:

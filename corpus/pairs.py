@@ -36,6 +36,7 @@ class PairDataset(Dataset):
     """
 
     of_pairs = True
+    unit = "pairs"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, and plain bytes.
+"""Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, plain bytes, and MQAR's symbols.
 
 Every tokenizer here is lossless: the bytes of a text's tokens are the text's UTF-8. (Lone surrogates, which
 have no UTF-8, first become U+FFFD.) No text encodes to the end-of-text token, not even one that contains
@@ -233,6 +233,46 @@ class BpeTokenizer(Tokenizer):
         return {**super().to_json(), "tokenizer.json": self.text}
 
 
+class MqarTokenizer(Tokenizer):
+    """The symbols of an MQAR data set (corpus/mqar.py), which no text gave: keys and then values.
+
+    With 256 tokens these are k1 .. k127 and v128 .. v255, where the number is the token. Token 0 is the
+    filler, and end-of-text. As a text, symbols stand side by side: k3v200k7v131.
+    """
+
+    kind = "mqar"
+    end_of_text = 0
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+        self.hash = hashlib.sha256(f"mqar: 0 is filler, {vocab_size} tokens".encode()).hexdigest()
+
+    def __reduce__(self):
+        return MqarTokenizer, (self.vocab_size,)
+
+    def encode(self, text):
+        ids = [self._ids.get(symbol.encode()) for symbol in re.findall(r".\d*", text, re.DOTALL)]
+        if None in ids:
+            last = self.vocab_size - 1
+            raise DataError(
+                f"the text that begins with {text[:30]!r} is not of the symbols of MQAR, k1 to "
+                f"k{self.vocab_size // 2 - 1} and v{self.vocab_size // 2} to v{last}, without spaces"
+            )
+        return ids
+
+    @cached_property
+    def _token_bytes(self):
+        half = self.vocab_size // 2
+        return [b""] + [f"{'k' if i < half else 'v'}{i}".encode() for i in range(1, self.vocab_size)]
+
+    @cached_property
+    def _ids(self):
+        return {symbol: i for i, symbol in enumerate(self._token_bytes) if symbol}
+
+    def to_json(self):
+        return {**super().to_json(), "vocab_size": str(self.vocab_size)}
+
+
 def end_of_text_of(saved: dict) -> int:
     """The token that ends a text, of what `to_json()` of a tokenizer gave; raises DataError."""
     fixed = {"gpt2": Gpt2Tokenizer, "bytes": BytesTokenizer}.get(saved.get("kind"))
@@ -248,6 +288,8 @@ def from_json(saved: dict) -> Tokenizer:
         tokenizer = BytesTokenizer()
     elif kind == "bpe" and "tokenizer.json" in saved:
         tokenizer = BpeTokenizer(saved["tokenizer.json"])
+    elif kind == "mqar" and str(saved.get("vocab_size")).isdecimal():
+        tokenizer = MqarTokenizer(int(saved["vocab_size"]))
     else:
         raise DataError(f"a saved tokenizer of kind {kind!r} with keys {sorted(saved)} cannot be rebuilt")
     if tokenizer.hash != saved.get("hash"):

@@ -1,4 +1,4 @@
-"""Measurements of trained models: perplexity, length extrapolation, zero-shot tasks."""
+"""Measurements of trained models: perplexity, length extrapolation, recall, MQAR, zero-shot tasks."""
 
 
 class EvaluationError(ValueError):

@@ -210,6 +210,28 @@ def recall(results: dict[str, dict], papers: bool) -> str:
     return "\n\n".join(parts)
 
 
+def mqar(results: dict[str, dict], papers: bool) -> str:
+    """{model: result of `mqar.mqar`} -> accuracy and loss by the number of pairs in a row."""
+    by_pairs = next(iter(results.values()))["by_pairs"]
+    columns = ["all", *(part["pairs"] for part in by_pairs)]
+
+    def heading(column):
+        return column if column == "all" else counted(column, "pair")
+
+    parts = []
+    for key, form, highest in (
+        ("accuracy", ".2%", lambda column: True),
+        ("loss", ".4f", lambda column: False),
+    ):
+        rows = {
+            model: {"all": found[key]} | {part["pairs"]: part[key] for part in found["by_pairs"]}
+            for model, found in results.items()
+        }
+        parts.append(f"{key} of answers\n\n{comparison(rows, columns, form, heading, highest)}")
+    told = ", ".join(f"{part['answers']:,} with {counted(part['pairs'], 'pair')}" for part in by_pairs)
+    return "\n\n".join([*parts, f"answers: {told}; an answer is right if no other token is likelier"])
+
+
 def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
     """{model: result of `zero_shot.evaluate`} -> the table. Only the JSON has standard errors."""
     columns, lowest = [], set()

@@ -235,6 +235,10 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
     if path.suffix == ".bin" or (path / "meta.json").is_file():
         folder, of = (path.parent, path.stem) if path.suffix == ".bin" else (path, split or "val")
         dataset = Dataset(folder, of, block_size=1)
+        if "mqar" in dataset.meta:
+            raise EvaluationError(
+                f"{name} holds rows of MQAR, of which the answers alone can be predicted: give --task=mqar"
+            )
         if of != "train":  # the training split is too large to be read here for its checksum
             for _ in dataset.verified():
                 pass

@@ -13,13 +13,13 @@ from training.config import TrainConfig
 
 def vocabulary(config: TrainConfig) -> int:
     """Tokens in the vocabulary of the models. Raises DataError where the data set is not prepared, and for
-    one of pairs, whose samples have other lengths than the sizes, FLOPs and hours here count with.
+    one of pairs or rows, of which fewer tokens are scored than the sizes, FLOPs and hours here count with.
     """
     data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
-    if data.of_pairs:
+    if data.unit != "tokens":
         raise DataError(
-            f"dataset: {config.dataset} holds pairs, and scale.py counts block_size tokens in each sample, "
-            "which a pair does not have: take a data set of texts, or compare models of pairs with "
+            f"dataset: {config.dataset} holds {data.unit}, and scale.py counts block_size scored tokens in "
+            "each sample, which they do not have: take a data set of texts, or compare the models with "
             "ablate.py"
         )
     return config.vocab_size or data.meta["vocab_size"]

@@ -227,7 +227,7 @@ def test_steps_are_captured_where_train_captures_them(arguments, device, capture
     assert (CUDA_GRAPH in plan.steps(models[MODELS[0]])) == captured
     if "--cuda_graph=True" not in arguments:
         keys = {"compile": config.compile, "activation_checkpointing": config.activation_checkpointing}
-        data = SimpleNamespace(of_pairs=False)
+        data = SimpleNamespace(unit="tokens")
         run = TrainConfig(**keys, cuda_graph="--cuda_graph=False" not in arguments)
         assert cuda_graph.fits(run, torch.device(device), 1, data) == captured
 

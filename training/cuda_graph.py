@@ -18,12 +18,12 @@ def possible(options, device: torch.device) -> bool:
 
 
 def fits(config, device: torch.device, world: int, data) -> bool:
-    """Whether those of a run are to be captured: wanted, and always of the same shapes and the same work.
+    """Whether those of a run are to be captured: wanted, and always of the same shapes and targets.
 
     config: a TrainConfig. data: a Dataset or Mixture. Several ranks exchange gradients during the backward
     pass.
     """
-    same = config.model == "gpt" and world == 1 and not data.of_pairs
+    same = config.model == "gpt" and world == 1 and data.unit == "tokens"
     return config.cuda_graph and same and possible(config, device)
 
 

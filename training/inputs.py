@@ -67,6 +67,8 @@ def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Sour
     try:
         pretrained.check_tokenizer(source, data.tokenizer())
     except CheckpointError as error:
+        if data.unit == "rows":
+            raise CheckpointError(f"{error}. No tokenizer of texts can: start anew") from None
         raise CheckpointError(f"{error}:\n{how_to_prepare(config, source, data)}") from None
     return source
 
@@ -104,13 +106,14 @@ def open_data(config: TrainConfig) -> tuple[Dataset | Mixture, np.ndarray]:
         raise
     if config.encoder_layers and not data.of_pairs:
         raise DataError(
-            f"encoder_layers={config.encoder_layers}, but {config.dataset} holds texts: an encoder reads "
+            f"encoder_layers={config.encoder_layers}, but {config.dataset} has no pairs: an encoder reads "
             "the source of a pair; prepare pairs, such as by data/pairs/prepare.py, or leave it out"
         )
-    if config.model == "saffu" and data.of_pairs:
+    if config.model == "saffu" and data.unit != "tokens":
         raise DataError(
-            f"model=saffu sees no token before an end-of-text, and {config.dataset} holds pairs, whose "
-            "target stands behind one: it would never see the source. Take model=gpt, or texts"
+            f"model=saffu sees no token before an end-of-text, and {config.dataset} holds {data.unit}, "
+            "whose targets stand behind one: it would never see what they depend on. Take model=gpt, or "
+            "texts"
         )
     data.windows(0, samples_per_step, config.seed)  # refuses tokens that the vocabulary does not have
     validation = mixture.open_dataset(config.dataset, "val", *keys)

@@ -41,9 +41,9 @@ def announcement(
     else:
         told = f"{config.dataset}, {data.size()}, "
         epochs = f" ({data.epochs(samples):.2f} epochs)"
-    size, unit = tokens, "tokens"
-    if data.of_pairs:
-        size, unit = config.batch_size * config.gradient_accumulation_steps, "pairs"
+    size, unit = tokens, data.unit
+    if unit != "tokens":
+        size = config.batch_size * config.gradient_accumulation_steps
     unused = ""
     if more := config.vocab_size - data.meta["vocab_size"]:
         unused = f", of the model's {config.vocab_size:,}: {more:,} rows of its embedding are unused"
@@ -100,7 +100,7 @@ class Report:
 
     config, given: what the run is, and what the user said. folder: the claimed run folder. progress: the
     run's own, which the trainer advances. changes: what `resume.restore` found changed. records: how many
-    the log had at a checkpoint of step 0. of_pairs: whether the data are pairs. Every method is called on
+    the log had at a checkpoint of step 0. unit: that of the data (`Dataset`). Every method is called on
     all ranks, and where the first one cannot write, all of them end.
     """
 
@@ -114,9 +114,9 @@ class Report:
         progress: Progress,
         changes: dict[str, str],
         records: int = 0,
-        of_pairs: bool = False,
+        unit: str = "tokens",
     ):
-        self.config, self.ranks, self.device, self.of_pairs = config, ranks, device, of_pairs
+        self.config, self.ranks, self.device, self.unit = config, ranks, device, unit
         self.folder, self.progress = folder, progress
         self.log = self.on_first(lambda: self._open_log(given, changes, records))
 
@@ -131,8 +131,8 @@ class Report:
         """
         rate = {}
         if tokens_per_second is not None:
-            # the FLOPs of a pair are not those of as many tokens of a full context
-            mfu = {} if self.of_pairs else self.mfu(tokens_per_second)
+            # scored tokens alone are counted, of pairs and rows that have others
+            mfu = self.mfu(tokens_per_second) if self.unit == "tokens" else {}
             rate = {"tokens_per_second": tokens_per_second, **mfu}
         self.record({"seconds": seconds, **values, **rate})
         if not sys.stderr.isatty():  # no bar tells it
@@ -174,9 +174,11 @@ class Report:
     def done(self):
         """The run came to its end."""
         self._close()
-        use = f"sample with: python sample.py {self.folder}"
-        if self.of_pairs:
-            use = f'translate with: python translate.py {self.folder} --text="..."'
+        use = {
+            "tokens": f"sample with: python sample.py {self.folder}",
+            "pairs": f'translate with: python translate.py {self.folder} --text="..."',
+            "rows": f"accuracy: python evaluate.py {self.folder} --task=mqar",
+        }[self.unit]
         self.ranks.say(
             f"done: {counted(self.progress.step, 'step')}, {self.progress.tokens:,} tokens; "
             f"curve: {self.folder / 'loss.png'}\n{use}"

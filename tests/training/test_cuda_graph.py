@@ -123,7 +123,7 @@ def test_what_cannot_be_captured_ends_with_what_to_do(run, stand_in, monkeypatch
 
 def test_only_runs_of_equal_steps_on_one_gpu_are_captured():
     config = train.TrainConfig()
-    text, pairs = SimpleNamespace(of_pairs=False), SimpleNamespace(of_pairs=True)
+    text, pairs = SimpleNamespace(unit="tokens"), SimpleNamespace(unit="pairs")
     assert cuda_graph.fits(config, CUDA, 1, text)
     assert not cuda_graph.fits(config, CPU, 1, text)
     assert not cuda_graph.fits(config, CUDA, 2, text)
