@@ -208,6 +208,11 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
             "code that is packed for it is that of model=gpt. Our own scripts read the run folder"
         )
     check_no_encoder(source, "export.py")
+    if source.tokenizer is not None and source.tokenizer["kind"] == "mqar":
+        raise CheckpointError(
+            f"{source.path} reads the symbols of MQAR, no text that transformers could encode. Our own "
+            "scripts read the run folder"
+        )
     config, trial_of = source.config, None
     if load:
         model = build(source).eval()
