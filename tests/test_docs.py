@@ -32,6 +32,7 @@ import translate
 from launch.measure_gpu import MeasureConfig, with_values
 from model import GPT, cache_bytes_per_token
 from models.architecture import ModelConfig
+from results.mqar import table
 from training import pretrained
 from training.config import TrainConfig
 
@@ -49,6 +50,7 @@ SCRIPTS = {
     "finetune.py": (finetune.FinetuneConfig, "models"),
     "compare.py": (compare.CompareConfig, "runs"),
     "export.py": (export.ExportConfig, "folders"),
+    "results/mqar/table.py": (table.TableConfig, None),
 }
 # what else a command may begin with, and why no more of it is checked
 UNCHECKED = {
