@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "config").rglob("*.py"))
 # of finished models: tests/finetuning
 FINE_TUNING = ["config/finetune_text.py", "config/glue.py", "config/report/gpt2_bible.py"]
-ON_TOP = ("/size/", "/ablate/", "/study/")
+ON_TOP = ("/recall/", "/size/", "/ablate/", "/study/")
 MODELS = [name for name in FILES if name not in FINE_TUNING and not any(part in name for part in ON_TOP)]
 STUDY = [name for name in FILES if "/study/" in name]
 ON_A_MODULE = {"paper": "cffn_gated", "recipe": "cffn_gated"}
