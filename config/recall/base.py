@@ -3,7 +3,8 @@
 #   python data/recall/prepare.py
 #   python train.py config/recall/base.py
 #   python evaluate.py out/mqar_softmax --task=mqar
-# What to expect: a minute on one core, two for Gated DeltaNet. No row is read twice.
+# What to expect: two minutes on one core, four for Gated DeltaNet. No row is read twice. Muon, because with
+# AdamW the loss stays longer where it starts.
 out_dir = "out/mqar_softmax"
 dataset = "data/recall/mqar"
 
@@ -13,21 +14,22 @@ n_embd = 64
 block_size = 128
 bias = True  # with RoPE, lets scores depend on the distance alone
 
-batch_size = 32
+batch_size = 8
 gradient_accumulation_steps = 1
-max_iters = 1000
+max_iters = 4000
+optimizer = "muon"
 learning_rate = 2e-3
 warmup_iters = 50
 lr_schedule = "wsd"  # learning is sudden, and often late: the rate stays high up to the last fifth
 dtype = "float32"
 compile = False  # on one core compiling takes longer than it saves
-log_interval = 50
-eval_interval = 500
+log_interval = 100
+eval_interval = 1000
 eval_tokens = 40_960
-checkpoint_interval = 1000
+checkpoint_interval = 4000
 keep_checkpoints = 1
 
 
 def derived(keys):
-    """The learning rate falls to a tenth, whatever its peak."""
-    return {"min_lr": keys["learning_rate"] / 10}
+    """The learning rate falls to a tenth, and that of Muon is five times as high."""
+    return {"min_lr": keys["learning_rate"] / 10, "muon_learning_rate": 5 * keys["learning_rate"]}
