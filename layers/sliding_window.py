@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from config_keys import Count
+from config_keys import CountOrNone
 from layers import attention
 from layers.attention import SoftmaxAttention
 from layers.cache import causal_mask
@@ -19,7 +19,8 @@ from layers.cache import causal_mask
 @dataclass
 class Keys(attention.Keys):
     # sliding_window
-    attention_window: Count = 256  # sliding_window: W, tokens that a token sees, itself among them
+    #: sliding_window: W, tokens that a token sees, itself among them; None: a quarter of block_size
+    attention_window: CountOrNone = None
 
 
 class SlidingWindow(SoftmaxAttention):
@@ -36,7 +37,7 @@ class SlidingWindow(SoftmaxAttention):
 
     def __init__(self, config, layer=0):
         super().__init__(config, layer)
-        self.window = config.attention_window
+        self.window = window_of(config)
 
     def new_cache(self, batch, length, device, dtype):
         return super().new_cache(batch, self.window, device, dtype)
@@ -97,10 +98,20 @@ class SlidingWindow(SoftmaxAttention):
         return causal_mask(pos, length)[None]
 
     @classmethod
+    def idle_keys(cls, config):
+        """A window of the whole text is softmax attention."""
+        return {"attention_window"} if window_of(config) >= config.block_size else set()
+
+    @classmethod
     def cached_values(cls, config):
         """Per past token: none. The window has 2 W p_kv numbers."""
         return 0
 
     @classmethod
     def flops_per_token(cls, config, context):
-        return super().flops_per_token(config, min(context, config.attention_window))
+        return super().flops_per_token(config, min(context, window_of(config)))
+
+
+def window_of(config) -> int:
+    """W"""
+    return max(1, config.block_size // 4) if config.attention_window is None else config.attention_window

@@ -258,8 +258,8 @@ class ModelConfig(*reversed(declared())):
         if there:
             more = f" and {len(there) - 3} more" if len(there) > 3 else ""
             raise ValueError(
-                f"it was saved by another version of this code, with {', '.join(there[:3])}{more}: train "
-                f"it again, or use the commit that saved it{f', {commit}' if commit else ''}"
+                f"it was saved before a key was added or removed, with {', '.join(there[:3])}{more}: train "
+                f"it again, or use the code that saved it{f', of commit {commit}' if commit else ''}"
             )
         return saved
 

@@ -11,6 +11,7 @@ from kernels.gated_delta import CHUNK
 from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
 from layers.gated_deltanet import heads_and_key
+from layers.sliding_window import window_of
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
 from models.architecture import ModelConfig
 from tests.model_variants import every_option
@@ -45,7 +46,7 @@ def surplus(config, context):
     if config.attention == "bigbird":
         dense = ATTENTION["softmax"].flops_per_token(config, context)
         return dense - ATTENTION["bigbird"].flops_per_token(config, context)
-    if config.attention == "sliding_window" and context > (window := config.attention_window):
+    if config.attention == "sliding_window" and context > (window := window_of(config)):
         pieces = -(-context // window)  # the first one by itself, each other one with that before it
         return 4 * config.n_embd * (window * window * (2 * pieces - 1) - context * window) / context
     if config.attention == "gated_deltanet":  # a chunk's products of tokens with each other

@@ -18,9 +18,6 @@ from layers import ATTENTION, FFN  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "losses.json"
 VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools.product(ATTENTION, FFN)}
-for name in VARIANTS:
-    if name.startswith("sliding_window"):
-        VARIANTS[name].append("--attention_window=8")  # below the block size
 VARIANTS |= {
     "cffn_gated glu_collapsed": ["--ffn=cffn_gated", "--cffn_gate=glu_collapsed"],
     "clamp": ["--attention=cattn_m", "--ffn=cffn_added", "--cf_pole=clamp"],
@@ -111,9 +108,13 @@ def test_variants_differ():
 
 
 def rewrite(run):
-    GOLDEN.write_text(
-        json.dumps({n: losses(run(n, *keys, *SELDOM)[1]) for n, keys in VARIANTS.items()}, indent=1)
-    )
+    """What the test would accept stays as it is: another processor would change last digits."""
+    stored, found = json.loads(GOLDEN.read_text()), {}
+    for name, keys in VARIANTS.items():
+        new = losses(run(name, *keys, *SELDOM)[1])
+        alike = name in stored and new == pytest.approx(stored[name], rel=1e-3)
+        found[name] = stored[name] if alike else new
+    GOLDEN.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

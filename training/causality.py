@@ -20,6 +20,7 @@ NOISE = 0.02  # added to constant weights: those of 0 could hide what a module s
 ROUNDING = 1e-5  # of the largest output: causal convolutions by Fourier transforms change that much
 DECODED = 1e-3  # of the largest output: what a cached step may differ from the forward pass
 PROMPT, STEPS = 7, 3  # tokens at once, and then one by one
+BATCH = PROMPT + 1  # more than the prompt: a state is found out that is cut as if it had rows for tokens
 
 
 CPU = torch.device("cpu")
@@ -93,12 +94,12 @@ def _decodes_otherwise(config: ModelConfig, cls: type[Part], device: torch.devic
         torch.default_generator.manual_seed(0)
         attention, hooks = _attention(config, cls, device)
         length = min(PROMPT + STEPS, config.block_size)
-        x = (SCALE * torch.randn(1, length, config.n_embd)).to(device)
+        x = (SCALE * torch.randn(BATCH, length, config.n_embd)).to(device)
         try:
             expected = _computation(config, "attention", cls, device, (attention, hooks))(x)
         except Exception:  # some modules take block_size tokens and no other number
             return ""
-        cache = attention.new_cache(1, length, x.device, x.dtype)
+        cache = attention.new_cache(BATCH, length, x.device, x.dtype)
         for held in cache:
             held.fill_(3.0)
         found, first = [], 0

@@ -8,6 +8,7 @@ import dataclasses
 
 from config_keys import names
 from configurator import ConfigError
+from layers.sliding_window import window_of
 from models.architecture import REGISTRIES, ModelConfig
 from models.language_model import LanguageModel
 from training import checkpoint, model_folder, sharding
@@ -36,6 +37,8 @@ def architecture(source: Source, given: dict) -> dict:
     fixed = {key: getattr(old, key) for key in fixed_keys(old, new)}
     if "expe_theta" in fixed and old.expe_theta is None:
         fixed["expe_theta"] = 1 / (4 * old.block_size)  # the default follows a block_size that may change
+    if "attention_window" in fixed:
+        fixed["attention_window"] = window_of(old)  # so does this one
     wrong = {
         key: f"{key} is {value!r} there, not {given[key]!r}: its weights were trained with that"
         for key, value in fixed.items()

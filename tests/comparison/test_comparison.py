@@ -110,7 +110,7 @@ def test_a_run_of_another_version_is_refused(write):
     config = json.loads((folder / "config.json").read_text())
     del config["cf_control"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunFolderError, match=r"another version.*no cf_control"):
+    with pytest.raises(RunFolderError, match=r"key was added.*no cf_control"):
         read_run(folder)
 
 

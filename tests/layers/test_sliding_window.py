@@ -85,3 +85,11 @@ def test_counts(tiny):
         dense = SoftmaxAttention.flops_per_token(config, min(context, W))
         assert SlidingWindow.flops_per_token(config, context) == dense
     assert SlidingWindow.cached_values(config) == 0
+
+
+def test_a_window_that_is_not_set_is_a_quarter_of_the_block_size(tiny):
+    assert SlidingWindow(tiny(attention_window=None, block_size=17)).window == 4
+    assert SlidingWindow(tiny(attention_window=None, block_size=3)).window == 1
+    for window, unused in ((16, False), (17, True)):
+        config = tiny(attention="sliding_window", attention_window=window)
+        assert (f"attention_window={window}" in config.unused_keys()) == unused

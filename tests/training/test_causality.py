@@ -154,6 +154,23 @@ def test_a_state_that_is_not_that_of_forward(tiny, monkeypatch, wrong):
         causality.check(tiny(attention="mine", position="none"))
 
 
+def test_a_state_that_is_cut_like_rows(tiny, monkeypatch):
+    """The sum of the past, [B, C], of a class that forgets to say that it is no row of a token."""
+
+    def decode(self, x, pos, cache):
+        sums = cache[0][:, None] * (pos[0] > 0) + x.cumsum(1)
+        cache[0].copy_(sums[:, -1])
+        return self.out(sums)
+
+    monkeypatch.setattr(Mixer, "forward", lambda self, x: self.out(x.cumsum(1)))
+    monkeypatch.setattr(Mixer, "decode", decode)
+    monkeypatch.setattr(Mixer, "new_cache", lambda self, batch, *_: (torch.zeros(batch, self.n_embd),))
+    with pytest.raises(TrainingError, match=r"attention=mine.* cache fail.*cache_rows"):
+        causality.check(tiny(attention="mine", position="none"))
+    monkeypatch.setattr(Mixer, "cache_rows", 0)
+    assert causality.check(tiny(attention="mine", position="none")) == []
+
+
 def test_a_run(run, monkeypatch, capsys, tmp_path):
     """It ends before its data are opened; what runs on no CPU gets a warning and goes on to its error."""
     keys = ("--attention=mine", "--position=none", "--dataset=nowhere")

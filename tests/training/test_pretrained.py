@@ -430,8 +430,8 @@ def test_refuses_other_versions_of_our_format(build, tmp_path):
     keys = content["model"]
     less = {key: value for key, value in keys.items() if key != "n_embd"}
     for change, said in (
-        ({"model": {**keys, "cf_new": 1}}, "another version .*with cf_new=1"),
-        ({"model": less}, "another version .*with no n_embd"),
+        ({"model": {**keys, "cf_new": 1}}, "key was added .*with cf_new=1"),
+        ({"model": less}, "key was added .*with no n_embd"),
         ({"model": {**keys, "norm": "rms"}}, "norm must be one of"),
         ({"model": {**keys, "n_head": "3"}}, "config.json"),
         ({"format": "cofrgenet model 2"}, "its format is"),
