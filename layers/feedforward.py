@@ -22,7 +22,7 @@ class HiddenWidth:
 @dataclass
 class Keys(HiddenWidth):
     # mlp
-    # mlp: relu is that of Vaswani et al. 2017, relu2 its square
+    #: mlp: relu is that of Vaswani et al. 2017, relu2 its square
     mlp_activation: Literal["gelu", "relu", "relu2"] = "gelu"
     gelu_approximation: Literal["none", "tanh"] = "none"  # mlp: tanh is that of GPT-2's published weights
 

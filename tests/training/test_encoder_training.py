@@ -182,7 +182,7 @@ def test_what_is_refused(run, pairs, dataset, tmp_path, capsys):
         parsed, "config/demo_dense.py", "--encoder_layers=2"
     )
     new = f"--out_dir={tmp_path / 'new'}"
-    with pytest.raises(SystemExit, match=r"encoder_layers=2.* holds texts"):
+    with pytest.raises(SystemExit, match=r"encoder_layers=2.* has no pairs"):
         main([*KEYS, f"--dataset={dataset}", new, "--device=cpu"])
     assert "score_source=True, but encoder_layers=2" in refused(
         main, *KEYS, f"--dataset={pairs}", new, "--score_source=True"
