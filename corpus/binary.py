@@ -12,15 +12,13 @@ corpus/splits.py decides which split a document belongs to. Until the folder is 
 it after it was stopped or killed.
 """
 
-from host.disk import absence, no_link, read_json, why_not_written
+from host.disk import absence, read_json
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,12 +31,12 @@ from tqdm import tqdm
 
 from corpus import DataError, checksums, commands
 from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
+from corpus.partial import PROGRESS, blaming, partial_folder, sync_folder, writing
 from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
 from corpus.tokenizer import Tokenizer, build_tokenizer, parse_tokenizer_name
 from reports.plural import counted
 
 FORMAT = 1
-PROGRESS = "progress.json"
 NO_FOLDER = "out: a data set with a tokenizer.json needs a folder: give --out=data/NAME/FOLDER"
 PROGRESS_SECONDS = 60  # time between saves of the progress
 
@@ -109,7 +107,7 @@ def prepare(
 
     if scan:
         check_splits(_Reader(documents()), choice)
-    with _partial_folder(out) as partial:
+    with partial_folder(out) as partial:
         built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), choice))
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
         done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice)
@@ -168,11 +166,11 @@ def prepare_tokens(
     if finished := _finished(out, {"source": source, "tokenizer": name}):
         return finished
     token_bytes = np.array([len(token) for token in tokenizer.token_bytes()], dtype=np.int32)
-    with _partial_folder(out) as partial:
+    with partial_folder(out) as partial:
         counts = {}
         for split, parts in splits.items():
             counts[split] = {"documents": 0, "tokens": 0, "bytes": 0}
-            with _writing(partial / f"{split}.bin") as file:
+            with writing(partial / f"{split}.bin") as file:
                 for part in parts:
                     file.write(part.astype(kind).data)
                     checksums.count(part, tokenizer.end_of_text, token_bytes, counts[split])
@@ -337,7 +335,7 @@ def _read_progress(folder: Path, identity: dict, item: int, choice: Choice) -> _
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{folder / PROGRESS} is of no use ({error}): starting over", file=sys.stderr)
-        with _blaming(folder):
+        with blaming(folder):
             for left_over in folder.iterdir():
                 left_over.unlink()
         return nothing
@@ -347,15 +345,15 @@ def _read_progress(folder: Path, identity: dict, item: int, choice: Choice) -> _
 
 def _save_progress(folder: Path, files: dict, identity: dict, progress: _Progress) -> None:
     for file in files.values():
-        with _blaming(Path(file.name)):
+        with blaming(Path(file.name)):
             file.flush()
             os.fsync(file.fileno())
     beside = folder / f"{PROGRESS}.new"
-    with _writing(beside) as file:
+    with writing(beside) as file:
         file.write(json.dumps({**identity, "progress": asdict(progress)}).encode())
-    with _blaming(folder / PROGRESS):
+    with blaming(folder / PROGRESS):
         beside.rename(folder / PROGRESS)
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def _identify(tokenizer: str) -> str:
@@ -409,11 +407,11 @@ def _write_tokens(
             tqdm(unit="tok", unit_scale=True, mininterval=interval, desc=folder.stem, initial=tokens)
         )
         files = {
-            split: stack.enter_context(_writing(folder / f"{split}.bin", "ab")) for split in done.splits
+            split: stack.enter_context(writing(folder / f"{split}.bin", "ab")) for split in done.splits
         }
         for batch in encoded:
             for split, part in batch.splits.items():
-                with _blaming(folder / f"{split}.bin"):
+                with blaming(folder / f"{split}.bin"):
                     files[split].write(part.tokens.data)
                 bar.update(len(part.tokens))
             done.add(batch, ends)
@@ -431,14 +429,14 @@ def _write_tokens(
 def _finish(partial: Path, meta: dict, token_bytes: np.ndarray, tokenizer_json: str | None = None) -> None:
     """Writes the files of a data set besides its splits, and enters the checksums of all into `meta`."""
     meta["files"] = checksums.of_splits(partial, meta, token_bytes)
-    with _writing(partial / "token_bytes.npy") as file:
+    with writing(partial / "token_bytes.npy") as file:
         np.save(file, token_bytes)
     if tokenizer_json is not None:
-        with _writing(partial / "tokenizer.json") as file:
+        with writing(partial / "tokenizer.json") as file:
             file.write(tokenizer_json.encode())
     for name in ("token_bytes.npy", *(["tokenizer.json"] if tokenizer_json is not None else [])):
         meta["files"][name] = checksums.of_file(partial / name)
-    with _writing(partial / "meta.json") as file:
+    with writing(partial / "meta.json") as file:
         file.write(json.dumps(meta, indent=2).encode())
 
 
@@ -452,66 +450,3 @@ def _check_counts(done: _Progress, given: int | None, choice: Choice) -> None:
     for split in done.splits:
         if not done.splits[split]["documents"]:
             raise DataError(empty_split(split, choice, written, done.empty, done.left_out))
-
-
-@contextlib.contextmanager
-def _partial_folder(out: Path) -> Iterator[Path]:
-    """Yields `<out>.partial`, and renames it to `out` at the end.
-
-    If anything goes wrong, it is removed unless it holds progress.
-    """
-    partial = out.with_name(out.name + ".partial")
-    with _blaming(partial):
-        partial.mkdir(parents=True, exist_ok=True)
-        # Locked while this process lives, so that a second run does not delete what this one is writing.
-        lock = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"another process is preparing {out} right now") from None
-        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(lock)):
-            raise DataError(f"another process has just finished {out}: run this again")
-        if not (partial / PROGRESS).exists():
-            with _blaming(partial):
-                for left_over in partial.iterdir():
-                    left_over.unlink()
-        try:
-            yield partial
-            with _blaming(out):
-                os.fsync(lock)
-                partial.rename(out)
-                _sync_folder(out.parent)
-                (out / PROGRESS).unlink(missing_ok=True)
-        except BaseException:
-            if (partial / PROGRESS).exists():
-                print(f"{partial} is kept: the command that began it goes on from there", file=sys.stderr)
-            else:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(lock)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _writing(path: Path, mode: str = "wb"):
-    """Opens a file for writing; at the end its content is on disk (fsync)."""
-    with _blaming(path), open(path, mode, opener=no_link) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _blaming(path: Path):
-    """Turns an error of writing this file into a DataError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {why_not_written(error)}") from None

@@ -1,5 +1,5 @@
 # Overlay: CAttnM with columns by distance and by content in the first layer, softmax in the second.
-#   python train.py config/recall/base.py config/recall/hybrid_content.py --out_dir=out/mqar_hybrid_content
+#   python train.py config/recall/softmax.py config/recall/hybrid_content.py --out_dir=out/hybrid_content
 attention = "cattn_relative,softmax"
 cattn_content = True
 position = "none"

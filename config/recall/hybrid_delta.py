@@ -1,4 +1,4 @@
 # Overlay: Gated DeltaNet in the first layer, softmax attention in the second.
-#   python train.py config/recall/base.py config/recall/hybrid_delta.py --out_dir=out/mqar_hybrid_delta
+#   python train.py config/recall/softmax.py config/recall/hybrid_delta.py --out_dir=out/hybrid_delta
 attention = "gated_deltanet,softmax"
 position = "none"

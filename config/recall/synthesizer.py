@@ -1,3 +1,3 @@
 # Overlay: Dense Synthesizer, whose attention weights depend on each token alone.
-#   python train.py config/recall/base.py config/recall/synthesizer.py --out_dir=out/mqar_synthesizer
+#   python train.py config/recall/softmax.py config/recall/synthesizer.py --out_dir=out/synthesizer
 attention = "synthesizer"

@@ -4,8 +4,8 @@
     python results/mqar/table.py
 
 The first command measures the finished runs of an ablation that are not in mqar.csv yet (`evaluation.mqar`,
-the last checkpoint). config/recall/base.py has the command that trains them. Both make mqar.md and mqar.png
-from mqar.csv. A mixer is called by its config files, without config/recall/base.py.
+the last checkpoint). docs/evaluation.md has the command that trains them. Both make mqar.md and mqar.png
+from mqar.csv. A mixer is called by its config files, without config/recall/softmax.py.
 """
 
 import csv
@@ -35,7 +35,7 @@ from scaling.points import written  # noqa: E402
 from training.checkpoint import CheckpointError  # noqa: E402
 
 ALL = "all"  # in the place of a number of pairs
-BASE = "recall-base"
+BASE = "recall-softmax"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def measure(config: TableConfig, rows: list[Row]):
 
 
 def mixer(arm: str, varied: list[str]) -> str:
-    """recall-base+study-rope_n_embd=64 -> rope; the base alone is softmax. varied: keys of the ablation."""
+    """recall-softmax+study-rope_n_embd=64 -> rope; the first alone: softmax. varied: keys of the study."""
     for one in varied:
         arm = re.sub(rf"_{one}=[^_]*", "", arm)
     overlays = [re.sub("^(study|recall)-", "", part) for part in arm.split("+") if part != BASE]

@@ -47,9 +47,9 @@ def test_the_page():
 @pytest.mark.parametrize(
     ("arm", "found"),
     [
-        ("recall-base_n_embd=64_learning_rate=4e-3", "softmax"),
-        ("recall-base+study-cattn_m+study-strict_n_embd=64", "cattn_m+strict"),
-        ("recall-base+recall-cattn_content_n_embd=64_learning_rate=4e-3", "cattn_content"),
+        ("recall-softmax_n_embd=64_learning_rate=4e-3", "softmax"),
+        ("recall-softmax+study-cattn_m+study-strict_n_embd=64", "cattn_m+strict"),
+        ("recall-softmax+recall-cattn_content_n_embd=64_learning_rate=4e-3", "cattn_content"),
     ],
 )
 def test_a_mixer_is_called_by_its_files(arm, found):
@@ -60,7 +60,7 @@ def test_an_ablation_is_measured_once(here, arguments, tmp_path, monkeypatch, ca
     rows = prepared(tmp_path / "set")
     keys = [one for one in arguments if not one.startswith(("--dataset", "--n_embd", "--learning_rate"))]
     keys += [f"--dataset={rows}", f"--out_dir={tmp_path / 'study'}", "--max_iters=2", "--n_head=1"]
-    models = ["config/recall/base.py", "config/recall/base.py+config/study/rope.py"]
+    models = ["config/recall/softmax.py", "config/recall/softmax.py+config/study/rope.py"]
     with pytest.raises(SystemExit) as stop:
         ablate.main([*models, *keys, "--vary=n_embd=8,16", "--seeds=5"])
     assert stop.value.code == 0

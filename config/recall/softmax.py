@@ -1,7 +1,7 @@
 # Softmax attention with learned positions on MQAR (data/recall/prepare.py): does a mixer find the value
 # that followed a key? Overlays, here and in config/study, put other mixers beside the same MLPs.
 #   python data/recall/prepare.py
-#   python train.py config/recall/base.py
+#   python train.py config/recall/softmax.py
 #   python evaluate.py out/mqar_softmax --task=mqar
 # What to expect: two minutes on one core, four for Gated DeltaNet. No row is read twice. Muon, because with
 # AdamW the loss stays longer where it starts.
