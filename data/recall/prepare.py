@@ -37,11 +37,11 @@ class PrepareConfig:
     """Rows of MQAR -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/recall/mqar"  # folder to write
-    pairs: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32])  # numbers of pairs
-    vocab_size: Count = 128  # keys, values and the filler together, even
-    length: Count = 128  # tokens of a row, even; D pairs need at least 4 D
+    pairs: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64])  # numbers of pairs
+    vocab_size: Count = 256  # keys, values and the filler together, even
+    length: Count = 256  # tokens of a row, even; D pairs need at least 4 D
     exponent: Positive = 0.01  # of the power law of the queries' slots; 1: all slots alike
-    train_rows: Count = 96_000  # rows for training
+    train_rows: Count = 64_000  # rows for training
     val_rows: Count = 1920  # other rows for validation
     seed: Seed = 0  # of all draws
 
