@@ -22,7 +22,6 @@ draws them, and points.csv holds one row for each run, from which all of this ca
 
 from host import interruption, openmp  # noqa: F401 (first, before torch)
 
-import os
 import shlex
 import statistics
 import sys
@@ -32,6 +31,7 @@ import torch
 
 import configurator
 from ablation.command import mistakes_end
+from ablation.deadline import Deadline
 from ablation.execution import carry_out
 from ablation.plan import Plan, PlanError, claimed
 from ablation.preparation import check
@@ -45,6 +45,8 @@ from scaling import figure, listing, output, points, step_times
 from scaling.command import ScaleConfig, parsed
 from scaling.study import Study
 
+GO_ON = "The same command goes on"
+
 
 def main(argv: list[str]):
     if any(argument in ("-h", "--help") for argument in argv):
@@ -54,6 +56,7 @@ def main(argv: list[str]):
         command = shlex.join(["python", "scale.py", *argv])
         folder = Path(config.out_dir)
         look = picture.look(config)
+        deadline = Deadline(config.minutes) if config.minutes else None
         if config.points is not None:
             found = points.read(config.points)
             names = called(list(dict.fromkeys(p.family for p in found)), look)
@@ -92,7 +95,12 @@ def main(argv: list[str]):
                 points.write(folder / "points.csv", points.of_study(study))
                 return found
 
-            carry_out(plan, known, config.parallel, "The same command goes on", more)
+            carry_out(plan, known, config.parallel, GO_ON, more, deadline)
+            if deadline and deadline.left:
+                print(
+                    f"{counted(len(deadline.left), 'run')} did not fit into the minutes. {GO_ON}",
+                    flush=True,
+                )
             study.note(study.known())
             found = points.of_study(study)
             failed = listing.failures(study)
@@ -104,11 +112,10 @@ def main(argv: list[str]):
 
 
 def prepared(config: ScaleConfig, families) -> int:
-    """The vocabulary of the data; sets `parallel` where it is open. Raises ConfigError."""
+    """The vocabulary of the data; sets `parallel` where it is open, on a CPU. Raises ConfigError."""
     first = families[0].config
-    if config.parallel is None:
-        on_gpus = first.device != "cpu" and torch.cuda.is_available()
-        config.parallel = torch.cuda.device_count() if on_gpus else os.cpu_count() or 1
+    if config.parallel is None and (first.device == "cpu" or not torch.cuda.is_available()):
+        config.parallel = step_times.cores()
     try:
         return listing.vocabulary(first)
     except (DataError, OSError) as error:
@@ -117,7 +124,7 @@ def prepared(config: ScaleConfig, families) -> int:
 
 def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[str]:
     """Measure the steps of the study's models, if one of the command's has no time yet -> what is known of
-    the measurement.
+    the measurement. Sets `parallel` where it is open, on GPUs.
 
     All of them, in turn, and those of earlier commands once more: times that were measured at different
     moments cannot be compared.
@@ -129,6 +136,7 @@ def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[st
         for size in study.sizes
     }
     if all(size in known.get(family, {}) for family, size in models):
+        config.parallel = config.parallel or step_times.side_by_side(study.state["memory"])
         return study.state["timed"]
     for name, mark in study.state["runs"].items():
         of = mark["family"], mark["size"]
@@ -136,7 +144,8 @@ def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[st
     if recipe.compile:
         of_all = counted(len(models), "model")
         print(f"compiling {of_all}, a minute or so each; --compile=False goes without", flush=True)
-    times = step_times.measure(models, config.parallel)
+    times, study.state["memory"] = step_times.measure(models, config.parallel)
+    config.parallel = config.parallel or step_times.side_by_side(study.state["memory"])
     for (family, size), found in times.items():
         known.setdefault(family, {})[size] = statistics.median(found)
     study.state["timed"] = [step_times.spread(times, names)]

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from ablation.deadline import Deadline
 from ablation.plan import Plan
 from ablation.product import Planned
 from training.config import DEFAULTS
@@ -38,10 +39,17 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 More = Callable[[], tuple[list[Planned], float]]
 
 
-def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str, more: More | None = None):
+def carry_out(
+    plan: Plan,
+    runs: list[Planned],
+    parallel: int,
+    go_on: str,
+    more: More | None = None,
+    deadline: Deadline | None = None,
+):
     """Train the unfinished runs. A signal stops them and ends the process, with the hint `go_on`.
 
-    more: see `execute`; `runs` then say which device all of them are for.
+    more, deadline: see `execute`; with `more`, `runs` say which device all of them are for.
     """
     plan.save()
     todo = [run for run in runs if run.name not in plan.done]
@@ -56,7 +64,7 @@ def carry_out(plan: Plan, runs: list[Planned], parallel: int, go_on: str, more: 
                 parallel=parallel,
             )
             if more:
-                execute(plan, [], start, parallel, stop, more)
+                execute(plan, [], start, parallel, stop, more, deadline)
             elif todo:
                 execute(plan, todo, start, parallel, stop)
     except KeyboardInterrupt:
@@ -81,6 +89,8 @@ class Active:
     run: Planned
     process: subprocess.Popen
     slot: int
+    since: float  # time.monotonic() of its start
+    before: float  # its work that an earlier attempt had done
 
 
 def execute(
@@ -90,6 +100,7 @@ def execute(
     parallel: int,
     stop: Stop,
     more: More | None = None,
+    deadline: Deadline | None = None,
 ):
     """Train `runs` of the plan to their ends, `parallel` at a time; one that fails stops no other.
 
@@ -99,6 +110,8 @@ def execute(
     after each end. The work that it expects of runs to come counts in the progress bar from the beginning;
     work is in hours of one run then. Of the runs that wait, those with the least work are then first: what
     ends early is complete.
+    deadline: with `more`, no run starts that would not end before it, and those that train are stopped
+    there as by a signal.
     """
     runs, unknown = list(runs), 0.0
     if more:
@@ -131,11 +144,23 @@ def execute(
                 bar.write("stopping, with a checkpoint each (Ctrl-C again: at once)", file=sys.stderr)
                 for one in active:
                     one.process.send_signal(signal.SIGTERM)
+            if deadline and not asked:
+                late = {
+                    run.name for run in waiting if not deadline.fits(run.work(run.tokens) - so_far(run))
+                }
+                waiting = [run for run in waiting if run.name not in late]
+                deadline.left |= late
+                if deadline.over() and active:
+                    asked = True
+                    deadline.left |= {one.run.name for one in active}
+                    bar.write("the minutes are over: stopping, with a checkpoint each", file=sys.stderr)
+                    for one in active:
+                        one.process.send_signal(signal.SIGTERM)
             free = [run for run in waiting if not locked(plan.folder / run.name)] if slots else []
             for run in free[: len(slots)]:
                 waiting.remove(run)
                 slot = slots.pop(0)
-                active.append(Active(run, start(run, slot), slot))
+                active.append(Active(run, start(run, slot), slot, time.monotonic(), so_far(run)))
             for run in waiting if not active else []:
                 if run.name not in said:
                     said.add(run.name)
@@ -146,6 +171,9 @@ def execute(
                 bar.write(ended(plan, one.run, one.process.returncode, asked), file=sys.stdout)
                 if one.run.name in plan.failed:
                     lost.add(one.run.name)
+                elif deadline and one.run.name in plan.done:
+                    deadline.left.discard(one.run.name)
+                    deadline.ended(so_far(one.run) - one.before, time.monotonic() - one.since)
                 if more and not asked:
                     found, unknown = more()
                     runs += found

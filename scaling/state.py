@@ -6,6 +6,7 @@ families  {name: {"model", "first", "rate", "width", "exponent"}}: its keys, the
           the power of the width with which the rate falls (null until the second sweep is over)
 runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
 seconds   {family: {size: seconds of a training token}}
+memory    the most bytes of a GPU that a step of one of them takes; 0 on a CPU
 timed     what to say of the measurement of these, a line or none
 commands  the command lines that trained in this folder
 """
@@ -29,6 +30,7 @@ FORM = {
     },
     "runs": {...: {"family": str, "size": str, "ratio": NUMBER, "rule": bool}},
     "seconds": {...: {...: NUMBER}},
+    "memory": int,
     "timed": [str],
     "commands": [str],
 }
@@ -37,7 +39,7 @@ FORM = {
 def new(recipe: dict) -> dict:
     """Of a study that has nothing yet."""
     empty = {key: type(form)() for key, form in FORM.items() if isinstance(form, dict | list)}
-    return {"format": FORMAT, "recipe": recipe, **empty}
+    return {"format": FORMAT, "recipe": recipe, "memory": 0, **empty}
 
 
 def read(path: Path, runs: dict) -> dict:

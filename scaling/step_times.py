@@ -24,31 +24,40 @@ from training.hardware import choose_device, choose_dtype
 
 ROUNDS = 7  # through all models, of which the median counts
 AT_LEAST = 0.2  # seconds of a measurement
+CONTEXT = 2**30  # bytes of a GPU that a process takes for its context, libraries and evaluations
 
 Models = dict[tuple[str, str], tuple[TrainConfig, ModelConfig]]  # configs by family and size
 
 
-def measure(models: Models, parallel: int) -> dict[tuple[str, str], list[float]]:
-    """{(family, size): seconds of a token, of seven measurements, whose median counts}
+def measure(models: Models, parallel: int | None) -> tuple[dict[tuple[str, str], list[float]], int]:
+    """{(family, size): seconds of a token, of seven measurements, whose median counts}, and the most bytes
+    of a GPU's memory that a step takes; 0 on a CPU.
 
     Each is taken after one step that allocates memory. They are taken in rounds
     through all models, so that a machine whose speed drifts slows all of them alike; compiled models are
     measured one after the other, because each would be compiled again in every round. With `parallel`
     runs on a CPU, each has its share of the threads, but the others are not there to slow it down. The
     optimizer is AdamW, whatever the recipe's. Micro-batches are measured once and multiplied. Where more
-    runs than one will share a GPU, so many models are compiled at a time before the first is measured.
+    runs than one will share a GPU, so many models are compiled at a time before the first is measured, on
+    each core one where their number is open (None).
     Raises PlanError where a model does not fit into the GPU's memory.
     """
     first, _ = next(iter(models.values()))
     rounds, repetitions = (1, ROUNDS) if first.compile else (ROUNDS, 1)
     found: dict[tuple[str, str], list[float]] = {name: [] for name in models}
+    on_gpu, most = choose_device(first.device).type == "cuda", 0
+    parallel = parallel or cores()
     with threads(parallel):
-        if choose_device(first.device).type == "cuda" and parallel > torch.cuda.device_count():
+        if on_gpu and parallel > torch.cuda.device_count():
             compile_side_by_side(models, parallel)
         order = [*models.items()] * rounds
         for name, (config, model) in tqdm(order, desc="measuring steps", unit="measurement", delay=2):
             try:
+                if on_gpu:
+                    torch.cuda.reset_peak_memory_stats()
                 found[name] += of_model(config, model, repetitions)
+                if on_gpu:
+                    most = max(most, torch.cuda.max_memory_reserved())
             except torch.OutOfMemoryError:
                 raise PlanError(
                     f"{' at '.join(name)} does not fit into the GPU's memory with "
@@ -57,7 +66,21 @@ def measure(models: Models, parallel: int) -> dict[tuple[str, str], list[float]]
                 ) from None
             finally:
                 torch.cuda.empty_cache()  # the runs need it; does nothing without a GPU
-    return found
+    return found, most
+
+
+def side_by_side(step: int) -> int:
+    """How many runs train at the same time on the GPUs, each of which takes `step` bytes and CONTEXT.
+
+    As many as fit into nine tenths of the free memory, no more than there are cores for, and one at least.
+    """
+    gpus = torch.cuda.device_count()
+    free, _ = torch.cuda.mem_get_info()
+    return gpus * max(1, min(int(0.9 * free) // (step + CONTEXT), (cores() - 1) // gpus))
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
 
 
 def spread(found: dict[tuple[str, str], list[float]], names: dict[str, str]) -> str:
@@ -115,7 +138,7 @@ def threads(parallel: int) -> Iterator[None]:
     """The number of threads that each of `parallel` runs will have, as in ablation/execution.py."""
     before = torch.get_num_threads()
     if parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+        torch.set_num_threads(max(1, cores() // parallel))
     try:
         yield
     finally:

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 
-from ablation import execution
+from ablation import deadline, execution
+from ablation.deadline import Deadline
 from ablation.plan import Plan
 from ablation.product import Planned
 from tests.ablation.planned_runs import planned
@@ -147,3 +148,67 @@ def test_the_least_work_is_first(tmp_path, monkeypatch):
 
     execution.execute(plan, [], start, 1, False, lambda: next(stages, ([], 0.0)))
     assert started == [first, middle, short, long]
+
+
+class Clock:
+    """Hours of work are hours of this clock; each look at a process takes half an hour."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(deadline.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(execution, "SECONDS", 1800)
+        monkeypatch.setattr(execution.time, "sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def with_deadline(monkeypatch, tmp_path, hours, slower):
+    """(names of runs as they started, what ended, what was left) of runs of 1, 2, 3 and 4 hours."""
+    clock, plan, started = Clock(monkeypatch), Plan(tmp_path), []
+    runs = planned(4)
+    for number, run in enumerate(runs, 1):
+        run.config = {**run.config, "max_iters": number}
+        monkeypatch.setattr(run, "work", lambda tokens, run=run: tokens / run.tokens_at(1), raising=False)
+
+    class Working:
+        returncode = None
+
+        def __init__(self, run):
+            self.run, self.since = run, clock.now
+
+        def poll(self):
+            done = (clock.now - self.since) / 3600 / slower
+            if self.returncode is None and done >= self.run.config["max_iters"]:
+                folder = tmp_path / self.run.name
+                folder.mkdir()
+                (folder / "log.jsonl").write_text(f'{{"step": {self.run.config["max_iters"]}}}\n')
+                self.returncode = 0
+            return self.returncode
+
+        def send_signal(self, number):
+            self.returncode = 143
+
+    def start(run, slot):
+        started.append(run.name)
+        return Working(run)
+
+    stages, end = iter([(runs, 0.0)]), Deadline(60 * hours + deadline.MARGIN / 60)
+    execution.execute(plan, [], start, 1, False, lambda: next(stages, ([], 0.0)), end)
+    return started, plan.done, end.left
+
+
+def test_no_run_starts_that_would_not_end_before_the_deadline(monkeypatch, tmp_path):
+    found = with_deadline(monkeypatch, tmp_path, 7.25, slower=1)
+    assert found == (["run0", "run1", "run2"], {"run0", "run1", "run2"}, {"run3"})
+
+
+def test_runs_that_share_the_machine_take_longer_than_expected(monkeypatch, tmp_path):
+    """The first took twice its time, so that the third, three hours alone, would need six."""
+    found = with_deadline(monkeypatch, tmp_path, 11.25, slower=2)
+    assert found == (["run0", "run1"], {"run0", "run1"}, {"run2", "run3"})
+
+
+def test_at_the_deadline_those_that_train_are_stopped(monkeypatch, tmp_path):
+    found = with_deadline(monkeypatch, tmp_path, 1.25, slower=3)
+    assert found == (["run0"], set(), {"run0", "run1", "run2", "run3"})

@@ -4,12 +4,14 @@ import csv
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
 
 import scale
 from ablation import execution
+from ablation.deadline import Deadline
 from corpus.binary import prepare
 from scaling import step_times
 from scaling.points import AMOUNTS, write
@@ -115,12 +117,42 @@ def test_a_complete_study(command, capsys, here, tmp_path):
     assert "another configuration" in refused(command(*TINY, "--dry_run=True"), capsys)
 
 
+def test_minutes_that_are_over_and_a_folder_without_checkpoints(
+    command, capsys, here, tmp_path, monkeypatch
+):
+    """What did not fit is left to the same command. It goes on elsewhere with what one carries along: a
+    run that was cut off begins anew, and no other one is trained again.
+    """
+    short = command("--sizes=4K", "--seeds=1,2", *TINY[1:2], "--rates=16e-3", *TINY[4:])
+    with monkeypatch.context() as patch:
+        patch.setattr(Deadline, "fits", lambda self, hours: len(here) < 3)
+        status, said = scaled([*short, "--minutes=9"], capsys)
+    assert (status, len(here)) == (0, 3)
+    assert "\n1 run did not fit into the minutes. The same command goes on\n" in said
+    assert len(rows(tmp_path / "scaling" / "points.csv")) == 3
+
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path / "scaling", elsewhere, ignore=shutil.ignore_patterns("ckpt", "*.png"))
+    cut = elsewhere / here[0] / "log.jsonl"
+    cut.write_text(cut.read_text().splitlines(keepends=True)[0])
+    state = elsewhere / "ablation.json"
+    kept = json.loads(state.read_text())
+    state.write_text(json.dumps({**kept, "done": [name for name in kept["done"] if name != here[0]]}))
+    first = here.copy()
+    here.clear()
+    short = [f"--out_dir={elsewhere}" if one.startswith("--out_dir=") else one for one in short]
+    assert scaled(short, capsys)[0] == 0
+    assert here[0] == first[0]
+    assert len(here) == 2
+    assert len(rows(elsewhere / "points.csv")) == 4
+
+
 def test_that_it_compiles_is_said_before(command, capsys, monkeypatch):
     said = []
 
     def measured(models, parallel):
         said.append(capsys.readouterr().out)
-        return dict.fromkeys(models, [1.0] * 7)
+        return dict.fromkeys(models, [1.0] * 7), 0
 
     monkeypatch.setattr(step_times, "measure", measured)
     keys = ("--sizes=4K,8K", "--tokens_per_parameter=0.3", "--seeds=1", "--dry_run=True")

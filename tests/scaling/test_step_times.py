@@ -47,9 +47,11 @@ def test_models_are_compiled_side_by_side_before_the_first_is_measured(monkeypat
     order = []
     monkeypatch.setattr(step_times, "choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: len(order))
     monkeypatch.setattr(step_times, "compile_side_by_side", lambda *given: order.append(given))
     monkeypatch.setattr(step_times, "of_model", lambda *given: order.append(given) or [0.5])
-    assert step_times.measure(models, 2) == {name: [0.5] * 7 for name in models}
+    assert step_times.measure(models, 2) == ({name: [0.5] * 7 for name in models}, 15)
     assert order[:3] == [(models, 2), *((*configs, 1) for configs in models.values())]
     order.clear()
     step_times.measure(models, 1)
@@ -67,7 +69,7 @@ def test_models_are_measured_in_turns(monkeypatch):
         return [len(order) + n for n in range(repetitions)]
 
     monkeypatch.setattr(step_times, "of_model", of_model)
-    found = step_times.measure(models, 1)
+    found, _ = step_times.measure(models, 1)
     assert found == {("a", "1M"): [*range(1, 15, 2)], ("b", "1M"): [*range(2, 16, 2)]}
     told = step_times.spread(found | {("c", "1M"): [5] * 7}, {"a": "dense", "b": "ours"})
     assert told.endswith("of 7 measurements of a step spreads by 100%, and by up to 114% (dense at 1M)")
@@ -77,3 +79,15 @@ def test_models_are_measured_in_turns(monkeypatch):
         config.compile = True
     step_times.measure(models, 1)
     assert order == list("ab")
+
+
+@pytest.mark.parametrize(
+    ("step", "gpus", "found"),
+    [(0, 1, 15), (3, 1, 9), (3, 2, 14), (39, 1, 1), (39, 4, 4), (100, 1, 1)],
+)
+def test_how_many_runs_share_a_gpu(monkeypatch, step, gpus, found):
+    """With 40 GiB that are free and 16 cores; step: GiB."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (40 * 2**30, 80 * 2**30))
+    monkeypatch.setattr(step_times, "cores", lambda: 16)
+    assert step_times.side_by_side(step * 2**30) == found
