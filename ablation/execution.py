@@ -1,10 +1,9 @@
 """Train the runs of a plan, each with train.py in a process of its own, one or several at a time."""
 
-from host.disk import no_link
+from host.disk import lock, no_link
 
 import contextlib
 import ctypes
-import fcntl
 import functools
 import json
 import os
@@ -273,11 +272,12 @@ def steps_so_far(run: Path) -> int:
 
 def locked(run: Path) -> bool:
     """Whether a process trains in this run folder, such as one that outlived its ablate.py for a moment."""
+    if not (run / ".lock").exists():
+        return False
     try:
-        with open(run / ".lock", opener=no_link) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock(run / ".lock").close()
     except BlockingIOError:
         return True
     except OSError:
-        pass
+        pass  # train.py will say it
     return False

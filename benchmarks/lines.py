@@ -3,9 +3,9 @@
 So a killed process loses nothing. A result is named by its stage, its task and its item.
 """
 
-from host.disk import no_link, parse_json, why_not_written
+from host.disk import lock, no_link, parse_json, why_not_written
 
-import fcntl
+import contextlib
 import json
 import os
 import threading
@@ -59,13 +59,18 @@ class Lines:
 
     def __init__(self, path: Path | None, facts: dict):
         self.path, self.facts, self.lock = path, facts, threading.Lock()
-        self.results, self.file = {}, None
-        if path is None:
-            return
+        self.results, self.file, self.open = {}, None, contextlib.ExitStack()
+        if path is not None:
+            with contextlib.ExitStack() as opened:
+                self._open(path, facts, opened)
+                self.open = opened.pop_all()
+
+    def _open(self, path: Path, facts: dict, opened: contextlib.ExitStack):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            opened.enter_context(lock(path.with_name(path.name + ".lock"), keep=False))
             self.file = open(path, "a+", opener=no_link)  # noqa: SIM115 (closed by __exit__)
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            opened.callback(self.file.close)
         except BlockingIOError:
             raise LinesError(f"another process is writing to --json={path}") from None
         except OSError as error:
@@ -111,5 +116,4 @@ class Lines:
         return self
 
     def __exit__(self, *error):
-        if self.file is not None:
-            self.file.close()
+        self.open.close()

@@ -1,9 +1,9 @@
 """A data set folder while it is written: beside its place, locked, and renamed when it is whole."""
 
-from host.disk import no_link, why_not_written
+from host.disk import lock, no_link, why_not_written
 
 import contextlib
-import fcntl
+import errno
 import os
 import shutil
 import sys
@@ -23,15 +23,17 @@ def partial_folder(out: Path) -> Iterator[Path]:
     """
     partial = out.with_name(out.name + ".partial")
     with blaming(partial):
+        if partial.is_symlink():
+            raise OSError(errno.ELOOP, "")
         partial.mkdir(parents=True, exist_ok=True)
-        # Locked while this process lives, so that a second run does not delete what this one is writing.
-        lock = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # a second run must not delete what this one is writing
+            claim = lock(partial.with_name(partial.name + ".lock"), keep=False)
         except BlockingIOError:
             raise DataError(f"another process is preparing {out} right now") from None
-        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(lock)):
+    with claim:
+        if out.exists() and any(out.iterdir()):
+            partial.rmdir()  # it was made just now
             raise DataError(f"another process has just finished {out}: run this again")
         if not (partial / PROGRESS).exists():
             with blaming(partial):
@@ -40,7 +42,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
         try:
             yield partial
             with blaming(out):
-                os.fsync(lock)
+                sync_folder(partial)
                 partial.rename(out)
                 sync_folder(out.parent)
                 (out / PROGRESS).unlink(missing_ok=True)
@@ -50,11 +52,11 @@ def partial_folder(out: Path) -> Iterator[Path]:
             else:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-    finally:
-        os.close(lock)
 
 
 def sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # which opens no folder
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)

@@ -4,13 +4,14 @@ take one. Every script and package may import this. What writes here follows no 
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
 import stat
 from pathlib import Path
 from typing import IO, BinaryIO
+
+from filelock import FileLock, Timeout
 
 
 def open_to_read(path: Path) -> BinaryIO:
@@ -106,7 +107,7 @@ def make_folder(path: Path):
 
 def no_link(path: str, flags: int) -> int:
     """The opener of `open` for a file that may be there: a symbolic link in its place is an OSError."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows has no such flag
 
 
 def new_file(path: Path) -> IO[bytes]:
@@ -117,20 +118,31 @@ def new_file(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
-def lock(path: Path) -> IO[str]:
-    """An open file, locked until it is closed. Raises BlockingIOError where another process has locked it,
-    OSError where it cannot be opened.
+def lock(path: Path, keep: bool = True) -> contextlib.ExitStack:
+    """Lock a file, which is made where it is missing, until what is returned is closed.
+
+    keep: whether the file stays then. Raises BlockingIOError where another process has locked it, OSError
+    where it cannot be written.
     """
+    held = FileLock(path)
     try:
-        file = open(path, "a", opener=no_link)  # noqa: SIM115 (closed by the caller)
+        held.acquire(blocking=False)
+    except Timeout:  # filelock's for whatever may pass
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise OSError(f"{path} cannot be written: no right to write there") from None
+        raise BlockingIOError(errno.EAGAIN, "another process has locked it", str(path)) from None
     except OSError as error:
         raise OSError(f"{path} cannot be written ({why_not_written(error)})") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        file.close()
-        raise
-    return file
+    closing = contextlib.ExitStack()
+    closing.callback(held.release)
+    if not keep:
+        closing.callback(_remove, path)
+    return closing
+
+
+def _remove(path: Path):
+    with contextlib.suppress(OSError):  # Windows removes no open file
+        path.unlink()
 
 
 def write_whole(path: Path, data: str | bytes):

@@ -1,6 +1,7 @@
 """Prepared folders: what is in them, that they appear whole or not at all, and every refusal."""
 
-import fcntl
+from host.disk import lock
+
 import json
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ import pytest
 
 from corpus import DataError, binary, encoding, splits
 from corpus.loader import Dataset
+from corpus.partial import partial_folder
 from corpus.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -297,19 +299,22 @@ def test_full_disk(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_two_at_once(tmp_path, monkeypatch):
+def test_two_at_once(tmp_path):
     (tmp_path / "set.partial").mkdir()
-    lock = os.open(tmp_path / "set.partial", os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(DataError, match="another process is preparing"):
-        prepare(tmp_path / "set")
-    assert os.listdir(tmp_path) == ["set.partial"]
-    os.close(lock)
-    with monkeypatch.context() as patch:
-        patch.setattr(os.path, "samestat", lambda *_: False)
-        with pytest.raises(DataError, match=r"another process .*finished"):
+    with lock(tmp_path / "set.partial.lock", keep=False):
+        with pytest.raises(DataError, match="another process is preparing"):
             prepare(tmp_path / "set")
+        assert sorted(os.listdir(tmp_path)) == ["set.partial", "set.partial.lock"]
     prepare(tmp_path / "set")
+    assert os.listdir(tmp_path) == ["set"]
+
+
+def test_another_process_was_quicker(tmp_path):
+    """It finished between this one's first look and its lock."""
+    prepare(tmp_path / "set")
+    with pytest.raises(DataError, match=r"another process .*finished"), partial_folder(tmp_path / "set"):
+        pytest.fail("it would be written twice")
+    assert os.listdir(tmp_path) == ["set"]
 
 
 def test_a_partial_folder_of_someone_else(tmp_path):
@@ -360,7 +365,7 @@ def test_killed_while_writing(tmp_path):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         workers = children.read_text().split() if children.exists() else []
         process.kill()
-    assert os.listdir(out.parent) == ["one.partial"]
+    assert sorted(os.listdir(out.parent)) == ["one.partial", "one.partial.lock"]
     with pytest.raises(DataError, match="not a prepared data set"):
         Dataset(out, "train", 1)
     with pytest.raises(DataError, match="not a prepared data set"):
