@@ -4,8 +4,12 @@
 # make lint   style only
 # make clean  remove the virtual environment, the caches and the demo's runs and data; nothing else
 
+# TORCH=cpu takes the build of PyTorch without CUDA, which needs uv: make demo TORCH=cpu
+
 PYTHON ?= python3
 PY = .venv/bin/python
+UV := $(shell command -v uv 2>/dev/null)
+TORCH ?=
 DATA = data/sotu/bpe4096
 CHECKED = tests/layers tests/kernels tests/test_config.py tests/test_configurator.py \
   tests/test_count.py tests/test_docs.py tests/test_golden.py tests/test_imports.py tests/test_mixers_by_layer.py \
@@ -47,16 +51,26 @@ setup: .venv/installed
 	@$(PY) -c "from models.compilation import missing_for_compile; lacks = missing_for_compile(); \
 	  print('torch.compile is available' if not lacks else 'torch.compile lacks ' + ' and '.join(lacks) + ': training will run without it')"
 
-.venv/installed: requirements.txt
-	@echo "== installing the pinned requirements into .venv"
+# $(call install,EXTRAS): the packages that pyproject.toml lists, by uv where it is there, or else by pip
+define install
+$(if $(UV),$(UV) pip install --quiet --python $(PY) $(addprefix --torch-backend=,$(TORCH)) -r pyproject.toml \
+  $(addprefix --extra=,$(1)),$(PY) -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+  lists = [project['dependencies'], *map(project['optional-dependencies'].get, '$(1)'.split())]; \
+  print(*sum(lists, []), sep='\n')" > .venv/packages.txt && \
+  $(PY) -m pip install --quiet --disable-pip-version-check -r .venv/packages.txt)
+endef
+
+.venv/installed: pyproject.toml
+	@echo "== installing the packages of pyproject.toml into .venv"
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed; run make PYTHON=python3.11')"
-	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(if $(TORCH),$(if $(UV),,$(error TORCH=$(TORCH) needs uv, or set PIP_EXTRA_INDEX_URL to the index that pytorch.org names)))
+	$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv,$(PYTHON) -m venv .venv)
+	$(call install,)
 	@touch $@
 
-.venv/tools: requirements-test.txt .venv/installed
+.venv/tools: pyproject.toml .venv/installed
 	@echo "== installing what the tests need"
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	$(call install,data track eval test)
 	@touch $@
 
 $(DATA)/meta.json: | .venv/installed

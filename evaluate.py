@@ -47,7 +47,7 @@ from evaluation.perplexity import check_layout, perplexity
 from reports import picture
 from training.checkpoint import CheckpointError
 from training.environment import environment
-from training.hardware import DeviceError, choose_device, missing_gpu
+from training.hardware import Device, DeviceError, choose_device, missing_gpu
 
 OF_TEXTS = ("texts", "split", "field", "join", "max_bytes", "max_tokens")
 OF_PICTURES = ("plot", "plot_size", "plot_title", "plot_labels")
@@ -72,7 +72,7 @@ class EvaluateConfig:
     json: str | None = None  # new file that gets all numbers, settings, versions and the commit
     batch_size: Count = 8  # sequences in a batch; extrapolation: windows of the training length
     tokenizer: str | None = None  # for a model without one: gpt2, bytes or the path of a tokenizer.json
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    device: Device = "auto"  # auto: a CUDA GPU if there is one; mps: Apple's, untried
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
     # perplexity, extrapolation and recall
     texts: list[str] | None = None  # named sets, table_3, local files, prepared .bin; None: the runs' own

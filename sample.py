@@ -32,7 +32,7 @@ from models.compilation import missing_for_compile
 from reports.plural import counted
 from training import pretrained
 from training.checkpoint import CheckpointError
-from training.hardware import choose_device, choose_dtype, missing_gpu
+from training.hardware import Device, choose_device, choose_dtype, missing_gpu
 
 
 @dataclass
@@ -54,7 +54,7 @@ class SampleConfig:
     window: CountOrNone = None  # past tokens that the model sees; None: its block_size
     compile: bool = False  # torch.compile the decoding step; on a CPU, eager steps are about as fast
     seed: Seed = 1337  # seed of the sampling: same seed, same texts
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    device: Device = "auto"  # auto: a CUDA GPU if there is one; mps: Apple's, untried
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"  # dtype of the weights, and of their products
 
     def check(self) -> list[str]:

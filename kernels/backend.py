@@ -25,7 +25,7 @@ def why_not_triton(device_type: str | None = None) -> str:
     CPU.
     """
     if not INSTALLED:
-        return "needs the package triton (pip install -r requirements.txt, Linux only)"
+        return "needs the package triton (pip install triton, Linux only)"
     if INTERPRETED:
         return ""
     if device_type is None:

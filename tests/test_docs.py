@@ -55,12 +55,14 @@ SCRIPTS = {
 # what else a command may begin with, and why no more of it is checked
 UNCHECKED = {
     "source .venv/bin/activate": "the shell's",
-    "pip install lm_eval==0.4.13": "installs, in the version of requirements-test.txt",
-    "pip install sacrebleu==2.6.0": "installs, in the version of requirements-test.txt",
+    "pip install lm_eval==0.4.13": "installs, in the version of pyproject.toml",
+    "pip install sacrebleu==2.6.0": "installs, in the version of pyproject.toml",
     "lm_eval --model hf": "the harness's own command",
     "python -m pytest": "its arguments are paths of tests",
     "python tests/test_golden.py": "takes no arguments",
     "T=": "a variable of the shell",
+    "make demo": "the Makefile's",
+    "uv sync --extra=test": "of uv",
 }
 # files that a reader makes
 THEIRS = ("config/study/mine.py", "layers/mine.py")

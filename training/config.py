@@ -28,7 +28,7 @@ from layers import ATTENTION, FFN
 from models.architecture import ModelConfig
 from training import saffu_passes
 from training.distributed import max_restarts
-from training.hardware import missing_gpu
+from training.hardware import Device, missing_gpu
 from training.sharding import gpus, mistakes
 
 NEXT_SAMPLE = Changes("goes on at the next unread sample")
@@ -49,7 +49,7 @@ class RunKeys:
     init_from: Annotated[str | None, Fixed("the weights began there")] = None
     #: seed of the weights, the order of the data and dropout
     seed: Annotated[Seed, Fixed("it decides the order of the data, of which a part has been read")] = 1337
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+    device: Device = "auto"  # auto: a CUDA GPU if there is one; mps: Apple's, untried
     #: dtype of matrix products
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], FROM_HERE] = "auto"
     compile: bool = True  # torch.compile the training step; on a CPU this needs a C++ compiler

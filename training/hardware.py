@@ -2,12 +2,18 @@
 
 import ctypes
 import re
+import sys
 import time
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from reports.plural import counted
+
+# what the key `device` of train.py, sample.py and evaluate.py may be
+Device = Literal["auto", "cpu", "cuda", "mps"]
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 # Peak rate of dense matrix products in TFLOP/s, from NVIDIA's data sheets: (bfloat16, float16, float32).
 # None: the device has no units for this dtype. float32 is without TensorFloat-32, which PyTorch leaves off.
@@ -58,17 +64,21 @@ def missing_gpu(device: str) -> list[str]:
     """The mistake of asking for a GPU on a machine without one, for a config's `check`."""
     if device == "cuda" and not torch.cuda.is_available():
         return ["device=cuda, but PyTorch sees no GPU on this machine; use --device=cpu"]
+    if device == "mps" and not torch.backends.mps.is_available():
+        return ["device=mps, but PyTorch sees no GPU of Apple's on this machine; use --device=cpu"]
     return []
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """auto, cpu or cuda -> the device of a rank. Raises DeviceError if the rank has no GPU of its own."""
+    """auto, cpu, cuda or mps -> the device of a rank. Raises DeviceError where the rank has no GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
     if wrong := missing_gpu(name):
         raise DeviceError(wrong[0])
+    if name == "mps":
+        return torch.device("mps")
     if local_rank >= torch.cuda.device_count():
         raise DeviceError(
             f"this machine has {counted(torch.cuda.device_count(), 'GPU')} and more ranks than that; start "
@@ -83,6 +93,8 @@ def choose_dtype(name: str, device: torch.device) -> str:
         return name
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "mps":
+        native = False  # untried
     else:
         # older releases of PyTorch lack this function
         abilities = getattr(torch.cpu, "get_capabilities", dict)()
@@ -108,7 +120,7 @@ def keep_freed_memory(device: torch.device):
     On a CPU, glibc returns large freed tensors to the system, which must clear their pages again in the
     next step: 215,000 pages and a fifth of a step's time at GPT-2 small's width and four layers.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" else None
+    mallopt = getattr(LIBC, "mallopt", None) if device.type == "cpu" else None
     if mallopt:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
@@ -133,7 +145,7 @@ def flushed_denormals(device: torch.device, wanted: bool = True):
 
 def give_back_freed_memory():
     """Return freed memory to the system once, so that the process holds only what it uses."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(LIBC, "malloc_trim", None)
     if trim:
         trim(0)
 
@@ -170,6 +182,8 @@ class Clock:
     def seconds(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         return self.before + time.perf_counter() - self.since
 
     @contextmanager
