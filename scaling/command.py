@@ -52,9 +52,8 @@ class ScaleConfig:
     check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
     parallel: CountOrNone = None  # runs at the same time; None: one on each core, on GPUs as many as fit
-    minutes: Annotated[float | None, AtLeast(1)] = (
-        None  # the command ends after them; None: when all is done
-    )
+    #: the command ends after them, with the page of what there is; None: when all is done
+    minutes: Annotated[float | None, AtLeast(1)] = None
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
     baseline: str | None = None  # family with which the others are compared; None: the first
     losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
