@@ -195,8 +195,11 @@ class GPT(LanguageModel):
         return [*(self.encoder.blocks if self.encoder is not None else []), *self.blocks]
 
     def embed(self, tokens, pos):
-        """tokens: [B, T] int64, pos: [T] int64 -> [B, T, C], what the first block reads."""
-        return self.dropout(self.position.embed(embedding(self.embedding.weight, tokens), pos))
+        """tokens: [B, T] int64, or rows of the embedding [B, T, C]; pos: [T] int64 -> [B, T, C], what the
+        first block reads.
+        """
+        rows = tokens if tokens.is_floating_point() else embedding(self.embedding.weight, tokens)
+        return self.dropout(self.position.embed(rows, pos))
 
     def encode(self, source, lengths):
         """source: [B, S] int64, lengths: [B] int64 -> [B, S, C], what cross-attention reads. Raises

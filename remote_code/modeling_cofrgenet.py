@@ -28,6 +28,7 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
     main_input_name = "input_ids"
     _no_split_modules = ("GPT",)
     _is_stateful = True  # a cache cannot go back, so there is no assisted generation
+    supports_gradient_checkpointing = True
 
     def __init__(self, config):
         super().__init__(config)
@@ -60,6 +61,19 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
         """None where the head is the embedding: there is nothing to tie."""
         return None if self.model.config.tie_embeddings else self.model.head
 
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None, **_):
+        """In training, keep only the blocks' inputs for the backward pass (torch.utils.checkpoint without
+        re-entrance, whatever the arguments say).
+        """
+        self.model.activation_checkpointing = True
+
+    def gradient_checkpointing_disable(self):
+        self.model.activation_checkpointing = False
+
+    @property
+    def is_gradient_checkpointing(self):
+        return self.model.activation_checkpointing
+
     def resize_token_embeddings(self, new_num_tokens=None, *_, **__):
         if new_num_tokens not in (None, self.config.vocab_size):
             raise ValueError(
@@ -73,13 +87,19 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
         input_ids=None,
         attention_mask=None,
         past_key_values=None,
+        inputs_embeds=None,
         labels=None,
         use_cache=None,
+        output_hidden_states=None,
         logits_to_keep=0,
         return_dict=None,
         **others,
     ):
         """input_ids: [B, T] int64 -> logits [B, T, vocab_size]; 0 where the mask hides padding on the left.
+
+        inputs_embeds: [B, T, C] in place of input_ids, such as rows of the embedding.
+        output_hidden_states: returns n_layer + 1 tensors [B, T, C] too: what each block reads, and what the
+        head reads.
 
         attention_mask: [B, past + T], 0 for padding before or after the text. labels: [B, T], shifted
         here, -100 where nothing is predicted -> loss, the mean in nats. use_cache: returns the cache of the
@@ -92,11 +112,17 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
             key for key, value in others.items() if value is not None and value is not False
         ):
             raise ValueError(f"not supported: {', '.join(refused)}; leave it out")
-        if input_ids is None:
-            raise ValueError("input_ids is missing: give the tokens, [rows, columns] int64")
-        if not input_ids.numel():
+        if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
-                f"input_ids is {list(input_ids.shape)}, without a token: begin with the end-of-text token, "
+                "give input_ids, the tokens [rows, columns], or inputs_embeds [rows, columns, width], "
+                "and not both"
+            )
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if inputs_embeds is not None and self.model.config.value_embeddings:
+            raise ValueError("inputs_embeds: this model has value_embeddings, which need input_ids")
+        if not given.numel():
+            raise ValueError(
+                f"input_ids is {list(given.shape)}, without a token: begin with the end-of-text token, "
                 "as in training: tokenizer(tokenizer.eos_token). generate does so without input_ids"
             )
         cached = bool(use_cache) or past_key_values is not None
@@ -110,12 +136,14 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
                 "a cache has no gradients: with labels, leave out use_cache and past_key_values"
             )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not cached):
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not cached), read_by(self.model) as states:
             if cached:
-                past_key_values = past_key_values or GroupedCache.of(self.model, input_ids, attention_mask)
-                h = past_key_values.hidden(self.model, input_ids, attention_mask)
+                past_key_values = past_key_values or GroupedCache.of(self.model, given, attention_mask)
+                parts = past_key_values.hidden(self.model, given, attention_mask)
             else:
-                h = hidden(self.model, input_ids, attention_mask)
+                parts = hidden(self.model, given, attention_mask)
+            h = joined(parts, given)
             logits = self.model.logits(h[:, keep])
         loss = None
         if labels is not None:
@@ -123,33 +151,47 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
                 logits=logits, labels=labels, vocab_size=self.config.vocab_size, **of_loss
             )
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        if wanted:
+            of_layers = [states[layer :: len(self.model.blocks)] for layer in range(len(self.model.blocks))]
+            places = [part[:2] for part in parts]
+            layers = (
+                joined([(*place, state) for place, state in zip(places, of_layer, strict=True)], given)
+                for of_layer in of_layers
+            )
+            output.hidden_states = (*layers, h)
         return output.to_tuple() if return_dict is False else output
 
     # --- what `generate` of transformers asks for ---
 
     def prepare_inputs_for_generation(
-        self, input_ids, past_key_values=None, attention_mask=None, next_sequence_length=None, **others
-    ):
-        if past_key_values is not None:
+        self, input_ids, past_key_values=None, attention_mask=None, next_sequence_length=None,
+        inputs_embeds=None, is_first_iteration=None, **others,
+    ):  # fmt: skip
+        first = past_key_values is None if is_first_iteration is None else is_first_iteration
+        if inputs_embeds is not None:
+            input_ids = input_ids[:, -1:]  # those of the embeddings are unknown
+        elif past_key_values is not None:
             whole = attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]
             if next_sequence_length is None and whole:
                 next_sequence_length = input_ids.shape[1] - past_key_values.get_seq_length()
             if next_sequence_length is not None:
                 input_ids = input_ids[:, -next_sequence_length:]
         device = self.model.embedding.weight.device
+        of_prompt = inputs_embeds is not None and first
         return {
-            "input_ids": input_ids.to(device),
+            "input_ids": None if of_prompt else input_ids.to(device),
+            "inputs_embeds": inputs_embeds.to(device) if of_prompt else None,
             "attention_mask": attention_mask,
             "past_key_values": past_key_values,
             "use_cache": others.get("use_cache"),
+            "output_hidden_states": others.get("output_hidden_states"),
             "logits_to_keep": others.get("logits_to_keep", 0),
         }
 
     def _validate_generated_length(self, generation_config, input_ids_length, has_default_max_length):
         super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
-        for key in ("output_hidden_states", "output_attentions"):
-            if getattr(generation_config, key, None):
-                raise ValueError(f"not supported: {key}; leave it out")
+        if generation_config.output_attentions:
+            raise ValueError("not supported: output_attentions; leave it out")
         # the last token is never read
         self.model.check_length(generation_config.max_length - 1)
 
@@ -170,19 +212,36 @@ def one_device():
         torch.linspace = theirs
 
 
-def hidden(model, tokens, attention_mask=None):
-    """tokens: [B, T] int64 -> [B, T, C], what the head reads; 0 at padding before the text."""
-    starts = text_starts(tokens, attention_mask)
+@contextlib.contextmanager
+def read_by(model):
+    """Yields a list that gets what each block reads, [n, T, C], in the order in which they run."""
+    states = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _, given: states.append(given[0])) for block in model.blocks
+    ]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def hidden(model, given, attention_mask=None):
+    """given: tokens [B, T] int64, or their embeddings [B, T, C] -> what the head reads, as `joined` takes
+    it, by groups of rows that have the same padding before their text.
+    """
+    starts = text_starts(given, attention_mask)
     if not any(starts):
-        return model.hidden(tokens)
+        return [(slice(None), 0, model.hidden(given))]
     groups = [(rows_of(starts, start), start) for start in sorted(set(starts))]
-    parts = [(rows, start, model.hidden(tokens[rows, start:])) for rows, start in groups]
-    return joined(parts, tokens)
+    return [(rows, start, model.hidden(given[rows, start:])) for rows, start in groups]
 
 
-def joined(parts, tokens):
-    """parts: (rows, first column, [n, T - first column, C]) -> [B, T, C]"""
-    h = parts[0][2].new_zeros(*tokens.shape, parts[0][2].shape[-1])
+def joined(parts, given):
+    """parts: (rows, first column, [n, T - first column, C]) -> [B, T, C], 0 at padding before a text"""
+    if len(parts) == 1 and not parts[0][1]:
+        return parts[0][2]
+    h = parts[0][2].new_zeros(*given.shape[:2], parts[0][2].shape[-1])
     for rows, start, part in parts:
         h[rows, start:] = part
     return h
@@ -199,9 +258,9 @@ def text_starts(tokens, attention_mask=None, for_cache=False):
     """
     if attention_mask is None:
         return [0] * len(tokens)
-    if attention_mask.shape != tokens.shape:
+    if attention_mask.shape != tokens.shape[:2]:
         raise ValueError(
-            f"attention_mask must have the shape of the tokens, {list(tokens.shape)}, not "
+            f"attention_mask must have the shape of the tokens, {list(tokens.shape[:2])}, not "
             f"{list(attention_mask.shape)}"
         )
     seen = attention_mask.cpu() != 0
@@ -251,7 +310,7 @@ class GroupedCache:
 
     def hidden(self, model, tokens, attention_mask=None):
         """As the function `hidden`, for the tokens that follow; they join the cache."""
-        batch, length = tokens.shape
+        batch, length = tokens.shape[:2]
         if attention_mask is not None and self.seen:
             wrong = attention_mask.shape != (batch, self.seen + length)
             if wrong or not attention_mask[:, self.seen :].all():
@@ -268,7 +327,7 @@ class GroupedCache:
             new = tokens[group.rows, first:]
             parts.append((group.rows, first, model.hidden(new, group.cache)))
         self.seen += length
-        return parts[0][2] if len(parts) == 1 and not parts[0][1] else joined(parts, tokens)
+        return parts
 
     def get_seq_length(self, *_):
         """Columns of the batch that the cache holds, padding included."""

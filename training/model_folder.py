@@ -22,6 +22,7 @@ from training.checkpoint import CheckpointError, check_layers
 from training.log import write_whole
 
 TOKENIZER = "data_tokenizer.json"
+CARD = "README.md"  # has no checksum: its reader fills in the licence
 INDEX = "model.safetensors.index.json"
 CHECKSUMS = "SHA256SUMS"
 
@@ -188,7 +189,7 @@ def write(
                 os.fsync(file.fileno())
         except (SafetensorError, OSError) as error:
             raise OSError(f"{folder} could not be written ({why_not_written(error)})") from error
-        written = sorted(path for path in beside.iterdir())
+        written = sorted(path for path in beside.iterdir() if path.name != CARD)
         write_whole(beside / CHECKSUMS, "".join(f"{_sha256(path)}  {path.name}\n" for path in written))
         if trial is not None:
             trial(beside)

@@ -24,7 +24,7 @@ from models.architecture import ModelConfig, model_config
 from models.kinds import built
 from models.language_model import LanguageModel
 from remote_code import packing, trial
-from training import checkpoint, hugging_face, model_folder
+from training import checkpoint, hugging_face, model_card, model_folder
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.hugging_face_tokenizer import tokenizer_files
@@ -48,6 +48,7 @@ class Source:
     tokenizer: dict | None = None  # as Tokenizer.to_json gives it; None: not known
     step: int | None = None  # of a run
     dataset: str | None = None  # that a run was trained on
+    about: dict | None = None  # of a run's checkpoint: what a model card says of it
 
 
 def load(
@@ -237,6 +238,7 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
         files |= tokenizer_files(from_json(source.tokenizer), config.block_size, config.vocab_size)
     elif (path := source.path / "tokenizer.json").is_file():
         files["tokenizer.json"] = path.read_bytes()
+    files[model_folder.CARD] = model_card.card(folder.name, config, packages is not None, source.about)
     model_folder.write(folder, content, tensors, files, trial_of)
     return Exported(content["architectures"][0], packages)
 
@@ -257,7 +259,8 @@ def _run(path: Path) -> Source:
     def read():
         return weights_of_run(path, content)
 
-    return Source(path, config, read, content["tokenizer"], content["step"], dataset)
+    about = {key: content[key] for key in ("config", "step", "tokens", "best_val_loss", "commit")}
+    return Source(path, config, read, content["tokenizer"], content["step"], dataset, about)
 
 
 def weights_of_run(path: Path, content: dict) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from models.cache import ROWS
 from remote_code.configuration_cofrgenet import CoFrGeNetConfig
-from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM, hidden
+from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM, hidden, joined
 from training import pretrained
 
 GREEDY = {"do_sample": False, "eos_token_id": None}
@@ -68,7 +68,68 @@ def test_gradients_flow_through_padding(made):
         theirs(tokens(2, 4), attention_mask=mask, labels=labels, num_items_in_batch=n).loss for n in (5, 10)
     ]
     torch.testing.assert_close(halves[0], 2 * halves[1])
-    assert hidden(theirs.model, tokens(2, 4), mask)[0, 0].count_nonzero() == 0
+    read = joined(hidden(theirs.model, tokens(2, 4), mask), tokens(2, 4))
+    assert read[0, 0].count_nonzero() == 0
+    assert read[0, 1].count_nonzero() > 0
+
+
+@torch.no_grad()
+def test_hidden_states_are_what_blocks_read(made):
+    """Of each row as it is alone, from a cache too; the last one is what the head reads."""
+    theirs, ours = made(n_layer=3)
+    given, mask = tokens(3, 6), torch.ones(3, 6, dtype=torch.int64)
+    mask[1, :2] = 0
+    states = theirs(given, attention_mask=mask, output_hidden_states=True).hidden_states
+    assert len(states) == 4
+    x, pos = given[1:2, 2:], torch.arange(4)
+    expected = [ours.embed(x, pos)]
+    for block in ours.blocks:
+        expected.append(block(expected[-1], ours.position.at(pos), pos))
+    expected[-1] = ours.norm(expected[-1])
+    for state, alone in zip(states, expected, strict=True):
+        torch.testing.assert_close(state[1:2, 2:], alone, atol=1e-5, rtol=1e-5)
+        assert state[1, :2].count_nonzero() == 0
+    first = theirs(given[:, :4], attention_mask=mask[:, :4], use_cache=True, output_hidden_states=True)
+    past = first.past_key_values
+    more = theirs(given[:, 4:], attention_mask=mask, past_key_values=past, output_hidden_states=True)
+    for state, *parts in zip(states, first.hidden_states, more.hidden_states, strict=True):
+        torch.testing.assert_close(state, torch.cat(parts, 1), atol=1e-5, rtol=1e-5)
+    assert theirs(given).hidden_states is None
+    options = {"output_hidden_states": True, "return_dict_in_generate": True}
+    written = theirs.generate(given[:1], max_new_tokens=2, **options, **GREEDY)
+    assert [step[-1].shape for step in written.hidden_states] == [(1, 6, 24), (1, 1, 24)]
+
+
+@torch.no_grad()
+def test_embeddings_in_place_of_tokens(made):
+    theirs, _ = made()
+    given, mask = tokens(2, 5), torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+    rows = theirs.get_input_embeddings()(given)
+    assert torch.equal(theirs(inputs_embeds=rows).logits, theirs(given).logits)
+    logits = theirs(inputs_embeds=rows, attention_mask=mask).logits
+    assert torch.equal(logits, theirs(given, attention_mask=mask).logits)
+    for keys in ({}, {"attention_mask": mask}):
+        written = theirs.generate(inputs_embeds=rows, max_new_tokens=4, **keys, **GREEDY)
+        whole = theirs.generate(given, max_new_tokens=4, **keys, **GREEDY)
+        assert torch.equal(written, whole[:, 5:])
+
+
+def test_gradients_with_checkpointing_are_those_without(made):
+    theirs, _ = made(n_layer=3)
+    theirs.train()
+    gradients = []
+    for checkpointing in (False, True):
+        theirs.gradient_checkpointing_enable(
+            {}
+        ) if checkpointing else theirs.gradient_checkpointing_disable()
+        assert theirs.is_gradient_checkpointing == checkpointing
+        rows = theirs.get_input_embeddings()(tokens(2, 4)).detach().requires_grad_()
+        output = theirs(inputs_embeds=rows, labels=tokens(2, 4), output_hidden_states=True)
+        (output.loss + output.hidden_states[1].square().mean()).backward()
+        gradients.append([rows.grad, *(p.grad for p in theirs.parameters())])
+        theirs.zero_grad()
+    for before, after in zip(*gradients, strict=True):
+        torch.testing.assert_close(before, after)
 
 
 @torch.no_grad()
@@ -88,11 +149,11 @@ def test_a_conversation_goes_on_from_its_cache(made):
         ({"attention_mask": torch.tensor([[0, 0, 0, 0]])}, "no token in row 0"),
         ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"attention_mask.*\[1, 4\].*\[1, 1, 4, 4\]"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 0]]), "use_cache": True}, "row 0 has padding after"),
-        ({"input_ids": None}, "input_ids is missing"),
+        ({"input_ids": None}, "give input_ids"),
+        ({"inputs_embeds": torch.zeros(1, 4, 24)}, "not both"),
         ({"input_ids": tokens(1, 0), "use_cache": True}, r"input_ids is \[1, 0\]"),
-        ({"input_ids": None, "inputs_embeds": torch.zeros(1, 4, 24)}, "not supported: inputs_embeds"),
         ({"position_ids": torch.arange(4)}, "not supported: position_ids"),
-        ({"output_hidden_states": True}, "not supported: output_hidden_states"),
+        ({"output_attentions": True}, "not supported: output_attentions"),
         ({"labels": torch.zeros(1, 4).long(), "use_cache": True}, "a cache has no gradients"),
     ],
 )  # fmt: skip
@@ -121,8 +182,12 @@ def test_what_generate_and_the_rest_refuse(made, tmp_path):
     theirs, _ = made()
     with pytest.raises(ValueError, match=r"103 tokens .*block_size=17"):
         theirs.generate(tokens(1, 4), max_new_tokens=100)
-    with pytest.raises(ValueError, match="not supported: output_hidden_states"):
-        theirs.generate(tokens(1, 4), max_new_tokens=2, output_hidden_states=True)
+    with pytest.raises(ValueError, match="not supported: output_attentions"):
+        theirs.generate(tokens(1, 4), max_new_tokens=2, output_attentions=True)
+    theirs, _ = made(value_embeddings=True)
+    with pytest.raises(ValueError, match="value_embeddings, which need input_ids"):
+        theirs(inputs_embeds=torch.zeros(1, 4, 24))
+    theirs, _ = made()
     with pytest.raises(ValueError, match="stateful models"):
         theirs.generate(tokens(1, 4), max_new_tokens=2, assistant_model=theirs)
     with pytest.raises(ValueError, match=r"vocabulary .* 100 .* 101"):

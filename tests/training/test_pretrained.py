@@ -387,10 +387,10 @@ def test_export_sample_and_start_again(run, tmp_path, keys, capsys):
     kept = {path.name for path in (tmp_path / "out").iterdir()}
     code = {name for name in kept if name.endswith(".py") or name == "LICENSE"}
     tokenizer = {"data_tokenizer.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
-    assert kept - code == {"config.json", "model.safetensors", "SHA256SUMS", *tokenizer}
+    assert kept - code == {"config.json", "model.safetensors", "SHA256SUMS", "README.md", *tokenizer}
     assert bool(code) == bool(keys)
     sums = (tmp_path / "out" / "SHA256SUMS").read_text().splitlines()
-    assert {line.split("  ")[1] for line in sums} == kept - {"SHA256SUMS"}
+    assert {line.split("  ")[1] for line in sums} == kept - {"SHA256SUMS", "README.md"}
     # as readable as the files beside it
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
     if not keys:
