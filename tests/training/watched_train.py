@@ -17,6 +17,7 @@ Options:
 """
 
 import errno
+import gc
 import hashlib
 import itertools
 import json
@@ -138,8 +139,10 @@ def play(runs: list[dict]):
             train.main(run["arguments"])
         except SystemExit as stop:
             print(f"exit: {stop.code}", file=sys.stderr, flush=True)
-            if dist.is_initialized():
-                dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # a process that ends closes its connections, for which other ranks may wait; here, cycles hold them
+        gc.collect()
     train.Trainer, train.load_state, Log.draw = trainer.Trainer, load_state, drawn
 
 
