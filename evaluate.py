@@ -64,7 +64,7 @@ OF_TASK = {
 class EvaluateConfig:
     """Measure trained models; several become rows of one table, the best in bold."""
 
-    models: list[str]  # run folders, checkpoints, model folders, or gpt2, gpt2-medium and so on
+    models: list[str]  # run folders, checkpoints, model folders, gpt2 and so on, or the hub's OWNER/NAME
     #: what to measure
     task: Literal["perplexity", "extrapolation", "recall", "mqar", "zero_shot"] = "perplexity"
     which: Literal["best", "last"] = "best"  # checkpoint of a run folder: lowest validation loss, or newest

@@ -9,9 +9,9 @@ python sample.py out/demo_dense --start="Fellow citizens," --beams=5 --no_repeat
 from host import interruption, openmp  # noqa: F401 (first, before torch)
 from host.disk import append_whole, refuse_pipe
 
-import codecs
 import contextlib
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -246,15 +246,10 @@ def write_one(tokenizer, tokens, prompt, start, number) -> Iterator[str]:
 
     tokens: of `source_of_tokens`.
     """
-    pieces = tokenizer.token_bytes()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     written = tokens(prompt, number)  # first: the bar of a search would overwrite the start
     yield start
-    for token in written:
-        if token == tokenizer.end_of_text:
-            break
-        yield decoder.decode(pieces[token])
-    yield decoder.decode(b"", final=True)
+    written = itertools.takewhile(lambda token: token != tokenizer.end_of_text, written)
+    yield from tokenizer.continued(prompt, written)
 
 
 def read_start(start: str) -> str:

@@ -3,8 +3,9 @@
     train.bin, val.bin   the tokens of each split, one end-of-text after each document (after each side of
                          a pair), little-endian uint16 (uint32 for a vocabulary above 65,536); also
                          test.bin if requested
-    token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text
-    tokenizer.json       only for a BPE
+    token_bytes.npy      int32 [vocab_size], the bytes of each token, 0 for end-of-text; only for a lossless
+                         tokenizer: of others, meta.json counts the bytes of a split's original text
+    tokenizer.json       only for a BPE or a tokenizer from a file
     meta.json            counts, tokenizer, source, versions, and the size and SHA-256 of each file
 
 corpus/splits.py decides which split a document belongs to. Until the folder is complete, its name is
@@ -33,11 +34,15 @@ from corpus import DataError, checksums, commands
 from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from corpus.partial import PROGRESS, blaming, partial_folder, sync_folder, writing
 from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
-from corpus.tokenizer import Tokenizer, build_tokenizer, parse_tokenizer_name
+from corpus.tokenizer import END_OF_TEXT, Tokenizer, build_tokenizer, end_token_of, parse_tokenizer_name
 from reports.plural import counted
 
 FORMAT = 1
 NO_FOLDER = "out: a data set with a tokenizer.json needs a folder: give --out=data/NAME/FOLDER"
+INEXACT = (
+    "Training and sampling work. Bits per byte counts the original text, as the mean of a whole split. The "
+    "tokens have no exact bytes: the .bin files cannot be read by a model of another tokenizer"
+)
 PROGRESS_SECONDS = 60  # time between saves of the progress
 
 
@@ -55,6 +60,7 @@ def prepare(
     contiguous: bool = False,
     scan: bool = False,
     pairs: bool = False,
+    end_token: str | None = None,
 ) -> dict:
     """Writes the data set folder `out` and returns its meta.json, at once if the folder exists already.
 
@@ -64,7 +70,7 @@ def prepare(
       result.
     - source: the origin of the documents, in plain JSON values. A finished folder must have the same
       source.
-    - tokenizer: a name for `build_tokenizer`.
+    - tokenizer, end_token: for `build_tokenizer`.
     - max_tokens: the data set ends with the document that brings the training split to so many tokens.
     - known_documents: the number of documents in the source, which is compared if max_tokens is None.
     - min_tokens: documents with fewer tokens are left out.
@@ -100,7 +106,7 @@ def prepare(
     asked["contiguous"] = contiguous
     source = {**source, **{key: value for key, value in asked.items() if value}}
     choice = Choice(val_fraction, test_fraction, min_tokens, contiguous, pairs)
-    recipe = {"source": source, "tokenizer": _identify(tokenizer), "val_fraction": val_fraction}
+    recipe = {"source": source, "tokenizer": _identify(tokenizer, end_token), "val_fraction": val_fraction}
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
@@ -108,7 +114,11 @@ def prepare(
     if scan:
         check_splits(_Reader(documents()), choice)
     with partial_folder(out) as partial:
-        built = build_tokenizer(tokenizer, lambda: training_documents(_Reader(documents()), choice))
+        built = build_tokenizer(
+            tokenizer, lambda: training_documents(_Reader(documents()), choice), end_token
+        )
+        if not built.exact:
+            print(f"{built.reason}. {INEXACT}", file=sys.stderr)
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
         done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice)
         reader = _Reader(documents(done.state) if done.state else documents())
@@ -117,7 +127,7 @@ def prepare(
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
         cut = _write_tokens(partial, encoded, done, identity, choice.ends)
-        token_bytes = np.array([len(token) for token in built.token_bytes()], dtype=np.int32)
+        token_bytes = built.byte_counts()
         saved = built.to_json()
         tokenizer_json = saved.pop("tokenizer.json", None)
         meta = {
@@ -165,7 +175,7 @@ def prepare_tokens(
     out = Path(os.path.abspath(out))
     if finished := _finished(out, {"source": source, "tokenizer": name}):
         return finished
-    token_bytes = np.array([len(token) for token in tokenizer.token_bytes()], dtype=np.int32)
+    token_bytes = tokenizer.byte_counts()
     with partial_folder(out) as partial:
         counts = {}
         for split, parts in splits.items():
@@ -197,7 +207,7 @@ def run(config, documents: Callable[..., Iterator[Document | None]], source: dic
     out = Path(config.out)
     how = (config.tokenizer, out, config.val_fraction, config.workers)
     try:
-        meta = prepare(documents, source, *how, **options)
+        meta = prepare(documents, source, *how, end_token=config.end_token, **options)
     except MemoryError:
         raise DataError(
             "out of memory: a document, or a line of pairs, is encoded whole, which takes about 20 times "
@@ -356,15 +366,17 @@ def _save_progress(folder: Path, files: dict, identity: dict, progress: _Progres
         sync_folder(folder)
 
 
-def _identify(tokenizer: str) -> str:
+def _identify(tokenizer: str, end_token: str | None) -> str:
     """The name as meta.json records it: a file is identified by its content, not by its path."""
     _, argument = parse_tokenizer_name(tokenizer)
     if not isinstance(argument, Path):
         return tokenizer
     try:
-        return f"tokenizer.json {hashlib.sha256(argument.read_bytes()).hexdigest()}"
+        name = f"tokenizer.json {hashlib.sha256(argument.read_bytes()).hexdigest()}"
     except OSError as error:
         raise DataError(f"tokenizer {tokenizer} cannot be read: {error.strerror}") from None
+    end_token = end_token_of(argument, end_token)
+    return name if end_token == END_OF_TEXT else f"{name}, end token {end_token}"
 
 
 def _finished(out: Path, recipe: dict) -> dict | None:
@@ -426,15 +438,21 @@ def _write_tokens(
     return cut
 
 
-def _finish(partial: Path, meta: dict, token_bytes: np.ndarray, tokenizer_json: str | None = None) -> None:
+def _finish(
+    partial: Path, meta: dict, token_bytes: np.ndarray | None, tokenizer_json: str | None = None
+) -> None:
     """Writes the files of a data set besides its splits, and enters the checksums of all into `meta`."""
     meta["files"] = checksums.of_splits(partial, meta, token_bytes)
-    with writing(partial / "token_bytes.npy") as file:
-        np.save(file, token_bytes)
+    written = []
+    if token_bytes is not None:
+        with writing(partial / "token_bytes.npy") as file:
+            np.save(file, token_bytes)
+        written.append("token_bytes.npy")
     if tokenizer_json is not None:
         with writing(partial / "tokenizer.json") as file:
             file.write(tokenizer_json.encode())
-    for name in ("token_bytes.npy", *(["tokenizer.json"] if tokenizer_json is not None else [])):
+        written.append("tokenizer.json")
+    for name in written:
         meta["files"][name] = checksums.of_file(partial / name)
     with writing(partial / "meta.json") as file:
         file.write(json.dumps(meta, indent=2).encode())

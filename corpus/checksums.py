@@ -34,16 +34,19 @@ def check_content(path: Path, files: dict):
         _compare(path, found, files[path.name]["sha256"])
 
 
-def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
+def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray | None) -> dict:
     """The entries of meta.json for the .bin files that were just written.
 
     Reads the tokens back and compares their bytes with those of the texts, and the number of end-of-text
-    tokens with that of documents. Raises DataError if they differ.
+    tokens with that of documents. token_bytes: int32 [vocab_size], None where tokens have no fixed bytes.
+    Raises DataError if they differ.
     """
     files = {}
     for split, written in meta["splits"].items():
         tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
         found, digest = {"documents": 0, "tokens": len(tokens), "bytes": 0}, hashlib.sha256()
+        if token_bytes is None:
+            found["bytes"] = written["bytes"]
         for part in _portions(tokens):
             digest.update(part.data)
             count(part, meta["end_of_text"], token_bytes, found)
@@ -57,15 +60,17 @@ def of_splits(folder: Path, meta: dict, token_bytes: np.ndarray) -> dict:
 
 
 def verified(
-    path: Path, tokens: np.ndarray, counts: dict, meta: dict, token_bytes: np.ndarray
+    path: Path, tokens: np.ndarray, counts: dict, meta: dict, token_bytes: np.ndarray | None
 ) -> Iterator[int]:
     """Reads a whole split, and yields the number of bytes of each portion.
 
-    path, tokens, counts: of the split, tokens uint16 or uint32 [n_tokens]. token_bytes: int32 [vocab_size],
-    used if no SHA-256 is recorded. Raises DataError if the split does not match meta.json.
+    path, tokens, counts: of the split, tokens uint16 or uint32 [n_tokens]. token_bytes: int32 [vocab_size]
+    or None, used if no SHA-256 is recorded. Raises DataError if the split does not match meta.json.
     """
     recorded = meta.get("files", {}).get(path.name)
     found, digest = {"documents": 0, "bytes": 0}, hashlib.sha256()
+    if token_bytes is None:
+        del found["bytes"]
     for part in _portions(tokens):
         if recorded:
             digest.update(part.data)
@@ -93,9 +98,10 @@ def _portions(tokens: np.ndarray) -> Iterator[np.ndarray]:
         yield np.asarray(tokens[start : start + step])
 
 
-def count(part: np.ndarray, end_of_text: int, token_bytes: np.ndarray, found: dict):
+def count(part: np.ndarray, end_of_text: int, token_bytes: np.ndarray | None, found: dict):
     """Add the bytes of these tokens to found["bytes"], and the ends of texts to found["documents"]."""
-    found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
+    if token_bytes is not None:
+        found["bytes"] += int(token_bytes[part].sum(dtype=np.int64))
     found["documents"] += int((part == end_of_text).sum())
 
 

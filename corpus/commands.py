@@ -73,7 +73,7 @@ def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list
     words = meta.get("command")
     if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
         script = ROOT / words[0]
-        options = [word for word in words[1:] if not re.match(r"--(out|tokenizer)=", word)]
+        options = [word for word in words[1:] if not re.match(r"--(out|tokenizer|end_token)=", word)]
         if _of_several(folder):
             options = [word for word in options if not word.startswith("--sources=")]
             options += _of_source(folder)

@@ -155,8 +155,9 @@ def _encode(documents: list[Document | None], tokenizer: Tokenizer, choice: Choi
     ]
     dtype = token_dtype(tokenizer.vocab_size)
     chosen = {split: [] for split in choice.splits}
-    # a token has at least one byte, so a text with too few bytes need not be encoded
-    long = [part for part in parts if part[1] >= choice.min_tokens]
+    # a token has at least one byte, so a text with too few bytes need not be encoded (a normalizer may
+    # make a text longer)
+    long = [part for part in parts if not tokenizer.exact or part[1] >= choice.min_tokens]
     encoded = iter(tokenizer.encode_batch([text for *_, texts in long for text in texts]))
     for place, size, split, texts in long:
         sides = [next(encoded) for _ in texts]

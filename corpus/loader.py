@@ -24,7 +24,7 @@ import torch
 
 from corpus import DataError, VocabularyError, checksums, commands
 from corpus.binary import FORMAT
-from corpus.tokenizer import Tokenizer, from_json
+from corpus.tokenizer import FROM_FILES, InexactTokenizer, Tokenizer, from_json
 from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin
@@ -33,9 +33,10 @@ ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutat
 class Dataset:
     """One split of a data set folder of texts, its tokens mapped into memory.
 
-    `tokens` is uint16 or uint32 [n_tokens]; `token_bytes` int32 [vocab_size], the bytes of each token;
-    `meta` the content of meta.json; `n_windows` the windows per epoch. `vocab_size` is that of the model,
-    `batch_size` the samples per step. Raises DataError when the folder cannot serve them.
+    `tokens` is uint16 or uint32 [n_tokens]; `token_bytes` int32 [vocab_size], the bytes of each token, None
+    where tokens have no fixed bytes; `meta` the content of meta.json; `n_windows` the windows per epoch.
+    `vocab_size` is that of the model, `batch_size` the samples per step. Raises DataError when the folder
+    cannot serve them.
     """
 
     of_pairs = False
@@ -74,7 +75,9 @@ class Dataset:
         return self.block_size
 
     @cached_property
-    def token_bytes(self) -> np.ndarray:
+    def token_bytes(self) -> np.ndarray | None:
+        if self.meta["tokenizer"]["kind"] == InexactTokenizer.kind:
+            return None
         path = self.folder / "token_bytes.npy"
         try:
             checksums.check_content(path, self.meta.get("files", {}))
@@ -97,7 +100,7 @@ class Dataset:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, rebuilt from this folder and checked against the hash in meta.json."""
         saved = dict(self.meta["tokenizer"])
-        if saved["kind"] == "bpe":
+        if saved["kind"] in FROM_FILES:
             path = self.folder / "tokenizer.json"
             try:
                 checksums.check_content(path, self.meta.get("files", {}))
@@ -173,11 +176,16 @@ class Dataset:
         return self._gather(np.arange(count) * self.n_windows // count * self.stride)
 
     def target_bytes(self, windows: np.ndarray) -> int:
-        """The bytes of text of the scored targets of windows [count, block_size + 1].
+        """The bytes of text of the scored targets of validation windows [count, block_size + 1].
 
-        Bits per byte = summed loss in nats / ln 2 / these bytes.
+        Bits per byte = summed loss in nats / ln 2 / these bytes. Where tokens have no fixed bytes, each
+        counts the mean of the validation split: bytes of its original text / tokens, both in meta.json.
         """
-        return int(self.token_bytes[np.ma.compressed(windows[:, 1:])].sum(dtype=np.int64))
+        targets = np.ma.compressed(windows[:, 1:])
+        if self.token_bytes is None:
+            count = self.meta["splits"]["val"]
+            return round(len(targets) * count["bytes"] / count["tokens"])
+        return int(self.token_bytes[targets].sum(dtype=np.int64))
 
     def _count(self) -> int:
         """The windows of an epoch."""

@@ -1,6 +1,6 @@
 """Finds what loses or changes text in a tokenizer.json when it is opened: by its fields and a round trip.
 
-Truncation and padding of such a file are overridden, so they are no complaint.
+Truncation, padding and the tokens of a post-processor are overridden, so they are no complaint.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,26 @@ HARD_TEXTS = (
 )  # fmt: skip
 
 
-def fields(content: dict) -> list[str]:
+def ambiguous(content: dict, end_token: str) -> list[str]:
+    """The complaints about fields that serve no training, even of a tokenizer that may lose text."""
+    found = []
+    if dropout := content["model"].get("dropout"):
+        found.append(
+            f"its model has dropout {dropout}, so that a text has other tokens each time: set dropout to "
+            "null"
+        )
+    for token in content.get("added_tokens", []):
+        if token["content"] == end_token and not token.get("special"):
+            found.append(f"its {end_token} would be found in texts: set special to true")
+    return found
+
+
+def fields(content: dict, end_token: str) -> list[str]:
     """The complaints about the fields of a tokenizer.json, without its vocabulary: what to change."""
-    model, found = content["model"], []
+    model = content["model"]
     if (kind := model.get("type", "BPE")) != "BPE":
         return [f"its model is {kind}"]
-    if model.get("dropout"):
-        found.append(
-            f"its model has dropout {model['dropout']}, so that a text has other tokens each time: set "
-            "dropout to null"
-        )
+    found = ambiguous(content, end_token)
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(field):
             found.append(f"its model's {field} {model[field]!r} is no part of the text: take another file")
@@ -53,8 +63,6 @@ def fields(content: dict) -> list[str]:
             found.append(
                 f"its added token {token['content']!r} strips blanks: set {' and '.join(strips)} to false"
             )
-        if token["content"] == END_OF_TEXT and not token.get("special"):
-            found.append(f"its {END_OF_TEXT} would be found in texts: set special to true")
     return found
 
 
@@ -67,27 +75,36 @@ def _steps(pre_tokenizer: dict) -> Iterator[dict]:
         yield pre_tokenizer
 
 
-def vocabulary(content: dict, numbers: dict[str, int]) -> list[str]:
+def numbers(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     """The complaints about the numbers of the tokens, those of added tokens too."""
     found = []
-    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in numbers]
+    if len(set(tokens.values())) < len(tokens):
+        # for example because the library renumbers added tokens
+        found.append("two of its tokens share a number")
+    if end_token not in tokens:
+        special = [token["content"] for token in content.get("added_tokens", []) if token.get("special")]
+        others = f", such as {' or '.join(special[:4])}" if special else ""
+        found.append(f"it has no {end_token} token: name the one that ends a text with --end_token{others}, "
+            "or as eos_token in a tokenizer_config.json beside the file")
+    return found
+
+
+def vocabulary(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
+    """The complaints about the tokens of a byte-level BPE, {token: number}."""
+    found = numbers(content, tokens, end_token)
+    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in tokens]
     if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
         found.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
     unknown = content["model"].get("unk_token")
-    if lacking and unknown is not None and unknown not in numbers:
+    if lacking and unknown is not None and unknown not in tokens:
         found.append(f"its unk_token {unknown!r} is no token: set unk_token to null")
-    if len(set(numbers.values())) < len(numbers):
-        # for example because the library renumbers added tokens
-        found.append("two of its tokens share a number")
-    if END_OF_TEXT not in numbers:
-        found.append(f"it has no {END_OF_TEXT} token")
     return found
 
 
 def round_trip(content: dict, tokenizer, lacking: set[int]) -> list[str]:
     """The complaint about the first text that comes back otherwise. lacking: bytes without a token.
 
-    tokenizer: a `data.tokenizer.BpeTokenizer` whose fields and vocabulary are right.
+    tokenizer: a `corpus.tokenizer.BpeTokenizer` whose fields and vocabulary are right.
     """
     added = (token["content"] for token in content.get("added_tokens", []))
     texts = [*HARD_TEXTS, *(f"a \t{token} \n{token}b{token}" for token in added)]
@@ -105,9 +122,6 @@ def round_trip(content: dict, tokenizer, lacking: set[int]) -> list[str]:
         if decoded != text:
             kind = (content.get("decoder") or {}).get("type")
             return [f"its decoder {kind} gives {_shown(decoded)} for {_shown(text)}: set it to ByteLevel"]
-    if count := library.num_special_tokens_to_add(False):
-        kind = content["post_processor"]["type"]
-        return [f"its post_processor {kind} adds tokens to each text ({count}): set it to null"]
     return []
 
 

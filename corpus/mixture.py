@@ -185,7 +185,9 @@ class Mixture:
         return self.sources[0].tokenizer()
 
     def target_bytes(self, windows: np.ndarray) -> int:
-        return self.sources[0].target_bytes(windows)
+        """`Dataset.target_bytes` of the windows that `validation_windows` gave."""
+        parts = zip(self.sources, self.parts(len(windows)).values(), strict=True)
+        return sum(source.target_bytes(windows[rows]) for source, rows in parts)
 
     def verified(self) -> Iterator[int]:
         """`Dataset.verified` for all data sets."""

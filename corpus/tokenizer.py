@@ -1,12 +1,16 @@
-"""Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, plain bytes, and MQAR's symbols.
+"""Tokenizers: GPT-2's byte-pair encoding, one trained on the data at hand, any tokenizer.json, plain bytes,
+and MQAR's symbols.
 
-Every tokenizer here is lossless: the bytes of a text's tokens are the text's UTF-8. (Lone surrogates, which
-have no UTF-8, first become U+FFFD.) No text encodes to the end-of-text token, not even one that contains
-"<|endoftext|>". That token is only put between documents. A tokenizer from elsewhere may lack rare bytes,
-such as control characters. It refuses texts that contain them.
+All but InexactTokenizer are lossless: the bytes of a text's tokens are the text's UTF-8. (Lone surrogates,
+which have no UTF-8, first become U+FFFD.) No text encodes to the end-of-text token, not even one that
+contains "<|endoftext|>". That token is only put between documents. A tokenizer from elsewhere may lack rare
+bytes, such as control characters. It refuses texts that contain them.
 """
 
+from host.disk import read_json
+
 import base64
+import codecs
 import contextlib
 import hashlib
 import json
@@ -15,8 +19,11 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from corpus import DataError, gpt2, lossless
 from corpus.lossless import END_OF_TEXT
@@ -28,11 +35,25 @@ LONGEST_WORD = 4000  # bytes
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # tiktoken's regular expressions fail inside runs of a million blanks; see Gpt2Tokenizer.encode.
 LONG_BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{10000,}")
+CONTEXT = 8  # tokens before a token that can change its text, such as whether a space precedes it
+
+
+@dataclass(kw_only=True)
+class Keys:
+    """The key of all scripts that take the path of a tokenizer.json."""
+
+    end_token: str | None = None  # ends a document, for a tokenizer.json; None: as its configuration says
+
+
+class NotLosslessError(DataError):
+    """A tokenizer.json that loses or changes text."""
 
 
 class Tokenizer(ABC):
     """The base class of all tokenizers. `hash` is a hexadecimal SHA-256 that identifies the mapping."""
 
+    exact = True  # whether each token stands for fixed bytes, which together are the text
+    end_token = END_OF_TEXT
     kind: str
     hash: str
     vocab_size: int  # end-of-text included
@@ -53,6 +74,12 @@ class Tokenizer(ABC):
         """The bytes of each token, b"" for end-of-text: a list of length vocab_size."""
         return self._token_bytes
 
+    def byte_counts(self) -> np.ndarray | None:
+        """The number of bytes of each token, int32 [vocab_size]; None where tokens have no fixed bytes."""
+        if not self.exact:
+            return None
+        return np.array([len(token) for token in self.token_bytes()], dtype=np.int32)
+
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of the tokens, which may end within a character; end-of-text adds nothing."""
         return b"".join(self._token_bytes[i] for i in ids)
@@ -61,9 +88,20 @@ class Tokenizer(ABC):
         """The text of the tokens; bytes that are not whole characters become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
+    def continued(self, prompt: list[int], ids: Iterable[int]) -> Iterator[str]:
+        """The text of tokens that follow the tokens of a prompt, each piece as soon as its bytes are whole
+        characters. Together the pieces are what `decode` gives.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for i in ids:
+            yield decoder.decode(self._token_bytes[i])
+        yield decoder.decode(b"", final=True)
+
     def same_tokens(self, other: "Tokenizer") -> bool:
         """Whether each token stands for the same bytes in both tokenizers."""
-        return self.hash == other.hash or self.token_bytes() == other.token_bytes()
+        if self.hash == other.hash:
+            return True
+        return self.exact and other.exact and self.token_bytes() == other.token_bytes()
 
     def to_json(self) -> dict:
         """Everything that `from_json` needs, as strings."""
@@ -124,43 +162,92 @@ class Gpt2Tokenizer(Tokenizer):
         return [base64.b64decode(line.split()[0]) for line in self.table.splitlines()] + [b""]
 
 
-class BpeTokenizer(Tokenizer):
-    """A byte-level BPE in the format of Hugging Face `tokenizers`; `text` is that of a tokenizer.json.
+class FileTokenizer(Tokenizer):
+    """A tokenizer in the format of Hugging Face `tokenizers`; `text` is that of a tokenizer.json.
 
-    library: the `tokenizers.Tokenizer`. Raises DataError for a file that loses or changes text.
+    library: the `tokenizers.Tokenizer`. end_token: the name of its end-of-text token. Truncation, padding
+    and tokens that a post-processor would add, such as <s>, are left out: texts are encoded completely, and
+    as ordinary text. Raises DataError for a file that cannot be read, or serves no training.
     """
 
-    kind = "bpe"
-
-    def __init__(self, text: str, name: str = "tokenizer.json"):
-        import tokenizers
-
-        def check(complaints: list[str]):
-            if complaints:
-                raise DataError(f"{name} is not a lossless byte-level BPE: " + "; ".join(complaints))
-
+    def __init__(self, text: str, end_token: str = END_OF_TEXT, name: str = "tokenizer.json"):
         try:
-            content = json.loads(text)
+            self._content = json.loads(text)
             with contextlib.suppress(AttributeError, KeyError, TypeError):  # the library says more
-                check(lossless.fields(content))  # first: the library panics at some
-            self.library = tokenizers.Tokenizer.from_str(text)
+                self._check(name, self._of_fields(end_token))  # first: the library panics at some
+            self.library = _opened(text)
+            if self.library.num_special_tokens_to_add(False):
+                self._content["post_processor"] = None
+                text = json.dumps(self._content, ensure_ascii=False)
+                self.library = _opened(text)
         except DataError:
             raise
         except Exception as error:  # `tokenizers` raises plain Exception
             raise DataError(f"{name} cannot be read as a tokenizer: {error}") from None
-        self.text = text
-        self.hash = hashlib.sha256(text.encode()).hexdigest()
-        # overrides settings of the file: texts are encoded completely, and as ordinary text
+        self.text, self.end_token = text, end_token
+        ending = "" if end_token == END_OF_TEXT else f"\n{end_token}"
+        self.hash = hashlib.sha256((text + ending).encode()).hexdigest()
         self.library.no_truncation()
         self.library.no_padding()
         self.library.encode_special_tokens = True
         vocabulary = self.library.get_vocab(with_added_tokens=True)
-        check(lossless.vocabulary(content, vocabulary))
+        self._check(name, self._of_vocabulary(vocabulary, end_token))
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.end_of_text = vocabulary[end_token]
+
+    @abstractmethod
+    def _of_fields(self, end_token: str) -> list[str]:
+        """The complaints about the fields of `content`."""
+
+    @abstractmethod
+    def _of_vocabulary(self, vocabulary: dict[str, int], end_token: str) -> list[str]: ...
+
+    @abstractmethod
+    def _check(self, name: str, complaints: list[str]):
+        """Raises DataError where there are complaints."""
+
+    def __reduce__(self):
+        return type(self), (self.text, self.end_token)
+
+    def encode(self, text):
+        return self.encode_batch([text])[0]
+
+    def to_json(self):
+        return {**super().to_json(), "end_token": self.end_token, "tokenizer.json": self.text}
+
+
+def _opened(text: str):
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Rust, and no Exception
+            raise
+        raise ValueError(f"the library fails: {error}") from None
+
+
+class BpeTokenizer(FileTokenizer):
+    """A lossless byte-level BPE. Raises NotLosslessError for a file that loses or changes text."""
+
+    kind = "bpe"
+
+    def __init__(self, text: str, end_token: str = END_OF_TEXT, name: str = "tokenizer.json"):
+        super().__init__(text, end_token, name)
+        vocabulary = self.library.get_vocab(with_added_tokens=True)
         # such a byte would otherwise be dropped from the text silently
         self._lacking = {byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary}
-        self.vocab_size = max(vocabulary.values()) + 1
-        self.end_of_text = vocabulary[END_OF_TEXT]
-        check(lossless.round_trip(content, self, self._lacking))
+        self._check(name, lossless.round_trip(self._content, self, self._lacking))
+
+    def _of_fields(self, end_token):
+        return lossless.fields(self._content, end_token)
+
+    def _of_vocabulary(self, vocabulary, end_token):
+        return lossless.vocabulary(self._content, vocabulary, end_token)
+
+    def _check(self, name, complaints):
+        if complaints:
+            raise NotLosslessError(f"{name} is not a lossless byte-level BPE: {'; '.join(complaints)}")
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> "BpeTokenizer":
@@ -188,12 +275,6 @@ class BpeTokenizer(Tokenizer):
         tokenizer.pre_tokenizer = words  # encoding takes time in proportion to a word's length
         tokenizer.add_special_tokens([END_OF_TEXT])
         return cls(tokenizer.to_str())
-
-    def __reduce__(self):
-        return BpeTokenizer, (self.text,)
-
-    def encode(self, text):
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts):
         texts = [valid_unicode(text) for text in texts]
@@ -229,8 +310,58 @@ class BpeTokenizer(Tokenizer):
         table[self.end_of_text] = b""
         return table
 
-    def to_json(self):
-        return {**super().to_json(), "tokenizer.json": self.text}
+
+class InexactTokenizer(FileTokenizer):
+    """Any other tokenizer.json: BPE and Unigram of SentencePiece, WordPiece, with normalizers or without.
+
+    Its tokens are no fixed bytes: a text may come back otherwise, or without what the vocabulary lacks. It
+    serves data, training and sampling. Bits per byte counts the bytes of the original texts, see
+    `Dataset.target_bytes`. What needs the bytes of tokens raises DataError. reason: why it is not lossless.
+    """
+
+    kind = "inexact"
+    exact = False
+    reason = ""
+
+    def _of_fields(self, end_token):
+        return lossless.ambiguous(self._content, end_token)
+
+    def _of_vocabulary(self, vocabulary, end_token):
+        return lossless.numbers(self._content, vocabulary, end_token)
+
+    def _check(self, name, complaints):
+        if complaints:
+            raise DataError(f"{name} serves no training: {'; '.join(complaints)}")
+
+    def encode_batch(self, texts):
+        try:
+            texts = [valid_unicode(text) for text in texts]
+            found = self.library.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # for example a Unigram without an unknown token
+            raise DataError(f"the tokenizer cannot encode a text ({error}): take another one") from None
+        # a text may spell the end token, and a vocabulary may have it as a piece: left out
+        return [[i for i in encoding.ids if i != self.end_of_text] for encoding in found]
+
+    def decode(self, ids):
+        """The text that the library's decoder makes of the tokens, which may differ from the original."""
+        return self.library.decode([i for i in ids if i != self.end_of_text], skip_special_tokens=False)
+
+    def continued(self, prompt, ids):
+        before, new = list(prompt)[-CONTEXT:], []
+        for i in ids:
+            new.append(i)
+            known, text = self.decode(before), self.decode(before + new)
+            if not text.endswith("\ufffd") or len(new) == CONTEXT:  # else bytes of a character are missing
+                yield text[len(known) :]
+                before, new = (before + new)[-CONTEXT:], []
+        yield self.decode(before + new)[len(self.decode(before)) :]
+
+    @property
+    def _token_bytes(self):
+        raise DataError(
+            "the tokens of this tokenizer are no fixed bytes of a text, because it is not a lossless "
+            "byte-level BPE: give the text itself as a file, or take gpt2, bytes or bpe:SIZE"
+        )
 
 
 class MqarTokenizer(Tokenizer):
@@ -273,6 +404,9 @@ class MqarTokenizer(Tokenizer):
         return {**super().to_json(), "vocab_size": str(self.vocab_size)}
 
 
+FROM_FILES = {cls.kind: cls for cls in (BpeTokenizer, InexactTokenizer)}
+
+
 def end_of_text_of(saved: dict) -> int:
     """The token that ends a text, of what `to_json()` of a tokenizer gave; raises DataError."""
     fixed = {"gpt2": Gpt2Tokenizer, "bytes": BytesTokenizer}.get(saved.get("kind"))
@@ -286,8 +420,8 @@ def from_json(saved: dict) -> Tokenizer:
         tokenizer = Gpt2Tokenizer()
     elif kind == "bytes":
         tokenizer = BytesTokenizer()
-    elif kind == "bpe" and "tokenizer.json" in saved:
-        tokenizer = BpeTokenizer(saved["tokenizer.json"])
+    elif kind in FROM_FILES and "tokenizer.json" in saved:
+        tokenizer = FROM_FILES[kind](saved["tokenizer.json"], saved.get("end_token", END_OF_TEXT))
     elif kind == "mqar" and str(saved.get("vocab_size")).isdecimal():
         tokenizer = MqarTokenizer(int(saved["vocab_size"]))
     else:
@@ -315,12 +449,17 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
     raise DataError(f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json")
 
 
-def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) -> Tokenizer:
+def build_tokenizer(
+    name: str, training_documents: Callable[[], Iterable[str]], end_token: str | None = None
+) -> Tokenizer:
     """The tokenizer of that name. Only "bpe:SIZE" reads the documents, for training.
 
-    Raises DataError where a tokenizer cannot be read, or the documents give fewer than SIZE tokens.
+    end_token: of a tokenizer.json, see `end_token_of`. Raises DataError where a tokenizer cannot be read,
+    or the documents give fewer than SIZE tokens.
     """
     kind, argument = parse_tokenizer_name(name)
+    if end_token is not None and not isinstance(argument, Path):
+        raise DataError(f"--end_token={end_token} is for a tokenizer.json: {name} has an end of its own")
     if kind == "gpt2":
         return Gpt2Tokenizer()
     if kind == "bytes":
@@ -335,9 +474,32 @@ def build_tokenizer(name: str, training_documents: Callable[[], Iterable[str]]) 
             )
         return tokenizer
     try:
-        return BpeTokenizer(argument.read_text(encoding="utf-8"), name)
+        text = argument.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"tokenizer {name} cannot be read: {error}") from None
+    end_token = end_token_of(argument, end_token)
+    try:
+        return BpeTokenizer(text, end_token, name)
+    except NotLosslessError as error:
+        tokenizer = InexactTokenizer(text, end_token, name)
+        tokenizer.reason = str(error)
+        return tokenizer
+
+
+def end_token_of(path: Path, end_token: str | None = None) -> str:
+    """The end-of-text token of a tokenizer.json: `end_token`, else the one that the files beside it name,
+    else "<|endoftext|>". Raises DataError.
+    """
+    beside = {"meta.json": "tokenizer", "tokenizer_config.json": None, "special_tokens_map.json": None}
+    for file, part in beside.items() if end_token is None else ():
+        if not path.with_name(file).is_file():
+            continue
+        content = read_json(path.with_name(file), DataError)
+        found = content.get(part, {}).get("end_token") if part else content.get("eos_token")
+        found = found.get("content") if isinstance(found, dict) else found  # with its flags
+        if isinstance(found, str):
+            return found
+    return END_OF_TEXT if end_token is None else end_token
 
 
 def spread(documents: Callable[[], Iterable[str]], name: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Scores equal those of the harness's own `hf` model with the same weights. The conventions are GPT-2's: an
 end-of-text token precedes an empty context and a text that is scored whole, texts that are too long lose
-their beginning, and "<|endoftext|>" in a prompt is that token.
+their beginning, and the name of that token in a prompt is the token.
 """
 
 import json
@@ -16,7 +16,6 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from corpus.tokenizer import END_OF_TEXT
 from decoding.decoder import Decoder
 from evaluation import EvaluationError
 from evaluation.models import Loaded
@@ -46,7 +45,8 @@ class HarnessModel(TemplateLM):
         return self.loaded.end_of_text
 
     def tok_encode(self, string, add_special_tokens=None, **_) -> list[int]:
-        first, *others = map(self.loaded.tokenizer.encode, string.split(END_OF_TEXT))
+        tokenizer = self.loaded.tokenizer
+        first, *others = map(tokenizer.encode, string.split(tokenizer.end_token))
         return first + [token for piece in others for token in (self.eot_token_id, *piece)]
 
     # --- the likelihood of a continuation, and whether greedy decoding would give it ---
@@ -195,7 +195,7 @@ class HarnessModel(TemplateLM):
     def settings(self, given: dict, task: str = "a task") -> dict:
         """A task's settings of generation -> keywords of `_write`."""
         settings = dict(normalize_gen_kwargs(given, MOST_NEW_TOKENS))
-        settings["until"] = handle_stop_sequences(settings["until"], eos=END_OF_TEXT)
+        settings["until"] = handle_stop_sequences(settings["until"], eos=self.loaded.tokenizer.end_token)
         known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
         if unknown := settings.keys() - known:
             raise EvaluationError(
@@ -226,33 +226,31 @@ class HarnessModel(TemplateLM):
         All sequences in a cache have the same length. So from the end of the shortest prompt on, the batch
         advances together: longer prompts still read their own tokens while shorter ones already generate.
         """
-        pieces = self.loaded.tokenizer.token_bytes()
-        stops = [stop.encode() for stop in until if stop]
-        longest_stop = max(map(len, stops))
+        tokenizer, stops = self.loaded.tokenizer, [stop for stop in until if stop]
+        longest_stop = max(len(stop.encode()) for stop in stops)  # and so in tokens, at most
         generator = torch.Generator(self.device).manual_seed(SEED)
         begin, longest = min(map(len, prompts)), max(map(len, prompts))
         cache = self._new_cache(len(prompts), longest + max_gen_toks - 1)
         unread = torch.tensor([prompt[:begin] for prompt in prompts], device=self.device)
-        written, open_rows = [bytearray() for _ in prompts], set(range(len(prompts)))
+        written, open_rows = [[] for _ in prompts], set(range(len(prompts)))
         for place in range(begin, longest + max_gen_toks):
             with self.loaded.autocast():
                 # the model's vocabulary may be larger than the tokenizer's
-                logits = self.decoder(unread, cache)[:, : len(pieces)]
+                logits = self.decoder(unread, cache)[:, : tokenizer.vocab_size]
             tokens = sample_token(logits.float(), temperature, top_k, top_p, generator).tolist()
             for row, prompt in enumerate(prompts):
                 if place < len(prompt):
                     tokens[row] = prompt[place]
                 elif row in open_rows:
-                    piece = pieces[tokens[row]]
-                    written[row] += piece
-                    end = written[row][-(longest_stop + len(piece)) :]
+                    written[row].append(tokens[row])
+                    end = tokenizer.decode(written[row][-longest_stop - 1 :])
                     done = tokens[row] == self.eot_token_id or any(stop in end for stop in stops)
                     if done or place + 1 == len(prompt) + max_gen_toks:
                         open_rows.discard(row)
             if not open_rows:
                 break
             unread = torch.tensor(tokens, device=self.device)[:, None]
-        return [text.decode("utf-8", "replace") for text in written]
+        return [tokenizer.decode(ids) for ids in written]
 
 
 def _parts(items: list, size: int) -> Iterator[list]:

@@ -125,7 +125,7 @@ def load(
     """Loads a model.
 
     path: a run folder or checkpoint of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama),
-    or one of `pretrained.HUB`. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
+    or a name on the hub. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
     float16. which: the checkpoint of a run folder, best or last. tokenizer: a name as in prepare.py, for a
     model without a tokenizer of its own. expe_inference_scale: replaces the model's. Raises
     CheckpointError, DataError, DeviceError or EvaluationError.

@@ -87,10 +87,9 @@ def measured(
     for tokens in counted:
         first = tokens.runs[0]
         model = Ngrams(tokens.pieces, first.tokenizer.vocab_size, f"n-grams of {first.name}")
-        sizes = np.array([len(token) for token in first.tokenizer.token_bytes()], dtype=np.int64)
         own: dict[str, dict] = {name if alone else f"{name} of {first.name}": {} for name in NAMES}
         for text, streams in streams_of(first.tokenizer).items():
-            results = score(model, streams, sizes).values()
+            results = score(model, streams, first.tokenizer.byte_counts()).values()
             for row, result in zip(own.values(), results, strict=True):
                 row[text] = result
         rows |= own

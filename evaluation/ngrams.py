@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from evaluation import EvaluationError
-from evaluation.perplexity import check_tokens
+from evaluation.perplexity import check_tokens, scored_bytes
 
 NAMES = ("unigram", "bigram", "trigram")
 ORDERS = len(NAMES)
@@ -164,8 +164,11 @@ class Ngrams:
         return found
 
 
-def score(model: Ngrams, streams: Sequence[np.ndarray], token_bytes: np.ndarray) -> dict[str, dict]:
-    """{name: what `perplexity.perplexity` returns} of each of the three models on the same streams."""
+def score(model: Ngrams, streams: Sequence[np.ndarray], byte_counts: np.ndarray | None) -> dict[str, dict]:
+    """{name: what `perplexity.perplexity` returns} of each of the three models on the same streams.
+
+    byte_counts: see `perplexity.scored_bytes`.
+    """
     streams = [stream for stream in streams if len(stream) > 1]
     tokens = sum(len(stream) - 1 for stream in streams)
     if not tokens:
@@ -174,7 +177,7 @@ def score(model: Ngrams, streams: Sequence[np.ndarray], token_bytes: np.ndarray)
     for stream in streams:
         check_tokens(int(stream.max()), model.vocab_size)
         nats -= np.log(model.probabilities(stream)).sum(axis=1)
-    size = int(sum(token_bytes[stream[1:]].sum() for stream in streams))
+    size = scored_bytes(byte_counts, streams)
     return {
         name: {
             "loss": loss,

@@ -45,20 +45,18 @@ def perplexity(
 
     streams: one-dimensional integer arrays, an end-of-text token first; windows do not cross from one to
     the next. window: tokens in a window, None for block_size. progress: the label of a progress bar, None
-    for no bar. Returns loss (nats per token), perplexity, bits_per_byte (None if no scored token has bytes;
-    end-of-text has none), tokens and bytes scored, windows, window and stride. Raises EvaluationError if
-    the model does not take the window or the stride, or if there is no token to score.
+    for no bar. Returns loss (nats per token), perplexity, bits_per_byte (None if the scored bytes are 0
+    or not known; end-of-text has none), tokens and bytes scored, windows, window and stride. Raises
+    EvaluationError if the model does not take the window or the stride, or if there is no token to score.
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
-    table = np.array([len(token) for token in loaded.tokenizer.token_bytes()], dtype=np.int64)
-    nats, tokens, size, count = [], 0, 0, 0
+    nats, tokens, count = [], 0, 0
     for x, y, losses in scored_batches(loaded, streams, window, stride, batch_size, progress):
         scored = y[y != IGNORED]
         nats.append(losses.sum().item())
         tokens += scored.numel()
-        size += int(table[scored.numpy()].sum())
         count += len(x)
-    loss = math.fsum(nats) / tokens
+    loss, size = math.fsum(nats) / tokens, scored_bytes(loaded.tokenizer.byte_counts(), streams)
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
@@ -70,6 +68,17 @@ def perplexity(
         "window": window,
         "stride": stride,
     }
+
+
+def scored_bytes(byte_counts: np.ndarray | None, streams: Sequence[np.ndarray]) -> int | None:
+    """The bytes of all tokens of each stream except its first; None if they are not known.
+
+    byte_counts: int [vocab_size], or None for tokens without fixed bytes, whose text must be known to
+    `streams` (`texts.Streams`).
+    """
+    if byte_counts is None:
+        return getattr(streams, "bytes", None)
+    return int(sum(byte_counts[stream[1:]].sum(dtype=np.int64) for stream in streams))
 
 
 def check_layout(name: str, config: ModelConfig, stride: int, window: int | None = None) -> int:

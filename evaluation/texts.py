@@ -58,6 +58,14 @@ NAMED = {
 TABLE_3 = "table_3"  # a name for all of them
 
 
+class Streams(list):
+    """Integer arrays that begin with end-of-text. bytes: of the text that they hold, which only tokens
+    without fixed bytes need; None: not known.
+    """
+
+    bytes: int | None = None
+
+
 @dataclass
 class Text(ABC):
     """A text to measure models on.
@@ -76,7 +84,7 @@ class Text(ABC):
         join: Join | None = None,
         max_tokens: int | None = None,
         max_bytes: int | None = None,
-    ) -> list[np.ndarray]:
+    ) -> Streams:
         """The text as integer arrays that begin with end-of-text.
 
         join: None for the text's own way of joining. max_tokens: only so many tokens that are scored, from
@@ -84,7 +92,7 @@ class Text(ABC):
         text for every tokenizer. Raises DataError or EvaluationError if the text cannot be joined in this
         way, or if the tokenizer has no token for one of its bytes.
         """
-        found, left = [], max_tokens
+        found, left = Streams(), max_tokens
         for stream in self._streams(tokenizer, join or self.join, max_tokens, max_bytes):
             if left is not None:
                 stream = stream[: left + 1]
@@ -93,6 +101,8 @@ class Text(ABC):
                 found.append(stream)
             if left == 0:
                 break
+        if not tokenizer.exact and max_tokens is None:
+            found.bytes = self._bytes(join or self.join, max_bytes)
         return found
 
     @abstractmethod
@@ -100,6 +110,10 @@ class Text(ABC):
         """Yields the streams of the text joined by `join`: the text up to `max_bytes` (None: all of it), or
         at least `max_tokens` tokens of it.
         """
+
+    @abstractmethod
+    def _bytes(self, join: Join, max_bytes: int | None) -> int:
+        """The bytes of the text up to `max_bytes`, joined by `join`."""
 
 
 @dataclass
@@ -109,17 +123,20 @@ class Documents(Text):
     documents: list[str]
 
     def _streams(self, tokenizer, join, max_tokens, max_bytes):
-        documents, end = self.documents, tokenizer.end_of_text
-        if join in GLUE:
-            documents = [GLUE[join].join(documents)]
-        if max_bytes is not None:
-            documents = first_bytes(documents, max_bytes)
+        documents, end = self._joined(join, max_bytes), tokenizer.end_of_text
         if join == "end_of_text":
             parts = [[end, *ids] for ids in tokenizer.encode_batch(documents)]
             yield np.array([i for part in parts for i in part], dtype=np.int64)
             return
         for document in documents:
             yield np.array([end, *tokenizer.encode(document)], dtype=np.int64)
+
+    def _joined(self, join, max_bytes) -> list[str]:
+        documents = [GLUE[join].join(self.documents)] if join in GLUE else self.documents
+        return documents if max_bytes is None else first_bytes(documents, max_bytes)
+
+    def _bytes(self, join, max_bytes):
+        return sum(len(valid_unicode(document).encode()) for document in self._joined(join, max_bytes))
 
 
 @dataclass
@@ -134,10 +151,14 @@ class Prepared(Text):
                 f"{self.name} is encoded already: join must be end_of_text or separate, not {join}"
             )
         own, end = self.dataset.tokenizer(), tokenizer.end_of_text
-        tokens = self.dataset.tokens
+        tokens, same = self.dataset.tokens, own.same_tokens(tokenizer)
+        if not own.exact and (max_bytes is not None or not same):
+            raise EvaluationError(
+                f"{self.name} holds tokens without exact bytes: it can be measured by models of its own "
+                "tokenizer only, whole or up to --max_tokens. Give the text itself, as a local file"
+            )
         if max_bytes is not None:
             tokens = tokens[: _within(tokens, own, max_bytes)]
-        same = own.same_tokens(tokenizer)
         if "pairs" in self.dataset.meta:
             yield from self._pairs(tokenizer, own, tokens, join, same)
             return
@@ -156,6 +177,14 @@ class Prepared(Text):
                 break
         if join == "end_of_text":
             yield np.concatenate(stream).astype(np.int64)
+
+    def _bytes(self, join, max_bytes):
+        if self.dataset.token_bytes is None:
+            return self.dataset.meta["splits"][self.dataset.split]["bytes"]
+        tokens = self.dataset.tokens
+        if max_bytes is not None:
+            tokens = tokens[: _within(tokens, self.dataset.tokenizer(), max_bytes)]
+        return int(self.dataset.token_bytes[tokens].sum(dtype=np.int64))
 
     def _pairs(self, tokenizer, own, tokens, join, same):
         """Yields a stream for each pair: end-of-text, source, end-of-text, target, end-of-text."""
@@ -194,10 +223,10 @@ def _documents(tokens: np.ndarray, end: int) -> Iterator[tuple[np.ndarray, bool]
 def _within(tokens: np.ndarray, own: Tokenizer, max_bytes: int) -> int:
     """The most tokens that hold at most `max_bytes` bytes and end with a whole character."""
     table = own.token_bytes()
-    lengths = np.array([len(token) for token in table])
+    lengths = own.byte_counts()
     count = 0
     for start in range(0, len(tokens), PORTION):
-        ends = lengths[tokens[start : start + PORTION]].cumsum()
+        ends = lengths[tokens[start : start + PORTION]].cumsum(dtype=np.int64)
         fitting = int(np.searchsorted(ends, max_bytes, side="right"))
         count += fitting
         if fitting < len(ends):

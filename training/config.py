@@ -45,7 +45,7 @@ class RunKeys:
     out_dir: Annotated[str, INCIDENTAL] = "out/gpt2"
     #: continue from the last checkpoint in out_dir; start anew if there is none
     resume: Annotated[bool, INCIDENTAL] = False
-    #: start from a run, a model folder, gpt2, gpt2-medium, -large or -xl
+    #: start from a run, a model folder, gpt2, gpt2-medium, -large or -xl, or the hub's OWNER/NAME
     init_from: Annotated[str | None, Fixed("the weights began there")] = None
     #: seed of the weights, the order of the data and dropout
     seed: Annotated[Seed, Fixed("it decides the order of the data, of which a part has been read")] = 1337

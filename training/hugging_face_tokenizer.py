@@ -9,16 +9,16 @@ from corpus.tokenizer import END_OF_TEXT, Gpt2Tokenizer, Tokenizer
 def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> dict[str, str]:
     """{tokenizer.json, tokenizer_config.json, generation_config.json: its text}
 
-    Token ids are ours, except that "<|endoftext|>" in a text becomes that token, as usual there. It also
+    Token ids are ours, except that the end token in a text becomes that token, as usual there. It also
     begins, ends and pads texts. block_size, vocab_size: the model's, whose vocabulary may be larger: its
     other tokens are never generated.
     """
     end = tokenizer.end_of_text
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
+        "bos_token": tokenizer.end_token,
+        "eos_token": tokenizer.end_token,
+        "pad_token": tokenizer.end_token,
         "model_max_length": block_size,
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "left",  # new tokens follow the text

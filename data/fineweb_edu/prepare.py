@@ -15,12 +15,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "HuggingFaceFW/fineweb-edu"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """FineWeb-Edu -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/fineweb_edu/gpt2"  # folder to write

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 FINEWEB = "HuggingFaceFW/fineweb"
 FILTER = "ibm-granite/GneissWeb.bloom"
@@ -33,7 +34,7 @@ HINT = "The hub needs network. Run the same command again when it is back"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """FineWeb, filtered to GneissWeb -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/gneissweb/gpt2"  # folder to write

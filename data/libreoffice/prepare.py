@@ -25,13 +25,14 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PARTS = ("help", "interface")
 TEXTS = {"p", "h1", "h2", "h3", "h4", "h5", "h6"}
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """LibreOffice's help and interface -> a data set of pairs with train.bin, val.bin and meta.json."""
 
     out: str | None = None  # folder to write; None: data/libreoffice/en_fr_gpt2, by language and tokenizer

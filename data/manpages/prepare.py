@@ -23,10 +23,11 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, compressed, packages, roff, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """Manual pages -> a data set of pairs with train.bin, val.bin and meta.json."""
 
     out: str | None = None  # folder to write; None: data/manpages/en_fr_gpt2, by language and tokenizer

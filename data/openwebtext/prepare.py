@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub, packages  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "Skylion007/openwebtext"
 HUB = f"hf://datasets/{NAME}/"  # where its files are opened
@@ -28,7 +29,7 @@ KNOWN_DOCUMENTS = 8_013_769
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """OpenWebText -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/openwebtext/gpt2"  # folder to write

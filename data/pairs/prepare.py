@@ -24,13 +24,14 @@ from configurator import parse  # noqa: E402
 from corpus import DataError, binary  # noqa: E402
 from corpus.files import lines  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 from reports.plural import counted  # noqa: E402
 
 SHOWN = 10  # mistakes in the message
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """Pairs in a TSV file or two files -> a data set with train.bin, val.bin and meta.json."""
 
     input: str  # one TSV file, or the files of the sources and of the targets with a comma between them

@@ -16,12 +16,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "python3.11-doc"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """The pages of Python's documentation -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/python_docs/gpt2"  # folder to write

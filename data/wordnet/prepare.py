@@ -17,12 +17,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, dictd, packages  # noqa: E402
+from corpus.tokenizer import Keys  # noqa: E402
 
 PACKAGE = "dict-wn"
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Keys):
     """The entries of WordNet -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/wordnet/gpt2"  # folder to write
