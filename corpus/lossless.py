@@ -84,8 +84,10 @@ def numbers(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     if end_token not in tokens:
         special = [token["content"] for token in content.get("added_tokens", []) if token.get("special")]
         others = f", such as {' or '.join(special[:4])}" if special else ""
-        found.append(f"it has no {end_token} token: name the one that ends a text with --end_token{others}, "
-            "or as eos_token in a tokenizer_config.json beside the file")
+        found.append(
+            f"it has no {end_token} token: name the one that ends a text with --end_token{others}, "
+            "or as eos_token in a tokenizer_config.json beside the file"
+        )
     return found
 
 
