@@ -98,9 +98,20 @@ def documents(
 
     max_expansion: see corpus/compressed.py.
     """
+    for row, where in rows(paths, [field], separator, max_expansion):
+        yield text_of(row, field, where)
+
+
+def rows(
+    paths: list[Path], fields: list[str], separator: str | None = None, max_expansion: int = MAX_EXPANSION
+) -> Iterator[tuple[dict, str]]:
+    """(row, its place for messages) of each row of the files; of .txt files, {fields[0]: text}.
+
+    Of Parquet files, only the columns `fields` are read. Raises DataError.
+    """
     for path in paths:
         if format_of(path) == ".parquet":
-            yield from _parquet(path, field)
+            yield from _parquet(path, fields)
             continue
         with readable(path, max_expansion), compressed.opened(path, max_expansion) as file:
             form = format_of(path)
@@ -111,10 +122,10 @@ def documents(
             newline = {".txt": None, ".csv": ""}.get(form, "\n")
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
             if form == ".txt":
-                yield from _text(text, separator)
+                yield from (({fields[0]: part}, str(path)) for part in _text(text, separator))
             else:
                 read = {".csv": _csv, ".json": _json_list, ".jsonl": _json_lines}[form]
-                yield from read(text, path, field)
+                yield from read(text, path)
 
 
 def lines(path: Path, max_expansion: int = MAX_EXPANSION) -> Iterator[str]:
@@ -173,7 +184,7 @@ def _text(file: TextIO, separator: str | None) -> Iterator[str]:
     yield rest
 
 
-def _json_lines(file: TextIO, path: Path, field: str) -> Iterator[str]:
+def _json_lines(file: TextIO, path: Path) -> Iterator[tuple[dict, str]]:
     for number, line in enumerate(file, 1):
         if line.strip():
             where = f"{path}, line {number}"
@@ -181,16 +192,16 @@ def _json_lines(file: TextIO, path: Path, field: str) -> Iterator[str]:
                 row = parse_json(line)
             except ValueError as error:
                 raise DataError(f"{where}: not JSON ({error})") from None
-            yield _text_of_element(row, field, where)
+            yield _object(row, where), where
 
 
-def _text_of_element(row, field: str, where: str) -> str:
+def _object(row, where: str) -> dict:
     if not isinstance(row, dict):
         raise DataError(f"{where}: holds {type(row).__name__}, not an object")
-    return text_of(row, field, where)
+    return row
 
 
-def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
+def _json_list(file: TextIO, path: Path) -> Iterator[tuple[dict, str]]:
     """Decodes the elements of a list one at a time, so that only one is in memory."""
     characters = _Characters(file)
     if (mark := characters.next()) != "[":
@@ -209,7 +220,7 @@ def _json_list(file: TextIO, path: Path, field: str) -> Iterator[str]:
             raise
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON ({error})") from None
-        yield _text_of_element(row, field, where)
+        yield _object(row, where), where
         mark = characters.next()
     if mark != "]":
         found = repr(mark) if mark else "the end of the file"
@@ -255,7 +266,7 @@ class _Characters:
                     raise
 
 
-def _csv(file: TextIO, path: Path, field: str) -> Iterator[str]:
+def _csv(file: TextIO, path: Path) -> Iterator[tuple[dict, str]]:
     csv.field_size_limit(sys.maxsize)  # a document may be longer than the 128 KiB that csv allows
     rows = csv.DictReader(file, strict=True)
     try:
@@ -263,12 +274,12 @@ def _csv(file: TextIO, path: Path, field: str) -> Iterator[str]:
             where = f"{path}, line {rows.line_num}"
             if None in row or None in row.values():
                 raise DataError(f"{where}: not as many columns as in the first line")
-            yield text_of(row, field, where)
+            yield row, where
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.reader.line_num}: not CSV ({error})") from None
 
 
-def _parquet(path: Path, field: str) -> Iterator[str]:
+def _parquet(path: Path, fields: list[str]) -> Iterator[tuple[dict, str]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -280,11 +291,12 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
             refuse_pipe(path)
             file = parquet.ParquetFile(path)
             columns = dict.fromkeys(file.schema_arrow.names, "")
-            text_of(columns, field, str(path))
+            for field in fields:
+                text_of(columns, field, str(path))
             number = 0
-            for batch in file.iter_batches(batch_size=256, columns=[field]):
+            for batch in file.iter_batches(batch_size=256, columns=fields):
                 for row in batch.to_pylist():
                     number += 1
-                    yield text_of(row, field, f"{path}, row {number}")
+                    yield row, f"{path}, row {number}"
         except pyarrow.ArrowException as error:
             raise DataError(f"{path}: not Parquet ({error})") from None

@@ -53,6 +53,14 @@ def plain(name: str, config: str | None, split: str, folder: str | None = None) 
             if "scripts are no longer supported" not in str(error):
                 raise
             raise NotServedError("it is a loading script, which is never run") from None
+        except ValueError as error:
+            if "Config name is missing" not in str(error):
+                raise
+            found = re.search(r"\[.*?\]", str(error), re.DOTALL)
+            raise DataError(
+                f"the data set {name} has several configurations: choose one with --hub_config"
+                + (f", of {found[0]}" if found else "")
+            ) from None
 
     return Form("the data set under its name", load)
 

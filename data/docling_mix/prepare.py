@@ -49,6 +49,7 @@ class PrepareConfig(Keys):
     """Nine sources -> OUT/<source>/<tokenizer>, each a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/docling_mix"  # folder to write the sources' folders into
+    input: str | None = None  # folder of downloads, each called as on the hub; None: read from the hub
     sources: str = ",".join(WEIGHTS)  # which ones, separated by commas
     max_tokens: int = 10_000_000_000  # training tokens of all nine, each source its weight's share
     languages: str = "deu_Latn,fra_Latn,spa_Latn,ita_Latn,por_Latn,jpn_Jpan"  # of fineweb2, in turn
@@ -121,6 +122,7 @@ def open_sources(config: PrepareConfig, names: list[str]) -> dict[str, Documents
 
 
 def from_hub(
+    config: PrepareConfig,
     name: str,
     configs: list[str | None] = (None,),
     folders: list[str] = (),
@@ -128,40 +130,48 @@ def from_hub(
     score: Callable[[int], bool] | None = None,
     hint: str = "The hub needs network. Run the same command again when it is back",
 ) -> Documents:
-    """A data set of the hub: one configuration or folder, or several, one document of each in turn.
+    """A data set of the hub, or its folder in --input: one part (configuration or folder), or several, one
+    document of each in turn.
 
     score: decides from the column edu_int_score whether a document is taken.
     """
-    parts = [(None, folder) for folder in folders] or [(config, None) for config in configs]
+    parts = [(None, folder) for folder in folders] or [(part, None) for part in configs]
+    place, shown, own = name, f"the data set {name}", name.split("/")[1]
+    if config.input is not None:
+        place = shown = str(Path(config.input, own))
+        if not Path(place).is_dir():
+            raise DataError(f"--input={config.input} has no folder {own}, the download of {name}")
+    else:
+        hint += f", or download {name} into FOLDER/{own} and give --input=FOLDER"
 
-    def document(row: dict, place: str) -> str | None:
+    def document(row: dict, where: str) -> str | None:
         if score is not None:
             if row.get("edu_int_score") is None:
-                raise DataError(f"{place}: no edu_int_score, by which documents are chosen")
+                raise DataError(f"{where}: no edu_int_score, by which documents are chosen")
             if not score(row["edu_int_score"]):
                 return None
-        return files.text_of(row, field, place)
+        return files.text_of(row, field, where)
 
-    def stream(config: str | None, folder: str | None) -> Callable[[dict | None], hub.Stream]:
-        form = hub.plain(name, config, "train", folder)
-        part = config or folder
-        shown = f"the data set {name}" + (f" ({part})" if part else "")
-        return lambda state: hub.Stream([form], document, shown, hint, state)
+    def stream(part: str | None, folder: str | None) -> Callable[[dict | None], hub.Stream]:
+        form, which = hub.plain(place, part, "train", folder), part or folder
+        told = f"{shown} ({which})" if which else shown
+        return lambda state: hub.Stream([form], document, told, hint, state)
 
     streams = [stream(*part) for part in parts]
-    about = {"hub": name, "parts": [config or folder for config, folder in parts], "split": "train"}
+    about = {"hub": name, "parts": [part or folder for part, folder in parts], "split": "train"}
     return Documents(lambda state=None: hub.InTurn(streams, state), {**about, "field": field})
 
 
-def dclm(score: Callable[[int], bool], wording: str) -> Documents:
-    source = from_hub("HuggingFaceTB/dclm-edu", score=score)
+def dclm(config: PrepareConfig, score: Callable[[int], bool], wording: str) -> Documents:
+    source = from_hub(config, "HuggingFaceTB/dclm-edu", score=score)
     source.about["edu_int_score"] = wording
     return source
 
 
 def starcoder(config: PrepareConfig) -> Documents:
     hint = "It is gated: accept its terms on its page of the hub and log in with `hf auth login`"
-    return from_hub("bigcode/starcoderdata", folders=split(config.programming), field="content", hint=hint)
+    folders = split(config.programming)
+    return from_hub(config, "bigcode/starcoderdata", folders=folders, field="content", hint=hint)
 
 
 def stack_edu(config: PrepareConfig) -> Documents:
@@ -185,15 +195,15 @@ def split(names: str) -> list[str]:
 
 
 SOURCES: dict[str, Callable[[PrepareConfig], Documents]] = {
-    "dclm2": lambda config: dclm(lambda score: score == 2, "2"),
-    "dclm3plus": lambda config: dclm(lambda score: score >= 3, "3 and more"),
-    "fineweb2": lambda config: from_hub("HuggingFaceFW/fineweb-2", split(config.languages)),
+    "dclm2": lambda config: dclm(config, lambda score: score == 2, "2"),
+    "dclm3plus": lambda config: dclm(config, lambda score: score >= 3, "3 and more"),
+    "fineweb2": lambda config: from_hub(config, "HuggingFaceFW/fineweb-2", split(config.languages)),
     "starcoder": starcoder,
     "stack_edu": stack_edu,
-    "finemath": lambda config: from_hub("HuggingFaceTB/finemath", ["finemath-4plus"]),
-    "infiwebmath": lambda config: from_hub("HuggingFaceTB/finemath", ["infiwebmath-4plus"]),
-    "opc_math": lambda config: from_hub("OpenCoder-LLM/opc-fineweb-math-corpus"),
-    "cosmopedia": lambda config: from_hub("HuggingFaceTB/cosmopedia", COSMOPEDIA.split()),
+    "finemath": lambda config: from_hub(config, "HuggingFaceTB/finemath", ["finemath-4plus"]),
+    "infiwebmath": lambda config: from_hub(config, "HuggingFaceTB/finemath", ["infiwebmath-4plus"]),
+    "opc_math": lambda config: from_hub(config, "OpenCoder-LLM/opc-fineweb-math-corpus"),
+    "cosmopedia": lambda config: from_hub(config, "HuggingFaceTB/cosmopedia", COSMOPEDIA.split()),
 }
 
 

@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus import DataError, binary, sources  # noqa: E402
 from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "HuggingFaceFW/fineweb"
 
 
 @dataclass
-class PrepareConfig(Keys):
+class PrepareConfig(sources.Keys, Keys):
     """FineWeb -> a data set with train.bin, val.bin, test.bin and meta.json."""
 
     out: str = "data/fineweb/gpt2"  # folder to write
@@ -40,20 +40,9 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    source = {"hub": NAME, "config": config.hub_config, "split": "train"}
-    hint = "The hub needs network. Run the same command again when it is back"
-
-    def documents(state: dict | None = None) -> hub.Stream:
-        return hub.Stream(
-            [hub.plain(NAME, config.hub_config, "train")],
-            lambda row, place: files.text_of(row, "text", place),
-            f"the data set {NAME} (config {config.hub_config})",
-            hint,
-            state,
-        )
-
+    source = sources.opened(config.input, NAME, config.hub_config, ["text"])
     keys = ("max_tokens", "min_tokens", "test_fraction")
-    binary.run(config, documents, source, **{key: getattr(config, key) for key in keys})
+    binary.run(config, source.texts(), source.about, **{key: getattr(config, key) for key in keys})
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus import DataError, binary, sources  # noqa: E402
 from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "HuggingFaceFW/fineweb-edu"
 
 
 @dataclass
-class PrepareConfig(Keys):
+class PrepareConfig(sources.Keys, Keys):
     """FineWeb-Edu -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/fineweb_edu/gpt2"  # folder to write
@@ -33,19 +33,8 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    source = {"hub": NAME, "config": config.hub_config, "split": "train"}
-    hint = "The hub needs network. Run the same command again when it is back"
-
-    def documents(state: dict | None = None) -> hub.Stream:
-        return hub.Stream(
-            [hub.plain(NAME, config.hub_config, "train")],
-            lambda row, place: files.text_of(row, "text", place),
-            f"the data set {NAME} (config {config.hub_config})",
-            hint,
-            state,
-        )
-
-    binary.run(config, documents, source, max_tokens=config.max_tokens)
+    source = sources.opened(config.input, NAME, config.hub_config, ["text"])
+    binary.run(config, source.texts(), source.about, max_tokens=config.max_tokens)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import os
 import pickle
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +25,17 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus import DataError, binary, files, hub, sources  # noqa: E402
 from corpus.tokenizer import Keys  # noqa: E402
 
 FINEWEB = "HuggingFaceFW/fineweb"
 FILTER = "ibm-granite/GneissWeb.bloom"
 PROBE = 100_000  # documents to test the filter on: the right one knows more than half of them
-HINT = "The hub needs network. Run the same command again when it is back"
+HINT = "The hub needs network. Run the same command again when it is back"  # for the filter
 
 
 @dataclass
-class PrepareConfig(Keys):
+class PrepareConfig(sources.Keys, Keys):
     """FineWeb, filtered to GneissWeb -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/gneissweb/gpt2"  # folder to write
@@ -57,28 +58,23 @@ def main(config: PrepareConfig) -> None:
     except ImportError:
         raise DataError("the filter needs the package rbloom: pip install rbloom") from None
     hub.library()
-    source = {"hub": FINEWEB, "config": config.hub_config, "split": "train", "filter": FILTER}
+    source = sources.opened(config.input, FINEWEB, config.hub_config, ["text", "id"])
+    source.about["filter"] = FILTER
     if config.bloom is not None:
         with files.readable(Path(config.bloom)), open(config.bloom, "rb") as file:
-            source["filter"] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+            source.about["filter"] = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
     out = Path(config.out)
     if not out.exists():
         written = sum(path.stat().st_size for path in out.parent.glob(f"{out.name}.partial/*.bin"))
         require_space(out.parent, 2 * config.max_tokens - written, "the tokens")
     bloom = None
 
-    def documents(state: dict | None = None) -> hub.Stream:
+    def documents(state: dict | None = None) -> Iterator[str | None]:
         nonlocal bloom
         bloom = bloom or load_filter(config.bloom)
-        return hub.Stream(
-            [hub.plain(FINEWEB, config.hub_config, "train")],
-            Selection(bloom),
-            f"the data set {FINEWEB} (config {config.hub_config})",
-            HINT,
-            state,
-        )
+        return source.read(Selection(bloom), state)
 
-    binary.run(config, documents, source, max_tokens=config.max_tokens)
+    binary.run(config, documents, source.about, max_tokens=config.max_tokens)
 
 
 class Selection:

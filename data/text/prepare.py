@@ -1,8 +1,9 @@
-"""Prepares any text: local files, or a data set of the Hugging Face hub by name.
+"""Prepares any text: local files, or a data set of the Hugging Face hub, by name or downloaded.
 
     python data/text/prepare.py '--input=books/*.txt,more.jsonl' --out=data/text/books
     python data/text/prepare.py --input=book.txt --out=data/text/book --split=contiguous --val_fraction=0.1
     python data/text/prepare.py --input=roneneldan/TinyStories --out=data/text/stories --tokenizer=bpe:8192
+    python data/text/prepare.py --input=wikitext --hub_config=wikitext-2-raw-v1 --out=data/text/wikitext
 
 Files are .txt, .jsonl, .json (a list of objects, or one object per line), .csv and .parquet. All but
 Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator
@@ -12,11 +13,9 @@ alone needs --split=contiguous: the end of each document, from a start of a line
 validation. Files are streamed: only a few documents per worker are in memory.
 """
 
-import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,10 +23,8 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
-from host.disk import open_to_read  # noqa: E402
-
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus import DataError, binary, files, hub, sources  # noqa: E402
 from corpus.compressed import MAX_EXPANSION  # noqa: E402
 from corpus.tokenizer import Keys  # noqa: E402
 
@@ -36,7 +33,7 @@ from corpus.tokenizer import Keys  # noqa: E402
 class PrepareConfig(Keys):
     """Local files or a data set of the hub -> a data set with train.bin, val.bin and meta.json."""
 
-    input: str  # files, folders or globs, separated by commas; or the name of one data set of the hub
+    input: str  # files, folders or globs, with commas; or one data set: downloaded, or its name on the hub
     out: str  # folder to write
     field: str = "text"  # the column that holds the text, in all formats but .txt
     separator: str | None = None  # cuts each .txt file into documents; \n and \t are understood
@@ -46,8 +43,8 @@ class PrepareConfig(Keys):
     split: Literal["documents", "contiguous"] = "documents"  # contiguous: the end of each is validation
     val_fraction: float = 0.01  # share of the documents, or of each document, kept for validation
     workers: int = os.cpu_count() or 1  # processes that encode
-    hub_config: str | None = None  # the configuration of a data set of the hub that has several
-    hub_split: str = "train"  # the split of a data set of the hub; train and val are cut from it
+    hub_config: str | None = None  # the configuration of a data set, downloaded or not, that has several
+    hub_split: str = "train"  # the split of such a data set; train and val are cut from it
 
     def check(self) -> list[str]:
         complaints = []
@@ -63,51 +60,37 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    documents, source = open_source(config)
-    options = {"contiguous": config.split == "contiguous", "scan": "files" in source}
+    source = open_source(config)
+    documents, options = source.texts(config.field), {"contiguous": config.split == "contiguous"}
+    options["scan"] = "hub" not in source.about
     if config.max_docs is None:
-        binary.run(config, documents, source, **options)
+        binary.run(config, documents, source.about, **options)
     else:
-        source["max_docs"] = config.max_docs
-        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source, **options)
+        source.about["max_docs"] = config.max_docs
+        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source.about, **options)
 
 
-def open_source(config: PrepareConfig) -> tuple[Callable[..., Iterator[str]], dict]:
-    """A function that starts the documents from the beginning, and their origin for meta.json."""
-    names = [name.strip() for name in config.input.split(",") if name.strip()]
-    if len(names) == 1 and not files.looks_local(names[0]):
-        source = {"hub": names[0], "config": config.hub_config, "split": config.hub_split}
-        return lambda state=None: hub_documents(names[0], config, state), {**source, "field": config.field}
-    paths = files.find(names)
+def open_source(config: PrepareConfig) -> sources.Source:
+    """The rows of --input, and their origin."""
+    if "," not in config.input and not files.looks_local(name := config.input.strip()):
+        return on_hub(name, config)
     separator = config.separator
     if separator is not None:
         for written, meant in (("\\n", "\n"), ("\\t", "\t")):
             separator = separator.replace(written, meant)
-    digest = hashlib.sha256()
-    for path in paths:
-        with files.readable(path), open_to_read(path) as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    source = {
-        "files": [path.name for path in paths[:20]],
-        "number_of_files": len(paths),
-        "bytes_of_files": sum(path.stat().st_size for path in paths),
-        "sha256": digest.hexdigest(),
-        "field": config.field,
-        "separator": separator,
-    }
-    return lambda: files.documents(paths, config.field, separator, config.max_expansion), source
+    where = (config.hub_config, config.hub_split)
+    source = sources.local(config.input, [config.field], *where, separator, config.max_expansion)
+    source.about |= {"field": config.field, "separator": separator}
+    return source
 
 
-def hub_documents(name: str, config: PrepareConfig, state: dict | None = None) -> hub.Stream:
+def on_hub(name: str, config: PrepareConfig) -> sources.Source:
     where = (name, config.hub_config, config.hub_split)
-    return hub.Stream(
-        [hub.plain(*where), hub.parquet(*where)],
-        lambda row, place: files.text_of(row, config.field, place),
-        f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})",
-        "No local file or folder has this name either. The hub needs network; a file that you have "
-        "can be given as --input=PATH",
-        state,
-    )
+    shown = f"the hub's data set {name!r} (config {config.hub_config}, split {config.hub_split})"
+    forms = [hub.plain(*where), hub.parquet(*where)]
+    about = {"hub": name, "config": config.hub_config, "split": config.hub_split, "field": config.field}
+    hint = f"No local file or folder has this name either. {sources.HINT}"
+    return sources.Source(lambda document, state: hub.Stream(forms, document, shown, hint, state), about)
 
 
 if __name__ == "__main__":

