@@ -39,18 +39,17 @@ class PrepareConfig(sources.Keys, Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    archives = [] if config.input is None else sorted(Path(config.input).glob("subsets/*.tar"))
-    if archives:  # the repository as it was downloaded
-        source = local_archives(archives)
-    else:
-        where = (NAME, None, "train")
-        forms = [
-            hub.plain(*where),
-            hub.parquet(*where, whole=True),
-            hub.Form("its archives", open_archives),
-        ]
-        source = sources.opened(config.input, NAME, None, ["text"], forms)
+    source = open_source(config.input)
     binary.run(config, source.texts(), source.about, known_documents=KNOWN_DOCUMENTS)
+
+
+def open_source(given: str | None) -> sources.Source:
+    archives = [] if given is None else sorted(Path(given).glob("subsets/*.tar"))
+    if archives:  # the repository as it was downloaded
+        return local_archives(archives)
+    where = (NAME, None, "train")
+    forms = [hub.plain(*where), hub.parquet(*where, whole=True), hub.Form("its archives", open_archives)]
+    return sources.opened(given, NAME, None, ["text"], forms)
 
 
 def open_archives():

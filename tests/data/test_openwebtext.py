@@ -99,9 +99,12 @@ def test_archives(tmp_path, hub, listed, archives, texts, capsys, conversion):
 def test_archives_can_be_gone_on_with(hub, listed, archives):
     hub[NAME], hub[NAME, corpus.hub.PARQUET] = SCRIPT, FileNotFoundError("no such revision")
     for n in (0, 13, 20, 39):
-        first = openwebtext.documents()
+        first = openwebtext.open_source(None).texts()()
         assert [next(first) for _ in range(n)] == PAGES[:n]
-        assert list(openwebtext.documents(json.loads(json.dumps(first.state())))) == PAGES[n:40]
+        assert (
+            list(openwebtext.open_source(None).texts()(json.loads(json.dumps(first.state()))))
+            == PAGES[n:40]
+        )
 
 
 def test_nothing_there(tmp_path, hub, listed):

@@ -162,7 +162,7 @@ def test_long_csv_fields_and_empty_cells(tmp_path):
 
 
 def test_names_of_files_do_not_reach_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_script, "hub_documents", lambda *_: pytest.fail("asked the hub"))
+    monkeypatch.setattr(text_script, "on_hub", lambda *_: pytest.fail("asked the hub"))
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("gone.txt", "gone.json", "./gone", "/gone/gone", "empty/gone", "a/b/c", "gone*", "~/gone"):
