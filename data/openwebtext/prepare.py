@@ -4,8 +4,8 @@
 
 It is streamed from the Hugging Face hub, in the first of three forms that the hub has: the data set itself,
 the hub's own conversion to Parquet, or the 21 archives (.tar of .xz of .txt files) that it was made from.
-After a stop or a kill, the same command continues. nanoGPT counts 9,035,582,198 training tokens with a
-different split.
+--input=PATH reads any of them from a download. After a stop or a kill, the same command continues. nanoGPT
+counts 9,035,582,198 training tokens with a different split.
 """
 
 import os
