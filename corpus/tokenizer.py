@@ -446,7 +446,10 @@ def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
         if not os.path.isfile(name):
             raise DataError(f"tokenizer {name}: no such file")
         return "bpe", Path(name)
-    raise DataError(f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json")
+    raise DataError(
+        f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json, which "
+        "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER) of transformers writes"
+    )
 
 
 def build_tokenizer(

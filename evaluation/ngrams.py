@@ -169,12 +169,12 @@ def score(model: Ngrams, streams: Sequence[np.ndarray], byte_counts: np.ndarray 
 
     byte_counts: see `perplexity.scored_bytes`.
     """
-    streams = [stream for stream in streams if len(stream) > 1]
-    tokens = sum(len(stream) - 1 for stream in streams)
+    scored = [stream for stream in streams if len(stream) > 1]
+    tokens = sum(len(stream) - 1 for stream in scored)
     if not tokens:
         raise EvaluationError("there is no token to score: the text is empty; name another with --texts")
     nats = np.zeros(ORDERS)
-    for stream in streams:
+    for stream in scored:
         check_tokens(int(stream.max()), model.vocab_size)
         nats -= np.log(model.probabilities(stream)).sum(axis=1)
     size = scored_bytes(byte_counts, streams)
@@ -185,7 +185,7 @@ def score(model: Ngrams, streams: Sequence[np.ndarray], byte_counts: np.ndarray 
             "bits_per_byte": loss * tokens / math.log(2) / size if size else None,
             "tokens": tokens,
             "bytes": size,
-            "streams": len(streams),
+            "streams": len(scored),
             "windows": tokens,
             "window": order,  # it sees order - 1 tokens and scores one
             "stride": 1,

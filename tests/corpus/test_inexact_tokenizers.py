@@ -271,6 +271,24 @@ def test_a_run_is_trained_sampled_measured_and_exported(prepared, run, kind, tmp
     assert "\na" in capsys.readouterr().out
 
 
+def test_tokens_with_bytes_are_read_by_a_model_whose_tokens_have_none(prepared, run, tmp_path):
+    """They are decoded and encoded again; the bytes are those of the text up to the limit."""
+    exact, _ = prepared("byte_level")
+    folder, _ = run("a", *KEYS, f"--dataset={prepared('unigram')[0]}")
+    count = json.loads((exact / "meta.json").read_text())["splits"]["val"]
+    for limit, size in (([], count["bytes"]), (["--max_bytes=100"], 100)):
+        out = tmp_path / "found.json"
+        out.unlink(missing_ok=True)
+        evaluate.main([str(folder), f"--texts={exact}", f"--json={out}", "--ngrams", *limit])
+        found = json.loads(out.read_text())
+        rows = found["models"][0]["results"], *found["ngrams"][0]["results"].values()
+        for (result,) in (row.values() for row in rows):
+            expected = result["loss"] * result["tokens"] / math.log(2) / size
+            # the last token may have other bytes than the limit leaves
+            assert result["bits_per_byte"] == pytest.approx(expected, rel=0.1 if limit else 1e-6)
+            assert result["bytes"] <= size
+
+
 def test_a_model_of_another_tokenizer_cannot_read_the_tokens(prepared, run, tmp_path, capsys):
     inexact, _ = prepared("llama")
     folder, _ = run("a", "--max_iters=2")  # of another tokenizer
