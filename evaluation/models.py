@@ -142,7 +142,10 @@ def different_tokenizers(models: Iterable[Opened]) -> str | None:
     if len(firsts) < 2:
         return None
     tokenizers = [(model.name, model.tokenizer) for model in firsts]
-    return "; ".join(f"{name}: {t.kind}, {t.vocab_size:,} tokens, {t.hash[:8]}" for name, t in tokenizers)
+    told = [f"{name}: {t.kind}, {t.vocab_size:,} tokens, {t.hash[:8]}" for name, t in tokenizers]
+    if not all(tokenizer.exact for _, tokenizer in tokenizers):
+        told.append("what an inexact one loses of a text, such as capitals, costs its model no bits")
+    return "; ".join(told)
 
 
 def check_scale(name: str, config: ModelConfig, scale: float):

@@ -292,6 +292,11 @@ def test_tokens_with_bytes_are_read_by_a_model_whose_tokens_have_none(prepared, 
 def test_a_model_of_another_tokenizer_cannot_read_the_tokens(prepared, run, tmp_path, capsys):
     inexact, _ = prepared("llama")
     folder, _ = run("a", "--max_iters=2")  # of another tokenizer
+    other, _ = run("b", *KEYS, f"--dataset={inexact}")
+    (tmp_path / "text.txt").write_text("The naïve fraction.")
+    capsys.readouterr()
+    evaluate.main([str(folder), str(other), f"--texts={tmp_path / 'text.txt'}"])
+    assert "an inexact one loses" in capsys.readouterr().out
     for limit in ([], ["--max_bytes=50"]):
         with pytest.raises(SystemExit) as stop:
             evaluate.main([str(folder), f"--texts={inexact}", *limit])
