@@ -29,7 +29,7 @@ import torch
 import configurator
 from config_keys import Count, CountOrNone
 from corpus import DataError, mixture
-from corpus.tokenizer import Tokenizer
+from corpus.tokenizer import Keys, Tokenizer
 from evaluation import (
     EvaluationError,
     extrapolation,
@@ -61,7 +61,7 @@ OF_TASK = {
 
 
 @dataclass
-class EvaluateConfig:
+class EvaluateConfig(Keys):
     """Measure trained models; several become rows of one table, the best in bold."""
 
     models: list[str]  # run folders, checkpoints, model folders, gpt2 and so on, or the hub's OWNER/NAME
@@ -120,6 +120,8 @@ class EvaluateConfig:
                         raise ValueError
                 except ValueError:
                     wrong.append(f"{key} must be {told}, not {value!r}")
+        if self.end_token is not None and self.tokenizer is None:
+            wrong.append("end_token is of --tokenizer: give the path of the tokenizer.json too")
         if self.max_bytes is not None and self.max_tokens is not None:
             wrong.append("max_bytes and max_tokens both limit the texts: give one of them")
         for key in ("join", "max_bytes", "max_tokens"):
@@ -151,7 +153,8 @@ class EvaluateConfig:
 def main(argv: list[str]):
     config = configurator.parse(EvaluateConfig, argv, positional="models")
     try:
-        opened = [open_model(path, config.which, config.tokenizer) for path in config.models]
+        given = {"tokenizer": config.tokenizer, "end_token": config.end_token}
+        opened = [open_model(path, config.which, **given) for path in config.models]
         names = [model.name for model in opened]
         for model, path in zip(opened, config.models, strict=True):
             model.name = path if names.count(model.name) > 1 else model.name
@@ -329,6 +332,7 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
         {model.name: path for model, path in zip(opened, config.models, strict=True)},
         which=config.which,
         tokenizer=config.tokenizer,
+        end_token=config.end_token,
         device=config.device,
         dtype=config.dtype,
         tasks=config.tasks or zero_shot.TASKS,

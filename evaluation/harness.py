@@ -60,15 +60,17 @@ def answer(
     batch_size: int,
     limit: int | None,
     include_path: str | None,
+    end_token: str | None = None,
 ) -> dict:
     """models: {name: path}, one at a time in memory -> {models: [{name, facts, dtype, results}], versions}.
 
-    which, tokenizer, device, dtype: see `models.load`; the others: see `evaluate`.
+    which, tokenizer, end_token: see `models.open_model`; device, dtype: see `models.load`; the others: see
+    `evaluate`.
     """
     _manager(tasks, include_path)  # finds wrong task names before a model is loaded
     measured = []
     for name, path in models.items():
-        loaded = open_model(path, which, tokenizer).load(device, dtype)
+        loaded = open_model(path, which, tokenizer, end_token=end_token).load(device, dtype)
         loaded.name = name
         results = evaluate(loaded, tasks, batch_size, limit, include_path)
         measured.append({"name": name, **loaded.facts(), "dtype": loaded.dtype, "results": results})

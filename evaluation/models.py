@@ -96,16 +96,21 @@ class Opened:
 
 
 def open_model(
-    path: str, which: str = "best", tokenizer: str | None = None, of_pairs: bool = False
+    path: str,
+    which: str = "best",
+    tokenizer: str | None = None,
+    of_pairs: bool = False,
+    end_token: str | None = None,
 ) -> Opened:
     """Checks the arguments of `load` quickly, to find mistakes before any work starts.
 
-    of_pairs: whether the model will read pairs. Others refuse one with an encoder.
+    of_pairs: whether the model will read pairs. Others refuse one with an encoder. end_token: of
+    `tokenizer`, see `build_tokenizer`.
     """
     source = pretrained.open_source(path, which)
     if not of_pairs:
         pretrained.check_no_encoder(source, "evaluate.py")
-    reader = _tokenizer(source, tokenizer)
+    reader = _tokenizer(source, tokenizer, end_token)
     if reader.vocab_size > source.config.vocab_size:
         raise EvaluationError(
             f"{path}: its tokenizer has {reader.vocab_size:,} tokens, the model only "
@@ -157,10 +162,10 @@ def check_scale(name: str, config: ModelConfig, scale: float):
         )
 
 
-def _tokenizer(source: pretrained.Source, name: str | None) -> Tokenizer:
+def _tokenizer(source: pretrained.Source, name: str | None, end_token: str | None) -> Tokenizer:
     if name is None:
         return pretrained.tokenizer_of(source)
-    tokenizer = build_tokenizer(name, list)
+    tokenizer = build_tokenizer(name, list, end_token)
     pretrained.check_tokenizer(source, tokenizer)
     return tokenizer
 

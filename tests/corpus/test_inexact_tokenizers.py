@@ -301,3 +301,23 @@ def test_a_model_of_another_tokenizer_cannot_read_the_tokens(prepared, run, tmp_
         with pytest.raises(SystemExit) as stop:
             evaluate.main([str(folder), f"--texts={inexact}", *limit])
         assert "without exact bytes" in str(stop.value.code)
+
+
+def test_a_model_folder_whose_end_token_no_file_names(prepared, run, tmp_path, capsys):
+    dataset, _ = prepared("wordpiece")
+    folder, _ = run("a", *KEYS, f"--dataset={dataset}", "--ffn=mlp", "--attention=softmax")
+    exported = tmp_path / "exported"
+    export.main([str(folder), str(exported)])
+    for name in ("data_tokenizer.json", "tokenizer_config.json"):
+        (exported / name).unlink()
+    (tmp_path / "text.txt").write_text("the fraction")
+    keys = [str(exported), f"--texts={tmp_path / 'text.txt'}"]
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main(keys)
+    assert "--end_token, such as [UNK] or [CLS] or [SEP]" in str(stop.value.code)
+    named = f"--tokenizer={exported / 'tokenizer.json'}"
+    evaluate.main([*keys, named, "--end_token=[SEP]"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        evaluate.main([*keys, "--end_token=[SEP]"])
+    assert "end_token is of --tokenizer" in capsys.readouterr().err
