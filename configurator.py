@@ -37,6 +37,7 @@ from os.path import isfile, lexists
 from pathlib import Path
 
 import config_keys
+import foreign_keys
 
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
@@ -314,12 +315,17 @@ def _is_of_training(assigned: dict, own) -> bool:
 
 
 def _unknown(key, meant) -> str:
-    """What is said of an unknown key. meant: groups of keys; the first with a similar one counts."""
+    """What is said of an unknown key. meant: groups of keys; the first with another word for it, or a
+    similar one, counts.
+    """
     if key in _of_training():
         return f"{key} is a key of train.py; this script does not use it"
-    found = (difflib.get_close_matches(key, keys, n=3, cutoff=0.6) for keys in meant)
-    near = next(filter(None, found), [])
-    return f"unknown key {key!r}" + (f"; did you mean {' or '.join(near)}?" if near else " (see --help)")
+    for keys in meant:
+        if here := foreign_keys.hint(key, keys):
+            return f"unknown key {key!r}: {here}"
+        if near := difflib.get_close_matches(key, keys, n=3, cutoff=0.6):
+            return f"unknown key {key!r}; did you mean {' or '.join(near)}?"
+    return f"unknown key {key!r} (see --help)"
 
 
 def _derived(path: str, function: Callable[[dict], dict], keys: dict, mistakes: list[str]) -> dict:

@@ -127,7 +127,7 @@ def test_files_that_change_nothing(command, tmp_path):
         parsed(command(f"--vary=none,{schedule}"))
     with pytest.raises(ConfigError, match="is the same model as"):
         parsed(command(f"--vary=none,{schedule}", "--dyadic=False", models=[LADDERS]))
-    idle.write_text("out_dir = 'elsewhere'\nbigbird_seed = 3\nwandb_project = 'mine'\n")
+    idle.write_text("out_dir = 'elsewhere'\nbigbird_seed = 3\ntrack_project = 'mine'\n")
     with pytest.raises(ConfigError, match=r"_idle .*same model .*--vary"):
         parsed(command(f"--vary=none,{idle}", models=[DENSE, LADDERS]))
     idle.write_text("grad_clip = 0.5\n")

@@ -64,7 +64,7 @@ def test_ablate_takes_config_files_only(model, capsys):
 
 
 def test_ablate_refuses_a_folder_of_a_name_that_is_too_long(tmp_path, capsys):
-    keys = [f"learning_rate=1e-3,2e-3 wandb_project={'x' * 250},y"]
+    keys = [f"learning_rate=1e-3,2e-3 track_project={'x' * 250},y"]
     with pytest.raises(SystemExit) as stop:
         ablate.main(
             ["config/demo_dense.py", f"--out_dir={tmp_path / 'a'}", "--dry_run=True", f"--vary={keys[0]}"]

@@ -348,16 +348,6 @@ def test_compiled_training_equals_eager_training(run):
         assert np.allclose(*(np.array(v, dtype=float) for v in (a, b)), rtol=1e-4, equal_nan=True)
 
 
-def test_wandb_offline(run, monkeypatch, tmp_path):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    folder, _ = run("a", "--max_iters=3", "--wandb_log=True", "--wandb_run_name=name")
-    (offline,) = (folder / "wandb").glob("offline-run-*")
-    assert list(offline.glob("*.wandb"))
-    assert checkpoint.load(checkpoint.find(folder))["wandb_id"] in offline.name
-
-
 def test_the_script_itself(arguments, tmp_path):
     """As a user calls it: mistakes go to stderr with status 2, nothing else happens."""
     found = subprocess.run(

@@ -44,7 +44,7 @@ REQUIRED = {
     "data",
     "best_val_loss",
     "seconds",
-    "wandb_id",
+    "tracker_id",
 }
 TENSORS = ("model", "optimizer")
 

@@ -26,7 +26,7 @@ from config_keys import (
 from corpus import DataError, mixture
 from layers import ATTENTION, FFN
 from models.architecture import ModelConfig
-from training import saffu_passes
+from training import saffu_passes, tracking
 from training.distributed import max_restarts
 from training.hardware import Device, missing_gpu
 from training.sharding import gpus, mistakes
@@ -152,10 +152,6 @@ class WatchingKeys:
     checkpoint_format: Annotated[
         Literal["whole", "sharded"], INCIDENTAL, Changes("from the next checkpoint on")
     ] = "whole"
-    wandb_log: Annotated[bool, INCIDENTAL] = False  # also log to Weights & Biases
-    wandb_project: Annotated[str, INCIDENTAL] = "cofrgenet"  # Weights & Biases: project
-    #: Weights & Biases: run name; None: name of the run folder
-    wandb_run_name: Annotated[str | None, INCIDENTAL] = None
 
 
 @dataclass
@@ -171,7 +167,14 @@ class PlanningKeys:
 
 @dataclass
 class TrainConfig(
-    PlanningKeys, WatchingKeys, SaffuStartKeys, OptimisationKeys, DataKeys, RunKeys, ModelConfig
+    PlanningKeys,
+    tracking.Keys,
+    WatchingKeys,
+    SaffuStartKeys,
+    OptimisationKeys,
+    DataKeys,
+    RunKeys,
+    ModelConfig,
 ):
     """Pretrain one model. Defaults are nanoGPT's for GPT-2 (124M)."""
 
@@ -224,6 +227,7 @@ class TrainConfig(
         wrong += mistakes(self)
         if not self.dry_run:
             wrong += missing_gpu(self.device)
+            wrong += tracking.mistakes(self)
             if max_restarts() and not self.resume:
                 wrong.append(
                     f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on "

@@ -23,6 +23,11 @@ from training.config import RunConfig, TrainConfig
 from training.distributed import Ranks
 
 VERIFY_SECONDS = 5  # between two signs of life
+# what nanoGPT's other values of init_from are here
+NANOGPTS = {
+    "scratch": ". To start with random weights, leave it out",
+    "resume": ". To go on with a run, give --resume=True and its --out_dir",
+}
 
 
 def saved_config(given: dict) -> Path | dict | None:
@@ -52,7 +57,8 @@ def saved_config(given: dict) -> Path | dict | None:
         planned = bool(given.get("dry_run"))
         return surgery.architecture(pretrained.open_source(given["init_from"], planned=planned), given)
     except CheckpointError as error:
-        raise ConfigError([f"init_from: {error}"]) from None
+        instead = NANOGPTS.get(given["init_from"], "")
+        raise ConfigError([f"init_from: {error}{instead}"]) from None
 
 
 def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:

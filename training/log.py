@@ -115,15 +115,15 @@ def read_log(folder: Path) -> list[dict]:
 
 
 class Log:
-    """Appends records to log.jsonl (and to wandb), and redraws loss.png.
+    """Appends records to log.jsonl (and to a tracker), and redraws loss.png.
 
     step: where the run begins or goes on. Later records are dropped, because their steps run again; if that
     would drop all, the file is renamed to log.1.jsonl, log.2.jsonl and so on. records: how many the log had
-    when a checkpoint of step 0 was written. whole: see `draw_losses`.
+    when a checkpoint of step 0 was written. tracker: see `tracking.Tracker`. whole: see `draw_losses`.
     """
 
-    def __init__(self, folder: Path, step: int, wandb_run=None, whole: bool = False, records: int = 0):
-        self.folder, self.wandb_run, self.whole = folder, wandb_run, whole
+    def __init__(self, folder: Path, step: int, tracker=None, whole: bool = False, records: int = 0):
+        self.folder, self.tracker, self.whole = folder, tracker, whole
         found = read_log(folder) if step or records else []
         self.records = [r for r in found if r["step"] <= step] if step else found[:records]
         if not self.records and (folder / "log.jsonl").is_file():
@@ -132,8 +132,8 @@ class Log:
         write_whole(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in self.records))
         self.file = open(folder / "log.jsonl", "a", opener=no_link)  # noqa: SIM115 (closed by close)
         self.drawn_at, self.drawn = time.perf_counter(), 0  # when, and with how many records
-        for record in self.records:
-            self._to_wandb(record)
+        for record in () if tracker is None or tracker.continues else self.records:
+            self._track(record)
 
     def add(self, record: dict):
         self.records.append(record)
@@ -142,11 +142,11 @@ class Log:
             self.file.flush()
         except OSError as error:
             raise OSError(f"{self.file.name} could not be written ({why_not_written(error)})") from error
-        self._to_wandb(record)
+        self._track(record)
 
-    def _to_wandb(self, record: dict):
-        if self.wandb_run is not None:
-            self.wandb_run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+    def _track(self, record: dict):
+        if self.tracker is not None:
+            self.tracker.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
     def sync(self):
         """On disk, so that no checkpoint is ahead of its log."""
@@ -167,8 +167,8 @@ class Log:
     def close(self):
         self.draw(interval=0.0)
         self.file.close()
-        if self.wandb_run is not None:
-            self.wandb_run.finish()
+        if self.tracker is not None:
+            self.tracker.finish()
 
 
 @picture.drawing()
@@ -196,27 +196,3 @@ def draw_losses(name: str, records: list[dict], whole: bool = False):
         axes.legend()
         picture.focus(axes, curves)
     return figure
-
-
-def start_wandb(project: str, name: str, folder: Path, config: dict, before: str | None, step: int):
-    """A new wandb run; raises RunFolderError where wandb does not start.
-
-    A training that goes on at a step has a new one too, in the same group, which gets the log up to there:
-    wandb keeps what a run first said of a step, so that steps that are made again would be missing. before:
-    the id of the run before, None if there was none.
-    """
-    try:
-        import wandb
-    except ImportError:
-        raise RunFolderError("wandb_log=True needs the wandb package: pip install wandb") from None
-    try:
-        return wandb.init(
-            project=project,
-            name=name,
-            dir=folder,
-            group=name,
-            config=config | ({"resumed_from": before, "resumed_at_step": step} if before else {}),
-        )
-    except Exception as error:
-        hint = "log in with `wandb login`, or set WANDB_MODE=offline"
-        raise RunFolderError(f"wandb did not start ({error}); {hint}") from error

@@ -15,9 +15,10 @@ from corpus.mixture import Mixture
 from models.architecture import model_config
 from models.kinds import flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted
+from training import tracking
 from training.distributed import Ranks
 from training.hardware import device_name, peak_flops
-from training.log import Log, start_wandb, write_whole
+from training.log import Log, read_log, write_whole
 from training.resume import Progress
 from training.schedule import Dyadic
 
@@ -96,7 +97,7 @@ class Speed:
 
 
 class Report:
-    """The run folder's config.json and log (and wandb), and what is printed while a run trains.
+    """The run folder's config.json and log (and a tracker), and what is printed while a run trains.
 
     config, given: what the run is, and what the user said. folder: the claimed run folder. progress: the
     run's own, which the trainer advances. changes: what `resume.restore` found changed. records: how many
@@ -188,17 +189,19 @@ class Report:
         return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
 
     def _open_log(self, given, changes: dict[str, str], records: int) -> Log:
-        config, progress, wandb_run = self.config, self.progress, None
+        config, progress = self.config, self.progress
         settings = dataclasses.asdict(config)
-        if config.wandb_log:
-            name = config.wandb_run_name or self.folder.name
-            resumed = progress.wandb_id, progress.step
-            wandb_run = start_wandb(config.wandb_project, name, self.folder, settings, *resumed)
-            progress.wandb_id = wandb_run.id
+        tracker = None
+        if config.track != "none":
+            before, step = progress.tracker_id, progress.step
+            again = before is not None and any(r["step"] > step for r in read_log(self.folder))
+            # first, because where it does not start, the folder must stay as it is
+            tracker = tracking.start(config, self.folder, settings, before, step, again)
+            progress.tracker_id = tracker.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
         said = configurator.differing(given)
         write_whole(self.folder / "given.json", json.dumps(said, indent=2) + "\n")
-        log = Log(self.folder, progress.step, wandb_run, config.init_from is not None, records)
+        log = Log(self.folder, progress.step, tracker, config.init_from is not None, records)
         if changes:
             log.add({"step": progress.step, "tokens": progress.tokens, "resumed": changes})
         return log

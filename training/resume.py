@@ -26,7 +26,7 @@ class Progress:
     tokens: int = 0  # of these samples, that the loss has scored
     best_val_loss: float = math.inf
     seconds: float = 0.0  # of training, evaluations and checkpoints left out
-    wandb_id: str | None = None
+    tracker_id: str | None = None  # of the last run that a tracker has of it
 
 
 def fingerprint(data: Dataset | Mixture) -> dict:

@@ -37,7 +37,7 @@ from training.sharded_checkpoint import Saver, read_state
 
 NO_LIMIT = 2**62  # of bytes: gloo holds none of them here
 FACTS = {
-    **{"config": {}, "tokenizer": {}, "data": {}, "best_val_loss": 1.0, "seconds": 0.0, "wandb_id": None},
+    **{"config": {}, "tokenizer": {}, "data": {}, "best_val_loss": 1.0, "seconds": 0.0, "tracker_id": None},
     **{"scaler": {}, "samples": 8, "tokens": 64, "ranks": 1, "records": 0, "commit": "abc"},
 }
 

@@ -17,7 +17,7 @@ from training.checkpoint import CheckpointError
 
 CONTENT = {
     **{"step": 1, "config": {"a": 1}, "model": {"w": torch.ones(3)}, "optimizer": {}, "tokenizer": {}},
-    **{"data": {}, "best_val_loss": 1.0, "seconds": 0.0, "wandb_id": None, "scaler": {}, "samples": 8},
+    **{"data": {}, "best_val_loss": 1.0, "seconds": 0.0, "tracker_id": None, "scaler": {}, "samples": 8},
     **{"tokens": 64, "ranks": 1, "records": 0, "commit": "abc"},
 }
 
@@ -146,7 +146,7 @@ import resource, sys, torch
 from pathlib import Path
 from training import checkpoint
 content = dict(step=1, config={}, model={"w": torch.ones(1000)}, optimizer={}, tokenizer={},
-    data={}, best_val_loss=1.0, seconds=0.0, wandb_id=None, scaler={}, samples=8,
+    data={}, best_val_loss=1.0, seconds=0.0, tracker_id=None, scaler={}, samples=8,
     tokens=64, ranks=1, records=0, commit="abc")
 checkpoint.save(Path(sys.argv[1]), 1, content, 2, True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -174,7 +174,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from training import checkpoint
 content = dict(step=1, config={}, model={"w": torch.ones(1000)}, optimizer={}, tokenizer={},
-    data={}, best_val_loss=1.0, seconds=0.0, wandb_id=None, scaler={}, samples=8,
+    data={}, best_val_loss=1.0, seconds=0.0, tracker_id=None, scaler={}, samples=8,
     tokens=64, ranks=1, records=0, commit="abc")
 checkpoint.save(Path(sys.argv[1]), 1, content, 2, True)
 place = sys.argv[2]

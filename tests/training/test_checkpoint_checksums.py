@@ -15,7 +15,7 @@ from training.checkpoint import CheckpointError
 CONTENT = {
     **{"step": 1, "config": {"a": 1}, "tokenizer": {}, "data": {}, "best_val_loss": 1.0, "seconds": 0.0},
     **{
-        "wandb_id": None,
+        "tracker_id": None,
         "scaler": {},
         "samples": 8,
         "tokens": 64,

@@ -1,17 +1,13 @@
 """How a run goes on with --resume, and what keeps its folder from being overwritten."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 from tests.training.records import losses
 from tests.training.refusals import refused
 from train import main
-from training import checkpoint, reporting, trainer
+from training import checkpoint, trainer
 from training.inputs import saved_config
-from training.log import RunFolderError, open_run, read_log
-from training.trainer import Trainer
+from training.log import open_run, read_log
 
 
 @pytest.mark.parametrize(
@@ -196,60 +192,3 @@ def test_going_back_says_what_becomes_of_a_later_best_checkpoint(run, capsys, fo
     assert (kept.name, checkpoint.load(kept)["step"]) == (name, 20)
     assert back("--max_iters=15")
     assert checkpoint.load(checkpoint.find(folder, "best"))["step"] == 15
-
-
-def test_a_start_that_failed_early_does_not_block_its_folder(run, monkeypatch, tmp_path):
-    def fail(*arguments):
-        raise RunFolderError("wandb did not start")
-
-    monkeypatch.setattr(reporting, "start_wandb", fail)
-    with pytest.raises(SystemExit, match="wandb did not start"):
-        run("a", "--wandb_log=True")
-    run("a", "--max_iters=2")
-
-
-class Wandb:
-    """What wandb keeps of its runs: for a step that is over, nothing more."""
-
-    def __init__(self):
-        self.runs = []
-
-    def init(self, **keys):
-        rows = {}
-
-        def log(values, step):
-            if step >= max(rows, default=0):
-                rows.setdefault(step, {}).update(values)
-
-        run = SimpleNamespace(id=f"run{len(self.runs)}", keys=keys, rows=rows, log=log, finish=lambda: None)
-        self.runs.append(run)
-        return run
-
-
-def test_wandb_has_the_curve_of_the_log_after_a_kill(run, monkeypatch, tmp_path):
-    """The steps that are made again have other losses here, so that they are told apart."""
-    monkeypatch.setitem(sys.modules, "wandb", wandb := Wandb())
-    keys = ("--wandb_log=True", "--wandb_run_name=name", "--max_iters=20", "--checkpoint_interval=5")
-    step = Trainer.step
-
-    def killed(self, stop):
-        if self.progress.step == 13:
-            raise KeyboardInterrupt
-        return step(self, stop)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", killed)
-        with pytest.raises(SystemExit):
-            run("a", *keys)
-    _, records = run("a", *keys, "--resume=True", "--label_smoothing=0.1")
-    first, second = wandb.runs
-    assert max(first.rows) == 13
-    assert {keys["group"] for keys in (first.keys, second.keys)} == {"name"}
-    assert second.keys["config"]["resumed_from"] == "run0"
-    assert second.keys["config"]["resumed_at_step"] == 10
-    expected = {}
-    for record in records:
-        expected.setdefault(record.pop("step"), {}).update(record)
-    assert second.rows == expected
-    assert first.rows[12]["loss"] != second.rows[12]["loss"]
-    assert list(second.rows[10]["resumed"]) == ["label_smoothing"]
