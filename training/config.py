@@ -26,7 +26,7 @@ from config_keys import (
 from corpus import DataError, mixture
 from layers import ATTENTION, FFN
 from models.architecture import ModelConfig
-from training import saffu_passes, tracking
+from training import profiling, saffu_passes, tracking
 from training.distributed import max_restarts
 from training.hardware import Device, missing_gpu
 from training.sharding import gpus, mistakes
@@ -168,6 +168,7 @@ class PlanningKeys:
 @dataclass
 class TrainConfig(
     PlanningKeys,
+    profiling.Keys,
     tracking.Keys,
     WatchingKeys,
     SaffuStartKeys,
@@ -228,6 +229,7 @@ class TrainConfig(
         if not self.dry_run:
             wrong += missing_gpu(self.device)
             wrong += tracking.mistakes(self)
+            wrong += profiling.mistakes(self, self.max_iters)
             if max_restarts() and not self.resume:
                 wrong.append(
                     f"torchrun --max_restarts={max_restarts()} starts a run again in its folder, to go on "

@@ -150,6 +150,25 @@ def give_back_freed_memory():
         trim(0)
 
 
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """The most bytes that this process has held since it started, evaluations and checkpoints included.
+
+    On a CUDA GPU those of tensors, and as `peak_memory_reserved` what PyTorch took from the card for them;
+    elsewhere those of the whole process, and nothing on Windows.
+    """
+    if device.type == "cuda":
+        return {
+            "peak_memory": torch.cuda.max_memory_allocated(device),
+            "peak_memory_reserved": torch.cuda.max_memory_reserved(device),
+        }
+    try:
+        import resource
+    except ImportError:
+        return {}
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return {"peak_memory": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+
+
 @contextmanager
 def repeatable(wanted: bool):
     """Forward and backward passes whose numbers are the same in each run, on a GPU too.

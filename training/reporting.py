@@ -17,7 +17,7 @@ from models.kinds import flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted
 from training import tracking
 from training.distributed import Ranks
-from training.hardware import device_name, peak_flops
+from training.hardware import device_name, peak_flops, peak_memory
 from training.log import Log, read_log, write_whole
 from training.resume import Progress
 from training.schedule import Dyadic
@@ -63,6 +63,20 @@ def announcement(
     if dyadic:
         lines.append(dyadic.table())
     return "\n".join(lines)
+
+
+def fullest(peaks: list[dict[str, int]]) -> dict[str, int]:
+    """The largest of each kind of peak among ranks; see `hardware.peak_memory`."""
+    return {kind: max(peak[kind] for peak in peaks) for kind in peaks[0]}
+
+
+def memory_in_words(peak: dict[str, int]) -> str:
+    """To stand before the next clause; "" where no step was recorded."""
+    if not peak:
+        return ""
+    reserved = peak.get("peak_memory_reserved")
+    more = f" of tensors, {reserved / 2**30:,.2f} GiB reserved" if reserved is not None else ""
+    return f"peak memory {peak['peak_memory'] / 2**30:,.2f} GiB{more}; "
 
 
 class Speed:
@@ -119,6 +133,7 @@ class Report:
     ):
         self.config, self.ranks, self.device, self.unit = config, ranks, device, unit
         self.folder, self.progress = folder, progress
+        self.peak = {}  # bytes, as the last training record has them
         self.log = self.on_first(lambda: self._open_log(given, changes, records))
 
     def record(self, values: dict):
@@ -135,7 +150,8 @@ class Report:
             # scored tokens alone are counted, of pairs and rows that have others
             mfu = self.mfu(tokens_per_second) if self.unit == "tokens" else {}
             rate = {"tokens_per_second": tokens_per_second, **mfu}
-        self.record({"seconds": seconds, **values, **rate})
+        self.peak = fullest(self.ranks.gather(peak_memory(self.device)))
+        self.record({"seconds": seconds, **values, **rate, **self.peak})
         if not sys.stderr.isatty():  # no bar tells it
             said = f"loss {values['loss']:.4f}, lr {values['learning_rate']:.3g}"
             said += f", {tokens_per_second:,.0f} tokens/s" if rate else ""
@@ -182,7 +198,7 @@ class Report:
         }[self.unit]
         self.ranks.say(
             f"done: {counted(self.progress.step, 'step')}, {self.progress.tokens:,} tokens; "
-            f"curve: {self.folder / 'loss.png'}\n{use}"
+            f"{memory_in_words(self.peak)}curve: {self.folder / 'loss.png'}\n{use}"
         )
 
     def on_first(self, action):
@@ -190,7 +206,8 @@ class Report:
 
     def _open_log(self, given, changes: dict[str, str], records: int) -> Log:
         config, progress = self.config, self.progress
-        settings = dataclasses.asdict(config)
+        # the trace is of this start alone: a run that goes on takes what it is not told from here
+        settings = dataclasses.asdict(config) | {"profile": 0}
         tracker = None
         if config.track != "none":
             before, step = progress.tracker_id, progress.step

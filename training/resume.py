@@ -9,7 +9,7 @@ import config_keys
 from corpus.loader import Dataset
 from corpus.mixture import Mixture
 from reports.plural import counted
-from training import checkpoint, sharding
+from training import checkpoint, profiling, sharding
 from training.checkpoint import CheckpointError
 from training.log import RunFolderError, read_log
 
@@ -96,6 +96,7 @@ def restore(
         wrong.append(
             f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"
         )
+    wrong += profiling.mistakes(config, config.max_iters - content["step"])
     if content["data"] != data:
         wrong.append(_difference(content["data"], data, content["config"], config))
     if wrong:

@@ -16,7 +16,7 @@ from corpus.mixture import Mixture
 from corpus.pairs import batches_for
 from models import compilation
 from models.language_model import LanguageModel
-from training import checkpoint, cuda_graph, sharding
+from training import checkpoint, cuda_graph, profiling, sharding
 from training.distributed import Ranks
 from training.endings import TrainingError
 from training.environment import commit
@@ -108,10 +108,12 @@ class Trainer:
             total=config.max_iters, initial=progress.step, dynamic_ncols=True, bar_format=BAR,
             mininterval=0.5, disable=not (self.ranks.first and sys.stderr.isatty()),
         )  # fmt: skip
-        with bar:  # closed before an error is printed
+        trace = profiling.Trace(config.profile, self.device, self.folder, self.ranks.first)
+        with bar, trace:  # closed before an error is printed
             while progress.step < config.max_iters:
                 rate, ladders, stopping = self.step(stop)
                 bar.update()
+                traced = trace.step()
                 if self.compiles and progress.step == first + 1:
                     speed.restart(progress.step, progress.tokens, self.clock.seconds())
                 logging, evaluating, saving = map(
@@ -124,6 +126,9 @@ class Trainer:
                     self.report.training(values, now, speed.rate(progress.step, progress.tokens, now))
                     pace = speed.in_words(config.max_iters - progress.step)
                     bar.set_postfix_str(f"loss {values['loss']:.3f}{pace}", refresh=False)
+                if traced:
+                    with self.clock.paused() as progress.seconds, bar.external_write_mode(file=sys.stdout):
+                        self.ranks.say(self.report.on_first(trace.write))
                 if stopping:
                     # at once: the sender of a signal waits only seconds; a due evaluation follows on resume
                     with self.clock.paused() as progress.seconds:

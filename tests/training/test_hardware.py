@@ -168,3 +168,22 @@ def test_a_repeatable_run_trains_to_the_same_losses(run):
     _, plain = run("plain", *keys)
     _, repeatable = run("repeatable", *keys, "--deterministic=True")
     assert losses(repeatable) == losses(plain)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel's own count is Linux's")
+def test_peak_memory_is_the_kernels_and_stays():
+    before = hardware.peak_memory(torch.device("cpu"))["peak_memory"]
+    held = torch.ones(before + 2**27, dtype=torch.uint8)  # more than the process has ever held
+    peak = hardware.peak_memory(torch.device("cpu"))["peak_memory"]
+    counted = 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+    assert peak == pytest.approx(counted, rel=0.01)
+    assert peak >= len(held)
+    del held
+    assert hardware.peak_memory(torch.device("cpu"))["peak_memory"] >= peak
+
+
+def test_peak_memory_of_a_gpu_is_that_of_its_tensors(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: device.index)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 10 * device.index)
+    found = hardware.peak_memory(torch.device("cuda", 3))
+    assert found == {"peak_memory": 3, "peak_memory_reserved": 30}

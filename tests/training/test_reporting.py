@@ -66,3 +66,29 @@ def test_a_compilation_is_in_no_speed(run, monkeypatch, capsys, interval):
 def test_in_eager_mode_no_step_is_left_out(run):
     _, records = run("a", "--max_iters=2", "--log_interval=1")
     assert all("tokens_per_second" in record for record in records if "loss" in record)
+
+
+def test_peak_memory_is_that_of_the_fullest_rank(run, monkeypatch, capsys):
+    """In every training record and on the last line. Both kinds of peak, each of the rank that has most."""
+    ranks = [
+        {"peak_memory": 3 * 2**30, "peak_memory_reserved": 5 * 2**30},
+        {"peak_memory": 4 * 2**30, "peak_memory_reserved": 2**29},
+    ]
+    monkeypatch.setattr(reporting, "peak_memory", lambda device: ranks[0])
+    monkeypatch.setattr(
+        reporting.Ranks, "gather", lambda ranks_, value: ranks if value == ranks[0] else [value]
+    )
+    _, records = run("a", "--max_iters=3", "--log_interval=2")
+    training = [record for record in records if "loss" in record]
+    assert [(r["peak_memory"], r["peak_memory_reserved"]) for r in training] == [(2**32, 5 * 2**30)] * 2
+    assert "; peak memory 4.00 GiB of tensors, 5.00 GiB reserved; curve: " in capsys.readouterr().out
+
+
+def test_peak_memory_on_a_cpu_is_in_the_log(run, capsys):
+    _, records = run("a", "--max_iters=2", "--log_interval=2")
+    (training,) = (record for record in records if "loss" in record)
+    assert "peak_memory_reserved" not in training
+    words = f"; peak memory {training['peak_memory'] / 2**30:,.2f} GiB; curve: "
+    assert words in capsys.readouterr().out
+    run("a", "--max_iters=2", "--resume=True")  # without a step, nothing is known
+    assert "done: 2 steps, 512 tokens; curve: " in capsys.readouterr().out
