@@ -25,6 +25,7 @@ import configurator
 import evaluate
 import export
 import finetune
+import foreign_keys
 import layers
 import sample
 import scale
@@ -33,7 +34,7 @@ from launch.measure_gpu import MeasureConfig, with_values
 from model import GPT, cache_bytes_per_token
 from models.architecture import ModelConfig
 from results.mqar import table
-from training import pretrained
+from training import pretrained, tracking
 from training.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -224,6 +225,7 @@ def prepare_config(script: Path, monkeypatch):
 def test_commands(page, command, elsewhere, monkeypatch):
     monkeypatch.chdir(elsewhere)
     monkeypatch.setitem(layers.FFN, "mine", layers.FFN["mlp"])
+    monkeypatch.setattr(tracking, "mistakes", lambda keys: [])  # a tracker that the reader installs
     resolve_command(command, monkeypatch)
 
 
@@ -281,6 +283,7 @@ def test_keys_that_are_named(page, monkeypatch):
     families = "cf|cffn|cattn|ladder|dyadic|token|key|expe|exqpe|rope|synthesizer|bigbird|muon|wsd|saffu"
     parts = {"attention": layers.ATTENTION, "ffn": layers.FFN, "position": layers.POSITION}
     known = all_keys(monkeypatch) | {name for registry in parts.values() for name in registry}
+    known |= foreign_keys.TRAINING.keys()
     named = re.findall(rf"`(?:--)?((?:{families})_\w+)(?:=[^`]*)?`", text)
     named += [key for key in re.findall(r"`--(\w+)", text) if key not in ("key", "help", *OF_TORCHRUN)]
     assert {name for name in named if name not in known and not name.endswith("_")} == set()

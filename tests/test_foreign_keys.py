@@ -3,6 +3,8 @@
 import dataclasses
 import importlib.util
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +116,16 @@ def test_the_trainers_names_are_transformers_own():
     ours = {line.split('"')[1] for line in lines.splitlines() if line.startswith('    "')}
     assert "per_device_train_batch_size" in ours
     assert ours - theirs == older
+
+
+def test_the_page_says_what_the_hint_says():
+    """Each name of its tables that has a hint stands beside the keys of that hint; most names have one."""
+    page = (Path(__file__).resolve().parents[1] / "docs/from_transformers.md").read_text()
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", page.split("## Classes")[0], re.M)
+    seen = 0
+    for left, right in rows:
+        for name in re.findall(r"`(\w+)`", left):
+            keys = foreign_keys.TRAINING.get(name, ("", ""))[0].split()
+            assert all(re.search(rf"`{key}\b", right) for key in keys), name
+            seen += bool(keys)
+    assert seen > 40

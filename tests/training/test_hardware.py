@@ -182,6 +182,11 @@ def test_peak_memory_is_the_kernels_and_stays():
     assert hardware.peak_memory(torch.device("cpu"))["peak_memory"] >= peak
 
 
+def test_where_the_system_does_not_count_there_is_no_peak(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)  # an import raises ImportError, as on Windows
+    assert hardware.peak_memory(torch.device("cpu")) == {}
+
+
 def test_peak_memory_of_a_gpu_is_that_of_its_tensors(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: device.index)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 10 * device.index)
