@@ -96,7 +96,9 @@ def restore(
         wrong.append(
             f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"
         )
-    wrong += profiling.mistakes(config, config.max_iters - content["step"])
+    # no reason to refuse: a run that torchrun starts again has the same command line
+    for line in profiling.mistakes(config, config.max_iters - content["step"]):
+        changes["profile"] = line
     if content["data"] != data:
         wrong.append(_difference(content["data"], data, content["config"], config))
     if wrong:

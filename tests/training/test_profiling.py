@@ -64,13 +64,18 @@ def test_a_run_that_goes_on_traces_only_if_it_is_told_again(run, capsys):
     assert (folder / "trace.json.gz").exists()
 
 
-def test_steps_that_a_run_does_not_have_are_refused(run, arguments, capsys):
+def test_steps_that_a_run_does_not_have_are_refused(arguments, capsys):
     wrong = "profile=3 traces 3 steps after 3 others, and the run has 5 steps to go"
     assert wrong in refused(capsys, arguments, "--max_iters=5", "--profile=3")
-    run("a", "--max_iters=4", "--profile=1")
-    wrong = r"profile=1 traces 1 step after 3 others, and the run has 2 steps to go"
-    with pytest.raises(SystemExit, match=wrong):
-        run("a", "--max_iters=6", "--resume=True", "--profile=1")
+
+
+def test_a_run_that_goes_on_for_too_few_steps_says_that_it_traces_nothing(run, capsys):
+    run("a", "--max_iters=4")
+    folder, _ = run("a", "--max_iters=6", "--resume=True", "--profile=1")
+    said = "  profile=1 traces 1 step after 3 others, and the run has 2 steps to go: take a smaller"
+    assert said in capsys.readouterr().out
+    assert read_log(folder)[-1]["step"] == 6
+    assert not (folder / "trace.json.gz").exists()
 
 
 def test_a_run_that_ends_within_the_trace_writes_none(run, monkeypatch):
