@@ -51,7 +51,8 @@ def test_a_run_learns_and_leaves_a_complete_folder(run, dataset):
     assert [r["step"] for r in training] == list(range(1, 61))
     assert [r["step"] for r in evaluations] == list(range(0, 61, 10))
     assert training[0].keys() == {
-        "step", "tokens", "seconds", "loss", "learning_rate", "grad_norm", "tokens_per_second"
+        "step", "tokens", "seconds", "loss", "learning_rate", "grad_norm", "tokens_per_second",
+        "peak_memory",
     }  # fmt: skip
     assert training[0]["tokens"] == 4 * 2 * 32
     assert evaluations[0]["val_loss"] == pytest.approx(math.log(257), abs=0.1)
