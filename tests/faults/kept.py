@@ -14,7 +14,8 @@ from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.log import RunFolderError, read_log
 
-TIMES = {"seconds", "tokens_per_second", "mfu", "resumed"}  # what may differ between two equal runs
+# what may differ between two equal runs
+TIMES = {"seconds", "tokens_per_second", "mfu", "peak_memory", "peak_memory_reserved", "resumed"}
 
 
 def without_times(records: list[dict]) -> list[dict]:

@@ -51,7 +51,8 @@ def records(folder):
 
 
 def without_time(log):
-    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in log]
+    measured = ("seconds", "tokens_per_second", "peak_memory")
+    return [{k: v for k, v in r.items() if k not in measured} for r in log]
 
 
 def last(folder):
