@@ -68,6 +68,11 @@ OF_TRANSFORMERS: Table = {
     "ddp_timeout": ("distributed_timeout", ""),
     "fsdp": ("sharding", "none, full or hybrid"),
     "deepspeed": ("sharding", "none, full or hybrid"),
+    "dataloader_num_workers": (
+        "",
+        "the loader reads prepared tokens; on a GPU a thread is one batch ahead",
+    ),
+    "disable_tqdm": ("", "the bar is there in a terminal only; a pipe gets lines"),
     "push_to_hub": ("", "python export.py RUN FOLDER writes a folder that transformers reads"),
     # its scripts
     "lr": ("learning_rate", ""),
