@@ -48,7 +48,8 @@ class ScaleConfig:
     rates: list[float] | None = None  # first learning rates to try; None: half, once, twice the recipe's
     #: the rate falls with the width to it; None: from a second sweep
     rate_exponent: Annotated[float | None, AtLeast(0)] = None
-    check_size: str | None = None  # size of the second sweep or check; None: the middle one, or a wider one
+    #: size of the second sweep or check; None: the second largest, or a wider one
+    check_size: str | None = None
     check_rate: bool = True  # sweep again at check_size, or check a given rate_exponent there
     out_dir: str = "out/scaling"  # a folder for each run, scaling.json, scaling.md, scaling.png, CSVs
     parallel: CountOrNone = None  # runs at the same time; None: one on each core, on GPUs as many as fit
@@ -108,7 +109,7 @@ class ScaleConfig:
             return None
         if self.check_size is not None:
             return sizing.parse(self.check_size).label
-        return targets[len(targets) // 2].label
+        return targets[max(1, len(targets) - 2)].label
 
 
 @dataclass

@@ -89,16 +89,16 @@ class Rates:
     def second(self, family: Family) -> Size | None:
         """The size of the family's second sweep, of which its exponent follows; None: there is none.
 
-        check_size=None: the middle size, or else the next one at which the family's width is not that of
-        its first sweep.
+        check_size=None: the second largest size, or else the next one at which the family's width is not
+        that of its first sweep.
         """
         label, width = self.config.checked(), self.state[family.name]["width"]
         if label is None or self.state[family.name]["exponent"] is not None:
             return None
-        middle = next(n for n, size in enumerate(self.sizes) if size.label == label)
+        place = next(n for n, size in enumerate(self.sizes) if size.label == label)
         if self.config.check_size is not None:
-            return self.sizes[middle]
-        order = [*self.sizes[middle:], *reversed(self.sizes[:middle])]
+            return self.sizes[place]
+        order = [*self.sizes[place:], *reversed(self.sizes[:place])]
         return next((size for size in order if self.width(family, size) != width), None)
 
     def exponent(self, family: Family) -> float | None:

@@ -91,6 +91,8 @@ def test_a_second_sweep_is_where_the_model_is_wider(study, monkeypatch):
     made = study("--sizes=20K,80K,160K", "--seeds=1")
     dense, ladders = made.families
     assert made.rates.second(dense) is made.rates.second(ladders) is made.sizes[1]
+    more = study("--sizes=20K,40K,80K,160K,320K", "--seeds=1")
+    assert more.rates.second(dense).label == "0.16M"  # the second largest
     as_wide = made.shapes[dense.name, "20K"]
     shapes = {**made.shapes, (dense.name, "80K"): as_wide}
     monkeypatch.setattr(Study, "_shapes", lambda self, vocabulary: shapes)
