@@ -13,6 +13,7 @@
     python results/trainability/run.py rates        # learning rates of the main arms
     python results/trainability/run.py longer       # the search for forms at 1,500 steps
     python results/trainability/run.py paper        # the readings of what the papers print
+    python results/trainability/run.py parity       # the same at depth 6, as section 4.1 counts depth 7
     python results/trainability/run.py papers       # the papers' F, A and full model against dense
 
 The pages beside this file show the tables. First prepare the data that config/study/dense.py names.

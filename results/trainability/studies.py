@@ -22,7 +22,7 @@ CLAIM = on_base(
     *("cffn_glu_rope+rate_8e3", "cattn_m_shared+rate_8e3"),
     *("full_content+layers_6+depth_1+rate_8e3", "full_content+layers_6+constant+rate_8e3"),
 )
-STEPS = {"depths": 300, "rates": 600, "modules": 600, "paper": 600}
+STEPS = {"depths": 300, "rates": 600, "modules": 600, "paper": 600, "parity": 600}
 STEPS |= {
     "papers": 1500,
     "claim": 1500,
@@ -36,8 +36,11 @@ AT_1024 = ["--block_size=1024", "--batch_size=4"]
 # The width is three times that of the other studies. The first rate is theirs divided by three.
 AT_10M = "--vary=learning_rate=2.7e-3,1.6e-3,4.6e-3,0.9e-3 min_lr=2.7e-4,1.6e-4,4.6e-4,0.9e-4"
 F, A = on_base("cffn_gated+paper"), on_base("cattn_m+paper")
+FULL = on_base("cattn_m+cffn_gated+paper")
 POLES, SCHEDULES = ["--vary=cf_pole=clamp,positive"], ["--vary=dyadic=True,False"]
 STRICT, READINGS = "--cattn_strict=True", "--vary=cattn_scores=rank,collapsed"
+COLLAPSED = [STRICT, "--cattn_scores=collapsed"]
+STARTS, POSITIVE = "--vary=cf_intercept=zero,normal,one", "--vary=cf_pole=positive"
 # Each study is a list of calls of ablate.py. The table compares every arm with the first one.
 STUDIES = {
     "depths": [[*on_base("full_relative"), "--vary=cf_depth=1,2,3,4,5,6,7,8", "--vary=dyadic=False,True"]],
@@ -173,8 +176,17 @@ STUDIES = {
         [*F, "--vary=cffn_gate=glu_collapsed", *SCHEDULES],
         [*A, READINGS, "--vary=cattn_strict=True,False", *POLES],
         [*A, STRICT, READINGS, "--vary=cf_intercept=zero,normal,none"],
-        [*on_base("cattn_m+cffn_gated+paper"), STRICT, READINGS, *POLES],
+        [*FULL, STRICT, READINGS, *POLES],
         [*on_base("cffn_product+paper", "cattn_u+paper"), "--vary=cf_intercept=one,none", *POLES],
+    ],
+    # The papers' depth 7 is cf_depth=6 as their section 4.1 counts. `paper` has F at 7.
+    "parity": [
+        [BASE],
+        [*F, "--vary=cf_depth=6", STARTS, *SCHEDULES],
+        [*A, *COLLAPSED, "--vary=cf_depth=6,7", STARTS, *SCHEDULES],
+        [*FULL, *COLLAPSED, "--vary=cf_depth=6,7", STARTS, *SCHEDULES],
+        [*F, "--vary=cf_depth=6", POSITIVE],
+        [*A, *FULL, *COLLAPSED, "--vary=cf_depth=6", POSITIVE],
     ],
 }
 
