@@ -1,5 +1,6 @@
 """The tables that evaluate.py prints, with the best value in bold and the papers' rows below."""
 
+import math
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -42,12 +43,14 @@ def comparison(
     highest: Callable[[object], bool] = lambda column: False,
     papers: dict[str, dict] | None = None,
     ranked: bool = True,
+    errors: dict[str, dict] | None = None,
 ) -> str:
     """A Markdown table of {row: {column: number, text or None}}, the best of each column in bold.
 
     form: the format of numbers, such as ".2f". Values that are equal in this format are all bold; a single
     number is not. highest: whether the highest value of a column is the best. papers: rows below, which are
-    never bold. ranked: whether the rows can be compared; if not, nothing is bold.
+    never bold. ranked: whether the rows can be compared; if not, nothing is bold. errors: {row: {column:
+    standard error}}, shown behind the number.
     """
     cells = {row: {c: _cell(values.get(c), form) for c in columns} for row, values in rows.items()}
     for column in columns:
@@ -57,6 +60,9 @@ def comparison(
             for row in numbers:
                 if cells[row][column] == format(best, form):
                     cells[row][column] = f"**{cells[row][column]}**"
+    for row, values in (errors or {}).items():
+        for column, error in values.items():
+            cells[row][column] += f" ± {format(error, form)}"
     for row, values in (papers or {}).items():
         cells[f"published: {row}"] = {c: _cell(values.get(c), form) for c in columns}
     return table([{"model": row, **{heading(c): v[c] for c in columns}} for row, v in cells.items()])
@@ -233,7 +239,9 @@ def mqar(results: dict[str, dict], papers: bool) -> str:
 
 
 def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
-    """{model: result of `zero_shot.evaluate`} -> the table. Only the JSON has standard errors."""
+    """{model: result of `zero_shot.evaluate`} -> the table: each score ± the standard error of the
+    harness, where it gives one.
+    """
     columns, lowest = [], set()
     for tasks in results.values():
         for task, metrics in tasks.items():
@@ -249,10 +257,25 @@ def zero_shot(results: dict[str, dict[str, dict]], papers: bool) -> str:
         model: {(task, metric): value for task, found in tasks.items() for metric, value in found.items()}
         for model, tasks in results.items()
     }
+    errors = {
+        model: {c: error for c in columns if math.isfinite(error := values.get(_stderr(c), math.nan))}
+        for model, values in rows.items()
+    }
     theirs = None
     if papers:
         wanted = [task for task, metric in columns if metric == "acc"]
         theirs = published.rows(published.TABLE_6, published.TABLE_6_COLUMNS, wanted)
         theirs |= published.rows(published.EXPE_5, published.EXPE_5_COLUMNS, wanted)
         theirs = {m: {(task, "acc"): v for task, v in found.items()} for m, found in theirs.items()}
-    return comparison(rows, columns, ".3f", " ".join, lambda column: column not in lowest, theirs)
+    shown = comparison(
+        rows, columns, ".3f", " ".join, lambda column: column not in lowest, theirs, errors=errors
+    )
+    told = "\n\n± one standard error, as lm-evaluation-harness gives it"
+    return shown + (told if any(errors.values()) else "")
+
+
+def _stderr(column: tuple[str, str]) -> tuple[str, str]:
+    """(task, metric) -> the key of its standard error: acc_stderr of acc, acc_stderr,first of acc,first"""
+    task, metric = column
+    name, comma, filtered = metric.partition(",")
+    return task, f"{name}_stderr{comma}{filtered}"

@@ -335,9 +335,19 @@ def test_zero_shot_tasks(runs, capsys, monkeypatch, tmp_path):
     wanted = {"tasks": ["piqa", "lambada_openai"], "batch_size": 3, "limit": 5, "include_path": None}
     assert wanted.items() <= settings.items()
     row = next(line for line in said.splitlines() if line.startswith("| learned"))
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["learned", "0.350", "0.350", "**10.000**"]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        "learned",
+        "0.350 ± 0.010",
+        "0.350",
+        "**10.000**",
+    ]
     row = next(line for line in said.splitlines() if line.startswith("| rope"))
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["rope", "**0.450**", "**0.450**", "11.000"]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        "rope",
+        "**0.450** ± 0.010",
+        "**0.450**",
+        "11.000",
+    ]
     row = next(line for line in said.splitlines() if "CoFrGeNet-F (2.1B)" in line)
     assert [cell.strip() for cell in row.split("|")[2:-1]] == ["0.764", "0.583", ""]
     assert "none is no task" in refused(capsys, *runs.values(), "--task=zero_shot", "--tasks=piqa,none")

@@ -49,3 +49,18 @@ def test_lengths_are_ranked_on_the_same_tokens_only():
     said = report.extrapolation(results | {"c": extrapolated(48, 2.0)}, papers=False)
     assert bold(said) == []
     assert "trained on windows of 32 and 48 tokens" in said
+
+
+def test_scores_of_tasks_with_their_standard_errors():
+    """Also of filtered texts, and only where the harness gives a number."""
+    exact = {"exact_match,first": 0.5, "exact_match_stderr,first": 0.0312}
+    one = {"task": {"acc": 0.25, "acc_stderr": 0.0456, **exact}}
+    other = {"task": {"acc": 0.75, "acc_stderr": float("nan"), **exact}}
+    said = report.zero_shot({"one": one, "other": other}, papers=False)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()[2:4]]
+    assert rows == [
+        ["one", "0.250 ± 0.046", "**0.500** ± 0.031"],
+        ["other", "**0.750**", "**0.500** ± 0.031"],
+    ]
+    assert said.endswith("± one standard error, as lm-evaluation-harness gives it")
+    assert "±" not in report.zero_shot({"one": {"task": {"acc": 0.25}}}, papers=False)
