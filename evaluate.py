@@ -72,6 +72,7 @@ class EvaluateConfig(Keys):
     json: str | None = None  # new file that gets all numbers, settings, versions and the commit
     batch_size: Count = 8  # sequences in a batch; extrapolation: windows of the training length
     tokenizer: str | None = None  # for a model without one: gpt2, bytes or the path of a tokenizer.json
+    trust_remote_code: bool = False  # run the Python code in the folder of a model of transformers
     device: Device = "auto"  # auto: a CUDA GPU if there is one; mps: Apple's, untried
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
     # perplexity, extrapolation and recall
@@ -153,8 +154,9 @@ class EvaluateConfig(Keys):
 def main(argv: list[str]):
     config = configurator.parse(EvaluateConfig, argv, positional="models")
     try:
-        given = {"tokenizer": config.tokenizer, "end_token": config.end_token}
-        opened = [open_model(path, config.which, **given) for path in config.models]
+        keys = {"which": config.which, "tokenizer": config.tokenizer, "end_token": config.end_token}
+        keys["trust_remote_code"] = config.trust_remote_code
+        opened = [open_model(path, **keys) for path in config.models]
         names = [model.name for model in opened]
         for model, path in zip(opened, config.models, strict=True):
             model.name = path if names.count(model.name) > 1 else model.name
@@ -208,16 +210,16 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
         for text in chosen:
             check_layout(model.name, model.config, stride(config, model.config, text), config.window)
     counted = ngram_rows.training_tokens(opened, config.ngram_tokens) if config.ngrams else []
-    known: dict[str, dict[str, list]] = {}
+    known: dict[str, dict[str, tuple]] = {}
 
-    def streams(tokenizer: Tokenizer) -> dict[str, list]:
+    def sized(tokenizer: Tokenizer) -> dict[str, tuple]:
         if tokenizer.hash not in known:
             given = (tokenizer, config.join)
-            known[tokenizer.hash] = {text.name: text.streams(*given, **limits(config)) for text in chosen}
+            known[tokenizer.hash] = {text.name: text.sized(*given, **limits(config)) for text in chosen}
         return known[tokenizer.hash]
 
     found = about(config, opened, chosen)
-    results, found["ngrams"] = ngram_rows.measured(counted, {model.name for model in opened}, streams)
+    results, found["ngrams"] = ngram_rows.measured(counted, {model.name for model in opened}, sized)
     for loaded in in_turn(config, opened, found):
         results[loaded.name] = {}
         for text in chosen:
@@ -226,13 +228,9 @@ def of_texts(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
                 given = (loaded, text, step, config.window, config.batch_size, label)
                 results[loaded.name][text.name] = gpt2_protocol.score(*given)
                 continue
+            pieces, sizes = sized(loaded.tokenizer)[text.name]
             results[loaded.name][text.name] = perplexity(
-                loaded,
-                streams(loaded.tokenizer)[text.name],
-                step,
-                config.window,
-                config.batch_size,
-                label,
+                loaded, pieces, step, config.window, config.batch_size, label, sizes
             )
         found["models"][-1]["results"] = results[loaded.name]
     return found, results
@@ -333,6 +331,7 @@ def of_tasks(config: EvaluateConfig, opened: list[Opened]) -> tuple[dict, dict]:
         which=config.which,
         tokenizer=config.tokenizer,
         end_token=config.end_token,
+        trust_remote_code=config.trust_remote_code,
         device=config.device,
         dtype=config.dtype,
         tasks=config.tasks or zero_shot.TASKS,

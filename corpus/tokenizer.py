@@ -35,6 +35,7 @@ LONGEST_WORD = 4000  # bytes
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # tiktoken's regular expressions fail inside runs of a million blanks; see Gpt2Tokenizer.encode.
 LONG_BLANK = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{10000,}")
+TEXTS = 1000  # that are encoded at once
 CONTEXT = 8  # tokens before a token that can change its text, such as whether a space precedes it
 
 
@@ -65,6 +66,17 @@ class Tokenizer(ABC):
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
+
+    def encode_sized(self, texts: list[str]) -> Iterator[tuple[list[int], np.ndarray | None]]:
+        """(tokens, the bytes of UTF-8 that each stands for, int64) of each text; None instead of the bytes
+        where tokens have fixed ones.
+        """
+        return ((ids, None) for ids in self.encode_batch(texts))
+
+    @cached_property
+    def start_of_text(self) -> int:
+        """The token before the first document."""
+        return self.end_of_text
 
     @property
     @abstractmethod
@@ -171,6 +183,8 @@ class FileTokenizer(Tokenizer):
     """
 
     def __init__(self, text: str, end_token: str = END_OF_TEXT, name: str = "tokenizer.json"):
+        from tokenizers import processors
+
         try:
             self._content = json.loads(text)
             with contextlib.suppress(AttributeError, KeyError, TypeError):  # the library says more
@@ -179,7 +193,8 @@ class FileTokenizer(Tokenizer):
             if self.library.num_special_tokens_to_add(False):
                 self._content["post_processor"] = None
                 text = json.dumps(self._content, ensure_ascii=False)
-                self.library = _opened(text)
+            # a ByteLevel takes spaces from the places of tokens
+            self.library.post_processor = processors.Sequence([])
         except DataError:
             raise
         except Exception as error:  # `tokenizers` raises plain Exception
@@ -334,13 +349,34 @@ class InexactTokenizer(FileTokenizer):
             raise DataError(f"{name} serves no training: {'; '.join(complaints)}")
 
     def encode_batch(self, texts):
-        try:
-            texts = [valid_unicode(text) for text in texts]
-            found = self.library.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as error:  # for example a Unigram without an unknown token
-            raise DataError(f"the tokenizer cannot encode a text ({error}): take another one") from None
-        # a text may spell the end token, and a vocabulary may have it as a piece: left out
-        return [[i for i in encoding.ids if i != self.end_of_text] for encoding in found]
+        return [
+            # a text may spell the end token, and a vocabulary may have it as a piece: left out
+            [i for i in encoding.ids if i != self.end_of_text]
+            for _, encoding in self._encodings(self.library.encode_batch_fast, texts)
+        ]
+
+    def encode_sized(self, texts):
+        """See `Tokenizer.encode_sized`. The bytes are those of the text as it is given: a character that a
+        normalizer changes counts as it was, a space that it adds does not, and what it drops counts with
+        the next token, or at the end with the last one. Of the tokens of one character, the first has its
+        bytes. So the tokens of a text, if there are any, have all its bytes.
+        """
+        for text, encoding in self._encodings(self.library.encode_batch, texts):
+            ids, ends = encoding.ids, [end for _, end in encoding.offsets]
+            if self.end_of_text in ids:
+                kept = [place for place, i in enumerate(ids) if i != self.end_of_text]
+                ids, ends = [ids[place] for place in kept], [ends[place] for place in kept]
+            yield ids, _sizes(text, ends)
+
+    def _encodings(self, encode: Callable, texts: list[str]) -> Iterator[tuple]:
+        """(the text, what the library makes of it) of each text"""
+        for at in range(0, len(texts), TEXTS):
+            part = [valid_unicode(text) for text in texts[at : at + TEXTS]]
+            try:
+                found = encode(part, add_special_tokens=False)
+            except Exception as error:  # for example a Unigram without an unknown token
+                raise DataError(f"the tokenizer cannot encode a text ({error}): take another one") from None
+            yield from zip(part, found, strict=True)
 
     def decode(self, ids):
         """The text that the library's decoder makes of the tokens, which may differ from the original."""
@@ -362,6 +398,16 @@ class InexactTokenizer(FileTokenizer):
             "the tokens of this tokenizer are no fixed bytes of a text, because it is not a lossless "
             "byte-level BPE: give the text itself as a file, or take gpt2, bytes or bpe:SIZE"
         )
+
+
+def _sizes(text: str, ends: list[int]) -> np.ndarray:
+    """The bytes of each token, int64. ends: the character behind each token."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    lengths = 1 + sum((points >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    places = np.maximum.accumulate(np.array(ends, dtype=np.int64))
+    places[-1:] = len(text)
+    return np.diff(before[places], prepend=0)
 
 
 class MqarTokenizer(Tokenizer):

@@ -87,7 +87,8 @@ def score(loaded: Loaded, text: Text, stride: int, window: int | None, batch_siz
     if text.name in FINAL_WORD:
         return final_words(loaded, text.documents, batch_size, label)
     plain, words = plain_text(text)
-    found = perplexity(loaded, plain.streams(loaded.tokenizer), stride, window, batch_size, label)
+    streams, sizes = plain.sized(loaded.tokenizer)
+    found = perplexity(loaded, streams, stride, window, batch_size, label, sizes)
     nats = found["loss"] * found["tokens"]
     more = {"loss": nats / words, "perplexity": math.exp(min(nats / words, 700)), "words": words}
     return found | more | {"protocol": "gpt2"}
@@ -116,9 +117,12 @@ def final_words(loaded: Loaded, texts: list[str], batch_size: int, label: str | 
         context, space, word = text.strip().rpartition(" ")
         if not space:
             raise EvaluationError(f"{text!r} is a single word: its last word has no context")
-        target = loaded.tokenizer.encode(f" {word}")
+        # not the word by itself, before which some tokenizers put a space of their own
+        whole = loaded.tokenizer.encode(f"{context} {word}")
+        count = len(loaded.tokenizer.encode(context))
+        before, target = whole[:count], whole[count:]
         room = loaded.config.block_size + 1 - len(target)
-        given = [loaded.end_of_text, *loaded.tokenizer.encode(context)][-room:]
+        given = [loaded.end_of_text, *before][-room:]
         if room < 1:
             raise EvaluationError(f"the word {word!r} is longer than block_size={loaded.config.block_size}")
         examples.append((given, target))

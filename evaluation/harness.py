@@ -18,6 +18,7 @@ import torch
 
 from corpus import DataError
 from evaluation import EvaluationError, report
+from evaluation.foreign import ForeignModel, ForeignTokenizer
 from evaluation.models import Loaded, open_model
 from training.checkpoint import CheckpointError
 from training.hardware import DeviceError
@@ -54,23 +55,25 @@ def answer(
     models: dict[str, str],
     which: str,
     tokenizer: str | None,
+    end_token: str | None,
+    trust_remote_code: bool,
     device: str,
     dtype: str,
     tasks: list[str],
     batch_size: int,
     limit: int | None,
     include_path: str | None,
-    end_token: str | None = None,
 ) -> dict:
     """models: {name: path}, one at a time in memory -> {models: [{name, facts, dtype, results}], versions}.
 
-    which, tokenizer, end_token: see `models.open_model`; device, dtype: see `models.load`; the others: see
-    `evaluate`.
+    which, tokenizer, trust_remote_code, end_token: see `models.open_model`; device, dtype: see
+    `models.load`; the others: see `evaluate`.
     """
     _manager(tasks, include_path)  # finds wrong task names before a model is loaded
     measured = []
     for name, path in models.items():
-        loaded = open_model(path, which, tokenizer, end_token=end_token).load(device, dtype)
+        keys = {"end_token": end_token, "trust_remote_code": trust_remote_code}
+        loaded = open_model(path, which, tokenizer, **keys).load(device, dtype)
         loaded.name = name
         results = evaluate(loaded, tasks, batch_size, limit, include_path)
         measured.append({"name": name, **loaded.facts(), "dtype": loaded.dtype, "results": results})
@@ -96,13 +99,11 @@ def evaluate(
     chosen = load_tasks(tasks, include_path)
     from lm_eval.evaluator import evaluate as run
 
-    from evaluation.harness_model import HarnessModel
-
     leaves = {task.task_name: task for got in chosen for task in got["tasks"].values()}
     groups = {name: group for got in chosen for name, group in got["groups"].items()}
-    model = HarnessModel(loaded, batch_size)
+    model = _model(loaded, batch_size)
     for name, task in leaves.items():
-        if task.OUTPUT_TYPE == "generate_until":
+        if task.OUTPUT_TYPE == "generate_until" and hasattr(model, "settings"):
             model.settings(task.get_config("generation_kwargs") or {}, name)
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
@@ -123,6 +124,32 @@ def evaluate(
     for got in chosen:
         scores |= _scores(got["top"], found)
     return scores
+
+
+def _model(loaded: Loaded, batch_size: int):
+    """What the harness asks: our adapter, or for a model of transformers its own `hf` model."""
+    if not isinstance(loaded.model, ForeignModel):
+        from evaluation.harness_model import HarnessModel
+
+        return HarnessModel(loaded, batch_size)
+    if not isinstance(loaded.tokenizer, ForeignTokenizer):
+        raise EvaluationError(
+            f"{loaded.name}: the harness needs the model's own tokenizer, which --tokenizer cannot replace"
+        )
+    try:
+        from lm_eval.models.huggingface import HFLM
+    except ImportError as error:
+        raise EvaluationError(
+            f"zero-shot tasks for {loaded.name}, a model of transformers, need {error.name or error}: run "
+            f"`pip install lm_eval[hf]=={TESTED}`"
+        ) from None
+    return HFLM(
+        loaded.model.theirs,
+        tokenizer=loaded.tokenizer.theirs,
+        max_length=loaded.block_size,
+        batch_size=batch_size,
+        mixed_precision_dtype=None if loaded.dtype == "float32" else loaded.dtype,
+    )
 
 
 def load_tasks(tasks: list[str], include_path: str | None = None) -> list[dict]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from corpus.tokenizer import Tokenizer, build_tokenizer
-from evaluation import EvaluationError
+from evaluation import EvaluationError, foreign
+from evaluation.foreign import ForeignConfig, ForeignModel, ForeignSource
 from models.architecture import ModelConfig
 from models.language_model import LanguageModel
 from training import checkpoint, pretrained
@@ -21,9 +22,9 @@ class Loaded:
 
     name: str  # as tables call it
     path: Path  # of the checkpoint or model folder
-    model: LanguageModel
+    model: LanguageModel | ForeignModel
     tokenizer: Tokenizer
-    config: ModelConfig
+    config: ModelConfig | ForeignConfig
     end_of_text: int
     device: torch.device
     dtype: str  # dtype of matrix products
@@ -59,11 +60,11 @@ class Opened:
     """A model whose files exist and fit together; its weights are not read yet."""
 
     name: str
-    source: pretrained.Source
+    source: pretrained.Source | ForeignSource
     tokenizer: Tokenizer
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> ModelConfig | ForeignConfig:
         return self.source.config
 
     def load(
@@ -79,14 +80,17 @@ class Opened:
             config = dataclasses.replace(self.config, expe_inference_scale=expe_inference_scale)
             source = dataclasses.replace(source, config=config)
         device = choose_device(device) if isinstance(device, str) else device
-        model = pretrained.build(source, device).eval()
+        if isinstance(source, ForeignSource):
+            model = source.build(device)
+        else:
+            model = pretrained.build(source, device).eval()
         return Loaded(
             name=self.name,
             path=source.path,
             model=model,
             tokenizer=self.tokenizer,
             config=source.config,
-            end_of_text=self.tokenizer.end_of_text,
+            end_of_text=self.tokenizer.start_of_text,
             device=device,
             dtype=choose_dtype(dtype, device),
             step=source.step,
@@ -101,16 +105,21 @@ def open_model(
     tokenizer: str | None = None,
     of_pairs: bool = False,
     end_token: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Opened:
     """Checks the arguments of `load` quickly, to find mistakes before any work starts.
 
     of_pairs: whether the model will read pairs. Others refuse one with an encoder. end_token: of
-    `tokenizer`, see `build_tokenizer`.
+    `tokenizer`, see `build_tokenizer`. trust_remote_code: see `load`.
     """
-    source = pretrained.open_source(path, which)
-    if not of_pairs:
-        pretrained.check_no_encoder(source, "evaluate.py")
-    reader = _tokenizer(source, tokenizer, end_token)
+    if not of_pairs and foreign.takes(path, tokenizer):
+        source = foreign.open_source(path, trust_remote_code)
+        reader = foreign.tokenizer_of(source, tokenizer, end_token)
+    else:
+        source = pretrained.open_source(path, which)
+        if not of_pairs:
+            pretrained.check_no_encoder(source, "evaluate.py")
+        reader = _tokenizer(source, tokenizer, end_token)
     if reader.vocab_size > source.config.vocab_size:
         raise EvaluationError(
             f"{path}: its tokenizer has {reader.vocab_size:,} tokens, the model only "
@@ -126,16 +135,20 @@ def load(
     which: str = "best",
     tokenizer: str | None = None,
     expe_inference_scale: float | None = None,
+    trust_remote_code: bool = False,
 ) -> Loaded:
     """Loads a model.
 
     path: a run folder or checkpoint of train.py, a model folder (ours, or Hugging Face's GPT-2 and Llama),
-    or a name on the hub. device: auto, cpu, cuda or a torch.device. dtype: auto, float32, bfloat16 or
-    float16. which: the checkpoint of a run folder, best or last. tokenizer: a name as in prepare.py, for a
-    model without a tokenizer of its own. expe_inference_scale: replaces the model's. Raises
+    or a name on the hub; or any causal language model of transformers. device: auto, cpu, cuda or a
+    torch.device. dtype: auto, float32, bfloat16 or float16. which: the checkpoint of a run folder, best or
+    last. tokenizer: a name as in prepare.py, for a model without a tokenizer of its own.
+    expe_inference_scale: replaces the model's. trust_remote_code: whether Python code in a folder of
+    transformers may run. Raises
     CheckpointError, DataError, DeviceError or EvaluationError.
     """
-    return open_model(path, which, tokenizer).load(device, dtype, expe_inference_scale)
+    opened = open_model(path, which, tokenizer, trust_remote_code=trust_remote_code)
+    return opened.load(device, dtype, expe_inference_scale)
 
 
 def different_tokenizers(models: Iterable[Opened]) -> str | None:

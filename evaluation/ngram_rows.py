@@ -76,11 +76,11 @@ def training_tokens(models: list[Opened], max_tokens: int) -> list[TrainingToken
 
 
 def measured(
-    counted: list[TrainingTokens], taken: set[str], streams_of: Callable[[Tokenizer], dict[str, list]]
+    counted: list[TrainingTokens], taken: set[str], sized: Callable[[Tokenizer], dict[str, tuple]]
 ) -> tuple[dict[str, dict], list[dict]]:
     """({row: {text: result}}, for JSON), with the results of `ngrams.score`.
 
-    taken: names of other rows. streams_of(tokenizer): the streams of each text.
+    taken: names of other rows. sized(tokenizer): what `texts.Text.sized` gives, of each text.
     """
     alone = len(counted) == 1 and not taken & {*NAMES}
     rows, found = {}, []
@@ -88,8 +88,8 @@ def measured(
         first = tokens.runs[0]
         model = Ngrams(tokens.pieces, first.tokenizer.vocab_size, f"n-grams of {first.name}")
         own: dict[str, dict] = {name if alone else f"{name} of {first.name}": {} for name in NAMES}
-        for text, streams in streams_of(first.tokenizer).items():
-            results = score(model, streams, first.tokenizer.byte_counts()).values()
+        for text, (streams, sizes) in sized(first.tokenizer).items():
+            results = score(model, streams, first.tokenizer.byte_counts(), sizes).values()
             for row, result in zip(own.values(), results, strict=True):
                 row[text] = result
         rows |= own

@@ -164,10 +164,15 @@ class Ngrams:
         return found
 
 
-def score(model: Ngrams, streams: Sequence[np.ndarray], byte_counts: np.ndarray | None) -> dict[str, dict]:
+def score(
+    model: Ngrams,
+    streams: Sequence[np.ndarray],
+    byte_counts: np.ndarray | None,
+    sizes: Sequence[float] | None = None,
+) -> dict[str, dict]:
     """{name: what `perplexity.perplexity` returns} of each of the three models on the same streams.
 
-    byte_counts: see `perplexity.scored_bytes`.
+    byte_counts, sizes: see `perplexity.scored_bytes`.
     """
     scored = [stream for stream in streams if len(stream) > 1]
     tokens = sum(len(stream) - 1 for stream in scored)
@@ -177,7 +182,7 @@ def score(model: Ngrams, streams: Sequence[np.ndarray], byte_counts: np.ndarray 
     for stream in scored:
         check_tokens(int(stream.max()), model.vocab_size)
         nats -= np.log(model.probabilities(stream)).sum(axis=1)
-    size = scored_bytes(byte_counts, streams)
+    size = scored_bytes(byte_counts, streams, sizes)
     return {
         name: {
             "loss": loss,

@@ -40,14 +40,16 @@ def perplexity(
     window: int | None = None,
     batch_size: int = 8,
     progress: str | None = None,
+    sizes: Sequence[float] | None = None,
 ) -> dict:
     """Scores every token of each stream except its first.
 
     streams: one-dimensional integer arrays, an end-of-text token first; windows do not cross from one to
     the next. window: tokens in a window, None for block_size. progress: the label of a progress bar, None
-    for no bar. Returns loss (nats per token), perplexity, bits_per_byte (None if the scored bytes are 0
-    or not known; end-of-text has none), tokens and bytes scored, windows, window and stride. Raises
-    EvaluationError if the model does not take the window or the stride, or if there is no token to score.
+    for no bar. sizes: see `scored_bytes`. Returns loss (nats per token), perplexity, bits_per_byte (None if
+    the scored bytes are 0 or not known; end-of-text has none), tokens and bytes scored, windows, window and
+    stride. Raises EvaluationError if the model does not take the window or the stride, or if there is no
+    token to score.
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
     nats, tokens, count = [], 0, 0
@@ -56,7 +58,7 @@ def perplexity(
         nats.append(losses.sum().item())
         tokens += scored.numel()
         count += len(x)
-    loss, size = math.fsum(nats) / tokens, scored_bytes(loaded.tokenizer.byte_counts(), streams)
+    loss, size = math.fsum(nats) / tokens, scored_bytes(loaded.tokenizer.byte_counts(), streams, sizes)
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
@@ -70,14 +72,16 @@ def perplexity(
     }
 
 
-def scored_bytes(byte_counts: np.ndarray | None, streams: Sequence[np.ndarray]) -> int | None:
+def scored_bytes(
+    byte_counts: np.ndarray | None, streams: Sequence[np.ndarray], sizes: Sequence[float] | None
+) -> int | None:
     """The bytes of all tokens of each stream except its first; None if they are not known.
 
-    byte_counts: int [vocab_size], or None for tokens without fixed bytes, whose text must be known to
-    `streams` (`texts.Streams`).
+    byte_counts: int [vocab_size], or None for tokens without fixed bytes. sizes: for those, the bytes of
+    each stream, see `texts.Text.sized`.
     """
     if byte_counts is None:
-        return getattr(streams, "bytes", None)
+        return None if sizes is None else round(sum(sizes))
     return int(sum(byte_counts[stream[1:]].sum(dtype=np.int64) for stream in streams))
 
 

@@ -8,13 +8,15 @@ The way the documents of a text are joined decides what a model sees before a to
     separate      one stream per document, so that no document sees another
 
 Every stream begins with an end-of-text token, as documents do in training. This first token is not scored.
+(A tokenizer of transformers may have another token for beginnings: see `Tokenizer.start_of_text`.)
 Of a prepared data set of pairs, every pair is a stream of its own, with both sides scored.
 A limit in bytes gives every tokenizer the same text; a limit in tokens does not.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -29,6 +31,9 @@ from evaluation import EvaluationError
 Join = Literal["blank_line", "space", "end_of_text", "separate"]
 JOINS = get_args(Join)
 GLUE = {"blank_line": "\n\n", "space": " "}
+# tokens of a text, and the bytes that each of them stands for; None: those of `Tokenizer.byte_counts`
+Piece = tuple[Sequence[int] | np.ndarray, np.ndarray | None]
+NO_BYTES = np.zeros(1, dtype=np.int64)
 PORTION = 1 << 20  # tokens whose bytes are counted at once
 
 
@@ -58,14 +63,6 @@ NAMED = {
 TABLE_3 = "table_3"  # a name for all of them
 
 
-class Streams(list):
-    """Integer arrays that begin with end-of-text. bytes: of the text that they hold, which only tokens
-    without fixed bytes need; None: not known.
-    """
-
-    bytes: int | None = None
-
-
 @dataclass
 class Text(ABC):
     """A text to measure models on.
@@ -84,36 +81,43 @@ class Text(ABC):
         join: Join | None = None,
         max_tokens: int | None = None,
         max_bytes: int | None = None,
-    ) -> Streams:
-        """The text as integer arrays that begin with end-of-text.
+    ) -> list[np.ndarray]:
+        """The text as integer arrays that begin with end-of-text. Arguments and errors: see `sized`."""
+        return self.sized(tokenizer, join, max_tokens, max_bytes)[0]
+
+    def sized(
+        self,
+        tokenizer: Tokenizer,
+        join: Join | None = None,
+        max_tokens: int | None = None,
+        max_bytes: int | None = None,
+    ) -> tuple[list[np.ndarray], list[float] | None]:
+        """(`streams`, the bytes of the text that each stream's scored tokens stand for; None: those of
+        `tokenizer.byte_counts()`)
 
         join: None for the text's own way of joining. max_tokens: only so many tokens that are scored, from
         the beginning. max_bytes: only so many bytes of UTF-8 from the beginning, or a few less: the same
         text for every tokenizer. Raises DataError or EvaluationError if the text cannot be joined in this
         way, or if the tokenizer has no token for one of its bytes.
         """
-        found, left = Streams(), max_tokens
-        for stream in self._streams(tokenizer, join or self.join, max_tokens, max_bytes):
+        found, sizes, left = [], [], max_tokens
+        for stream, of_tokens in self._streams(tokenizer, join or self.join, max_tokens, max_bytes):
             if left is not None:
                 stream = stream[: left + 1]
                 left -= len(stream) - 1
             if len(stream) > 1:
                 found.append(stream)
+                if of_tokens is not None:
+                    sizes.append(float(of_tokens[1 : len(stream)].sum()))
             if left == 0:
                 break
-        if not tokenizer.exact and max_tokens is None:
-            found.bytes = self._bytes(join or self.join, max_bytes)
-        return found
+        return found, None if tokenizer.exact else sizes
 
     @abstractmethod
     def _streams(self, tokenizer, join, max_tokens, max_bytes):
-        """Yields the streams of the text joined by `join`: the text up to `max_bytes` (None: all of it), or
-        at least `max_tokens` tokens of it.
+        """Yields the streams of the text joined by `join`, as `_joined` gives them: the text up to
+        `max_bytes` (None: all of it), or at least `max_tokens` tokens of it.
         """
-
-    @abstractmethod
-    def _bytes(self, join: Join, max_bytes: int | None) -> int:
-        """The bytes of the text up to `max_bytes`, joined by `join`."""
 
 
 @dataclass
@@ -123,20 +127,18 @@ class Documents(Text):
     documents: list[str]
 
     def _streams(self, tokenizer, join, max_tokens, max_bytes):
-        documents, end = self._joined(join, max_bytes), tokenizer.end_of_text
+        documents = self.documents
+        if join in GLUE:
+            documents = [GLUE[join].join(documents)]
+        if max_bytes is not None:
+            documents = first_bytes(documents, max_bytes)
         if join == "end_of_text":
-            parts = [[end, *ids] for ids in tokenizer.encode_batch(documents)]
-            yield np.array([i for part in parts for i in part], dtype=np.int64)
+            found = tokenizer.encode_sized(documents)
+            pieces = [piece for each in found for piece in (_end(tokenizer), each)]
+            yield _joined([_start(tokenizer), *pieces[1:]])
             return
         for document in documents:
-            yield np.array([end, *tokenizer.encode(document)], dtype=np.int64)
-
-    def _joined(self, join, max_bytes) -> list[str]:
-        documents = [GLUE[join].join(self.documents)] if join in GLUE else self.documents
-        return documents if max_bytes is None else first_bytes(documents, max_bytes)
-
-    def _bytes(self, join, max_bytes):
-        return sum(len(valid_unicode(document).encode()) for document in self._joined(join, max_bytes))
+            yield _joined([_start(tokenizer), *tokenizer.encode_sized([document])])
 
 
 @dataclass
@@ -150,7 +152,7 @@ class Prepared(Text):
             raise EvaluationError(
                 f"{self.name} is encoded already: join must be end_of_text or separate, not {join}"
             )
-        own, end = self.dataset.tokenizer(), tokenizer.end_of_text
+        own, start, end = self.dataset.tokenizer(), _start(tokenizer), _end(tokenizer)
         tokens, same = self.dataset.tokens, own.same_tokens(tokenizer)
         if not own.exact and (max_bytes is not None or not same):
             raise EvaluationError(
@@ -163,28 +165,20 @@ class Prepared(Text):
             yield from self._pairs(tokenizer, own, tokens, join, same)
             return
         if same and join == "end_of_text":
-            yield np.concatenate(([end], tokens[:max_tokens])).astype(np.int64)
+            yield _joined([start, self._piece(tokens[:max_tokens])])
             return
-        stream, count = [[end]], 0
+        pieces, count = [start], 0
         for document, ended in _documents(tokens, own.end_of_text):
-            document = document if same else tokenizer.encode(self._decoded(own, document))
+            piece = self._piece(document) if same else self._encoded_again(own, document, tokenizer)
             if join == "separate":
-                yield np.concatenate(([end], document)).astype(np.int64)
+                yield _joined([start, piece])
                 continue
-            stream += [document, [end] * ended]
-            count += len(document) + ended
+            pieces += [piece, end] if ended else [piece]
+            count += len(piece[0]) + ended
             if max_tokens is not None and count >= max_tokens:
                 break
         if join == "end_of_text":
-            yield np.concatenate(stream).astype(np.int64)
-
-    def _bytes(self, join, max_bytes):
-        if self.dataset.token_bytes is None:
-            return self.dataset.meta["splits"][self.dataset.split]["bytes"]
-        tokens = self.dataset.tokens
-        if max_bytes is not None:
-            tokens = tokens[: _within(tokens, self.dataset.tokenizer(), max_bytes)]
-        return int(self.dataset.token_bytes[tokens].sum(dtype=np.int64))
+            yield _joined(pieces)
 
     def _pairs(self, tokenizer, own, tokens, join, same):
         """Yields a stream for each pair: end-of-text, source, end-of-text, target, end-of-text."""
@@ -192,22 +186,52 @@ class Prepared(Text):
             raise EvaluationError(
                 f"{self.name} holds pairs, whose sides do not stand alone: join must be end_of_text"
             )
-        end, sides = [tokenizer.end_of_text], []
+        end, sides = _end(tokenizer), []
         for document, ended in _documents(tokens, own.end_of_text):
-            document = document if same else tokenizer.encode(self._decoded(own, document))
-            sides += [document, end * ended]
+            piece = self._piece(document) if same else self._encoded_again(own, document, tokenizer)
+            sides += [piece, end] if ended else [piece]
             if len(sides) == 4 or not ended:  # a limit may cut the last pair off
-                yield np.concatenate((end, *sides)).astype(np.int64)
+                yield _joined([_start(tokenizer), *sides])
                 sides = []
 
-    def _decoded(self, own: Tokenizer, document: np.ndarray) -> str:
+    def _piece(self, tokens: np.ndarray) -> Piece:
+        """Tokens of the data set. Those without fixed bytes count their mean in the original texts."""
+        if self.dataset.token_bytes is not None:
+            return tokens, None
+        return tokens, np.where(tokens == self.dataset.meta["end_of_text"], 0, self._mean)
+
+    @cached_property
+    def _mean(self) -> float:
+        """The bytes of the original texts of the split / its tokens without end-of-text."""
+        scored = np.count_nonzero(self.dataset.tokens != self.dataset.meta["end_of_text"])
+        return self.dataset.meta["splits"][self.dataset.split]["bytes"] / scored
+
+    def _encoded_again(self, own: Tokenizer, document: np.ndarray, tokenizer: Tokenizer) -> Piece:
         try:
-            return own.decode_bytes(document).decode()
+            text = own.decode_bytes(document).decode()
         except UnicodeDecodeError as error:
             raise EvaluationError(
                 f"{self.name} holds a document that is not UTF-8 ({error}), so it cannot be decoded for a "
                 "model of another tokenizer: give the text itself, as a local file"
             ) from None
+        return next(iter(tokenizer.encode_sized([text])))
+
+
+def _start(tokenizer: Tokenizer) -> Piece:
+    """The token before a stream."""
+    return [tokenizer.start_of_text], NO_BYTES
+
+
+def _end(tokenizer: Tokenizer) -> Piece:
+    """The token between documents of a stream."""
+    return [tokenizer.end_of_text], NO_BYTES
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    """A stream of pieces, int64, and the bytes of its tokens; None where a piece has None."""
+    tokens = np.concatenate([ids for ids, _ in pieces]).astype(np.int64)
+    sizes = [sizes for _, sizes in pieces]
+    return tokens, None if any(of is None for of in sizes) else np.concatenate(sizes)
 
 
 def _documents(tokens: np.ndarray, end: int) -> Iterator[tuple[np.ndarray, bool]]:
