@@ -3,6 +3,7 @@
     python evaluate.py out/demo_dense out/demo_cofrgenet      # on the validation split of their data set
     python evaluate.py out/demo_dense --ngrams=True
     python evaluate.py out/gpt2 gpt2 --texts=table_3 --compare=True --json=out/table_3.json
+    python evaluate.py out/gpt2 Qwen/Qwen2.5-0.5B --texts=wikitext103 --window=1024
     python evaluate.py gpt2-xl --protocol=gpt2 --texts=wikitext103,lambada,lm1b
     python evaluate.py out/expe out/rope --task=extrapolation --texts=data/fineweb/gpt2/val.bin
     python evaluate.py out/gpt2 out/cofrgenet_a --task=recall --texts=data/openwebtext/gpt2/val.bin

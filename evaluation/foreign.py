@@ -303,7 +303,7 @@ def open_source(name: str, trust_remote_code: bool = False) -> ForeignSource:
         )
     content = read_json(folder / "config.json", CheckpointError)
     if content.get("model_type") not in transformers.CONFIG_MAPPING:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # it is not installed, or not for this machine
             import fla  # noqa: F401 (tells transformers of the models of flash-linear-attention)
     config = _asked(name, transformers.AutoConfig.from_pretrained, folder, trust_remote_code)
     remote = trust_remote_code and "AutoModelForCausalLM" in content.get("auto_map", {})

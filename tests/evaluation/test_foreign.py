@@ -19,7 +19,7 @@ from corpus.binary import prepare
 from corpus.tokenizer import Gpt2Tokenizer
 from evaluation import EvaluationError, extrapolation, foreign, gpt2_protocol, models, recall, texts
 from evaluation import harness as harness_process
-from evaluation.perplexity import perplexity
+from evaluation.perplexity import check_layout, perplexity
 from tests.conftest import documents
 from training.checkpoint import CheckpointError
 
@@ -267,6 +267,13 @@ def test_a_table_with_ours(folders, run, tmp_path, capsys):
     assert [model["model"] for model in found] == ["gpt", "qwen2", "mistral"]
     sizes = {model["results"][f"{tmp_path}/text.txt"]["bytes"] for model in found}
     assert sizes == {(tmp_path / "text.txt").stat().st_size}
+    (tmp_path / "long.txt").write_text(" ".join(TEXTS))
+    keys = ["--task=extrapolation", "--lengths=1,2", f"--texts={tmp_path}/long.txt", "--device=cpu"]
+    evaluate.main([*names, *keys])
+    said = capsys.readouterr().out
+    assert [said.count(f"| {name} ") for name in ("ours", "qwen2", "mistral")] == [3, 3, 3]
+    assert "refused: ours: 64 tokens do not fit" in said
+    assert "no model is marked as the best, because their tokenizers differ" in said
 
 
 def test_extrapolation(folders):
@@ -278,6 +285,9 @@ def test_extrapolation(folders):
         assert found["train_length"] == BLOCK
         assert [each["factor"] for each in found["lengths"]] == ([1, 2] if kind == "qwen2" else [1])
         assert list(found["refused"]) == ([] if kind == "qwen2" else [2])
+        if kind == "opt":
+            with pytest.raises(EvaluationError, match=f"window={BLOCK + 1} does not fit into block_size"):
+                check_layout(kind, loaded.config, 5, BLOCK + 1)
         model, _ = theirs(folders(kind))
         (stream,) = long.streams(loaded.tokenizer)
         stream = stream[: found["tokens"] + 1].tolist()
@@ -342,6 +352,14 @@ def test_zero_shot_scores_are_those_of_hf(folders, tmp_path, monkeypatch):
         found = harness_process.evaluate(models.load(str(folders(kind))), ["ours"], 3, None, str(tmp_path))
         assert found["ours"]["acc"] == expected["acc,none"]
         assert found["ours"]["acc_stderr"] == expected["acc_stderr,none"] > 0
+
+
+def test_zero_shot_without_accelerate(folders, monkeypatch):
+    pytest.importorskip("lm_eval")
+    monkeypatch.delitem(sys.modules, "lm_eval.models.huggingface", raising=False)
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(EvaluationError, match=r"need accelerate: run `pip install lm_eval\[hf\]="):
+        harness_process._model(models.load(str(folders("qwen2"))), 1)
 
 
 # --- which models go this way ---
