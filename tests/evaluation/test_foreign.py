@@ -27,7 +27,7 @@ transformers = pytest.importorskip("transformers")
 
 TEXTS = [*documents()][:40]
 # more bytes than characters, spaces at the beginning and at the end, two ways to write one character
-AWKWARD = [" Zoë's  café:\n\n\tcafe\u0301 😀 日本 ", "<s></s><|end|> x", "ab", "🙂"]
+AWKWARD = [" Zoë's  café:\n\n\tcafe\u0301 😀 日本 ", "<s></s><|end|> x", "ab", "🙂", "cafe\u0301"]
 BLOCK = 24
 
 
