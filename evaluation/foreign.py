@@ -40,18 +40,15 @@ LOGITS_BYTES = 1 << 30  # float32 logits of a forward pass, unless a single sequ
 
 @dataclass(frozen=True)
 class ForeignConfig:
-    """What evaluations ask of a model's config.
-
-    start: the token that precedes every sequence which does not begin with it; None: no token does.
-    """
+    """What evaluations ask of a model's config."""
 
     model: str  # model_type of transformers
-    block_size: int
-    vocab_size: int
-    any_length: bool
-    start: int | None
-    position: str = "transformers"
-    expe_inference_scale: float = 1.0
+    block_size: int  # tokens of the longest window, without `start`
+    vocab_size: int  # rows of the embedding
+    any_length: bool  # whether the model sees windows longer than block_size
+    start: int | None  # token before each sequence that does not begin with it; None: there is none
+    position: str = "transformers"  # not expe, so there is no inference scale
+    expe_inference_scale: float = 1.0  # the only one
 
     def length_limits(self) -> list[str]:
         """See `ModelConfig.length_limits`."""
