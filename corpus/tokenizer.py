@@ -179,7 +179,8 @@ class FileTokenizer(Tokenizer):
 
     library: the `tokenizers.Tokenizer`. end_token: the name of its end-of-text token. Truncation, padding
     and tokens that a post-processor would add, such as <s>, are left out: texts are encoded completely, and
-    as ordinary text. Raises DataError for a file that cannot be read, or serves no training.
+    as ordinary text. adds_tokens: whether the file has such a post-processor. Raises DataError for a file
+    that cannot be read, or serves no training.
     """
 
     def __init__(self, text: str, end_token: str = END_OF_TEXT, name: str = "tokenizer.json"):
@@ -190,7 +191,8 @@ class FileTokenizer(Tokenizer):
             with contextlib.suppress(AttributeError, KeyError, TypeError):  # the library says more
                 self._check(name, self._of_fields(end_token))  # first: the library panics at some
             self.library = _opened(text)
-            if self.library.num_special_tokens_to_add(False):
+            self.adds_tokens = self.library.num_special_tokens_to_add(False) > 0
+            if self.adds_tokens:
                 self._content["post_processor"] = None
                 text = json.dumps(self._content, ensure_ascii=False)
             # a ByteLevel takes spaces from the places of tokens
@@ -331,12 +333,14 @@ class InexactTokenizer(FileTokenizer):
 
     Its tokens are no fixed bytes: a text may come back otherwise, or without what the vocabulary lacks. It
     serves data, training and sampling. Bits per byte counts the bytes of the original texts, see
-    `Dataset.target_bytes`. What needs the bytes of tokens raises DataError. reason: why it is not lossless.
+    `Dataset.target_bytes` and `encode_sized`. What needs the bytes of tokens raises DataError. reason: why
+    it is not lossless. unknown: the token of characters that have none, where texts with them are refused.
     """
 
     kind = "inexact"
     exact = False
     reason = ""
+    unknown: int | None = None
 
     def _of_fields(self, end_token):
         return lossless.ambiguous(self._content, end_token)
@@ -346,7 +350,7 @@ class InexactTokenizer(FileTokenizer):
 
     def _check(self, name, complaints):
         if complaints:
-            raise DataError(f"{name} serves no training: {'; '.join(complaints)}")
+            raise DataError(f"{name} cannot be used: {'; '.join(complaints)}")
 
     def encode_batch(self, texts):
         return [
@@ -376,7 +380,18 @@ class InexactTokenizer(FileTokenizer):
                 found = encode(part, add_special_tokens=False)
             except Exception as error:  # for example a Unigram without an unknown token
                 raise DataError(f"the tokenizer cannot encode a text ({error}): take another one") from None
-            yield from zip(part, found, strict=True)
+            for text, encoding in zip(part, found, strict=True):
+                if self.unknown in encoding.ids:
+                    self._refuse(text)
+                yield text, encoding
+
+    def _refuse(self, text: str):
+        encoding = self.library.encode(text, add_special_tokens=False)
+        begin, end = encoding.offsets[encoding.ids.index(self.unknown)]
+        raise DataError(
+            f"the tokenizer has no token for {text[begin:end]!r} (after "
+            f"{text[max(0, begin - 30) : begin]!r}): take it out of the text, or take another model"
+        )
 
     def decode(self, ids):
         """The text that the library's decoder makes of the tokens, which may differ from the original."""
@@ -405,7 +420,7 @@ def _sizes(text: str, ends: list[int]) -> np.ndarray:
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     lengths = 1 + sum((points >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
     before = np.concatenate(([0], np.cumsum(lengths)))
-    places = np.maximum.accumulate(np.array(ends, dtype=np.int64))
+    places = np.array(ends, dtype=np.int64)
     places[-1:] = len(text)
     return np.diff(before[places], prepend=0)
 
@@ -527,6 +542,11 @@ def build_tokenizer(
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"tokenizer {name} cannot be read: {error}") from None
     end_token = end_token_of(argument, end_token)
+    return from_text(text, end_token, name)
+
+
+def from_text(text: str, end_token: str, name: str) -> FileTokenizer:
+    """The tokenizer of a tokenizer.json with that text. Raises DataError."""
     try:
         return BpeTokenizer(text, end_token, name)
     except NotLosslessError as error:

@@ -8,33 +8,29 @@ transformers library is optional: pip install transformers.
 from host.disk import read_json
 
 import contextlib
+import functools
 import hashlib
-import re
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from corpus import DataError, gpt2
-from corpus.tokenizer import Tokenizer, build_tokenizer, valid_unicode
+from corpus import DataError
+from corpus.tokenizer import FileTokenizer, InexactTokenizer, Tokenizer, build_tokenizer, from_text
 from evaluation import EvaluationError
 from kernels.linear_cross_entropy import IGNORED
-from training import hugging_face, model_folder
+from training import hugging_face, model_folder, pretrained
 from training.checkpoint import CheckpointError
 
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 NO_POSITIONS = 2048  # block_size of a model without an end, as lm-evaluation-harness has it
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_SECONDS = 5  # for its first answer
 DATA = ("*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja")  # what is downloaded
 CODE = ("*.py", "*.tiktoken")  # with trust_remote_code
 VOCABULARIES = ("tokenizer.*", "vocab.*", "*.model", "*.tiktoken")
-TEXTS = 1000  # that are encoded at once
 LOGITS_BYTES = 1 << 30  # float32 logits of a forward pass, unless a single sequence has more
 
 
@@ -65,7 +61,8 @@ class ForeignSource:
     path: Path  # as the user gave it
     folder: Path
     config: ForeignConfig
-    tokenizer: "ForeignTokenizer | None"
+    theirs: object | None  # the tokenizer of transformers
+    tokenizer: FileTokenizer | None  # the same one, as ours
     trust_remote_code: bool
     step: None = None
     dataset: None = None
@@ -82,7 +79,7 @@ class ForeignSource:
                 f"{self.path} lacks {', '.join(missing[:3])} ({len(missing)} in all): the weights are not "
                 "those of a causal language model, or a file is incomplete"
             )
-        built = ForeignModel(model, self.config).to(device).eval()
+        built = ForeignModel(model, self.theirs, self.config).to(device).eval()
         built.check_causal(str(self.path))
         return built
 
@@ -90,13 +87,14 @@ class ForeignSource:
 class ForeignModel(nn.Module):
     """A causal model of transformers with those methods of `LanguageModel` that score tokens.
 
-    theirs: the model of transformers. Sequences get `config.start` before them, where it is not None and
-    they do not begin with it. So the model reads up to T + 1 tokens for T.
+    theirs, tokenizer: the model and the tokenizer of transformers; None: it has no tokenizer. Sequences get
+    `config.start` before them, where it is not None and they do not begin with it. So the model reads up to
+    T + 1 tokens for T.
     """
 
-    def __init__(self, theirs: nn.Module, config: ForeignConfig):
+    def __init__(self, theirs: nn.Module, tokenizer, config: ForeignConfig):
         super().__init__()
-        self.theirs, self.config = theirs, config
+        self.theirs, self.tokenizer, self.config = theirs, tokenizer, config
 
     def forward(self, tokens):
         """tokens: [B, T] int64 -> logits [B, T, vocab_size], float32"""
@@ -156,137 +154,68 @@ class ForeignModel(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
 
-class ForeignTokenizer(Tokenizer):
-    """A tokenizer of transformers that the `tokenizers` library runs.
+def file_tokenizer(theirs, name: str) -> FileTokenizer:
+    """A tokenizer of transformers that the `tokenizers` library runs, as one of ours.
 
-    theirs: what AutoTokenizer gives. As with our tokenizers, no text encodes to a special token.
-    start_of_text: the token before a text, which is bos, or eos if there is no bos. end_of_text: the token
-    between documents, which is eos, or bos. adds_start: whether the tokenizer itself puts bos before every
-    text. Raises DataError for other kinds of tokenizers, and where there is neither bos nor eos.
+    theirs: what AutoTokenizer gives. The token before a text is bos, or eos if there is no bos. Between
+    documents stands eos, or bos. Raises DataError for other kinds of tokenizers, and where there is
+    neither.
     """
-
-    kind = "transformers"
-    exact = False
-
-    def __init__(self, theirs, name: str):
-        import tokenizers
-
-        if not getattr(theirs, "is_fast", False):
-            raise DataError(
-                f"{name}: {type(theirs).__name__} does not say which characters its tokens stand for, so "
-                "bytes cannot be counted: give the folder a tokenizer.json"
-            )
-        bos, eos = theirs.bos_token_id, theirs.eos_token_id
-        if bos is None and eos is None:
-            raise DataError(
-                f"{name}: its tokenizer has no bos_token and no eos_token, so nothing can stand before "
-                "a text: name one of them in tokenizer_config.json"
-            )
-        self.theirs = theirs
-        self.start_of_text = eos if bos is None else bos
-        self.end_of_text = bos if eos is None else eos
-        self.adds_start = bos is not None and theirs("a")["input_ids"][:1] == [bos]
-        text = theirs.backend_tokenizer.to_str()
-        self.hash = hashlib.sha256(f"{bos} {eos} {text}".encode()).hexdigest()
-        self.library = tokenizers.Tokenizer.from_str(text)  # a copy, whose settings are ours
-        self.library.no_truncation()
-        self.library.no_padding()
-        self.library.encode_special_tokens = True
-        # it would take spaces from the places of tokens
-        self.library.post_processor = tokenizers.processors.Sequence([])
-        self.vocab_size = max(self.library.get_vocab(with_added_tokens=True).values()) + 1
-
-    def encode(self, text):
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts):
-        return [ids for ids, _ in self.encode_sized(texts)]
-
-    def encode_sized(self, texts: list[str]) -> Iterator[tuple[list[int], np.ndarray]]:
-        """(tokens, the bytes of UTF-8 that each stands for, int64) of each text.
-
-        The bytes are those of the text as it is given, whatever the tokenizer makes of it: a normalised
-        character counts as it was, a space that the tokenizer adds does not, and what it drops counts with
-        the next token. Of the tokens of one character, the first has its bytes. Raises DataError for a
-        character without a token.
-        """
-        for at in range(0, len(texts), TEXTS):
-            part = [valid_unicode(text) for text in texts[at : at + TEXTS]]
-            for text, encoding in zip(
-                part, self.library.encode_batch(part, add_special_tokens=False), strict=True
-            ):
-                if self.theirs.unk_token_id in (ids := encoding.ids):
-                    begin, end = encoding.offsets[ids.index(self.theirs.unk_token_id)]
-                    raise DataError(
-                        f"the tokenizer has no token for {text[begin:end]!r} (after "
-                        f"{text[max(0, begin - 30) : begin]!r}): take it out of the text, or take another "
-                        "model"
-                    )
-                yield ids, _sizes(text, [end for _, end in encoding.offsets])
-
-    @cached_property
-    def _token_bytes(self):
-        """Equal tables are equal tokenizers; the bytes of a text are counted by `encode_sized`."""
-        byte_level = {letter: chr(byte) for letter, byte in gpt2.byte_letters().items()}
-        letters = str.maketrans(byte_level) if "ByteLevel" in str(self.library.decoder) else None
-        table = [b""] * self.vocab_size
-        for piece, i in self.library.get_vocab(with_added_tokens=False).items():
-            with contextlib.suppress(UnicodeEncodeError):
-                table[i] = piece.translate(letters).encode("latin-1") if letters else _piece(piece)
-        for i, added in self.library.get_added_tokens_decoder().items():
-            table[i] = added.content.encode()
-        table[self.start_of_text] = table[self.end_of_text] = b""
-        return table
-
-
-def _piece(piece: str) -> bytes:
-    """The bytes of a SentencePiece."""
-    if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
-        return bytes([int(byte[1], 16)])
-    return piece.replace("\u2581", " ").encode()
-
-
-def _sizes(text: str, ends: list[int]) -> np.ndarray:
-    """The bytes of each token, int64. ends: the character behind each token."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    lengths = 1 + sum((points >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
-    before = np.concatenate(([0], np.cumsum(lengths)))
-    places = np.maximum.accumulate(np.array(ends, dtype=np.int64))
-    places[-1:] = len(text)
-    return np.diff(before[places], prepend=0)
+    if not getattr(theirs, "is_fast", False):
+        raise DataError(
+            f"{name}: {type(theirs).__name__} does not say which characters its tokens stand for, so "
+            "bytes cannot be counted: give the folder a tokenizer.json"
+        )
+    if theirs.bos_token is None and theirs.eos_token is None:
+        raise DataError(
+            f"{name}: its tokenizer has no bos_token and no eos_token, so nothing can stand before "
+            "a text: name one of them in tokenizer_config.json"
+        )
+    text = theirs.backend_tokenizer.to_str()
+    tokenizer = from_text(text, theirs.eos_token or theirs.bos_token, name)
+    if theirs.bos_token is not None:
+        tokenizer.start_of_text = theirs.bos_token_id
+        tokenizer.hash = hashlib.sha256(f"{theirs.bos_token_id} {tokenizer.hash}".encode()).hexdigest()
+    if isinstance(tokenizer, InexactTokenizer):
+        tokenizer.unknown = theirs.unk_token_id
+    return tokenizer
 
 
 def takes(name: str, tokenizer: str | None = None) -> bool:
-    """Whether a model is left to transformers: one of the hub by owner/name, and a folder of transformers
-    with a config or a tokenizer that `training.pretrained` does not read.
+    """Whether a model is left to transformers: a folder in its format, or one of the hub, with a config
+    that `training.pretrained` does not read, without a tokenizer.json, or with one that puts tokens such as
+    <s> around every text, which our models would not do.
 
-    tokenizer: the name of one that is given, in place of the folder's. Raises CheckpointError for a
-    config.json that cannot be read.
+    tokenizer: the name of one that is given, in place of the model's. Raises CheckpointError or DataError
+    for files that cannot be read.
     """
-    folder = Path(name)
+    folder, on_hub = Path(name), pretrained.on_hub(name)
+    if on_hub:
+        find = functools.partial(pretrained.download, name)
+    elif os.path.isdir(folder / "ckpt") or os.path.isfile(folder / model_folder.TOKENIZER):
+        return False
+    else:
+
+        def find(file):
+            return folder / file if os.path.isfile(folder / file) else None
+
     try:
-        if not folder.exists():
-            return bool(HUB_NAME.fullmatch(name)) and not folder.parent.exists()
-    except OSError:  # a name that is too long, for one
+        config = find("config.json")
+    except CheckpointError:  # `pretrained.open_source` says why
         return False
-    if (folder / "ckpt").is_dir() or not (folder / "config.json").is_file():
-        return False
-    content = read_json(folder / "config.json", CheckpointError)
+    content = read_json(config, CheckpointError) if config else {}
     if "format" in content or "model_type" not in content:
         return False
     try:
-        config = hugging_face.model_config(content)
+        ours = hugging_face.model_config(content)
     except (KeyError, TypeError, ValueError):
         return True
-    if config.encoder_layers or tokenizer or (folder / model_folder.TOKENIZER).is_file():
+    if ours.encoder_layers or tokenizer:
         return False
-    if not (file := folder / "tokenizer.json").is_file():
-        return _has_vocabulary(folder)
-    try:
-        build_tokenizer(str(file), list)
-    except DataError:
-        return True
-    return False
+    if (file := find("tokenizer.json")) is None:
+        return on_hub or _has_vocabulary(folder)
+    find("tokenizer_config.json")  # beside it, and names the end token
+    return build_tokenizer(str(file), list).adds_tokens
 
 
 def open_source(name: str, trust_remote_code: bool = False) -> ForeignSource:
@@ -309,14 +238,15 @@ def open_source(name: str, trust_remote_code: bool = False) -> ForeignSource:
         raise EvaluationError(
             f"{name}: transformers has no causal language model of model_type={config.model_type!r}"
         )
-    tokenizer = None
+    theirs = tokenizer = start = None
     if _has_vocabulary(folder):
         theirs = _asked(name, transformers.AutoTokenizer.from_pretrained, folder, trust_remote_code)
-        tokenizer = ForeignTokenizer(theirs, name)
+        tokenizer = file_tokenizer(theirs, name)
+        if theirs.bos_token is not None and theirs("a")["input_ids"][:1] == [theirs.bos_token_id]:
+            start = theirs.bos_token_id
     config = config.get_text_config()
     found = [size for key in POSITIONS if isinstance(size := getattr(config, key, None), int)]
     turns = any(getattr(config, key, None) for key in ("rope_parameters", "rope_scaling", "rope_theta"))
-    start = tokenizer.start_of_text if tokenizer and tokenizer.adds_start else None
     any_length = turns or not found
     ours = ForeignConfig(
         model=config.model_type,
@@ -326,7 +256,7 @@ def open_source(name: str, trust_remote_code: bool = False) -> ForeignSource:
         any_length=any_length,
         start=start,
     )
-    return ForeignSource(Path(name), folder, ours, tokenizer, trust_remote_code)
+    return ForeignSource(Path(name), folder, ours, theirs, tokenizer, trust_remote_code)
 
 
 def tokenizer_of(source: ForeignSource, name: str | None, end_token: str | None = None) -> Tokenizer:
@@ -384,7 +314,7 @@ def _from_hub(name: str, trust_remote_code: bool) -> Path:
 
     reason, patterns = None, DATA + (CODE if trust_remote_code else ())
     try:  # one question, because the download itself tries for long before it gives up
-        hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"), timeout=HUB_SECONDS)
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"), timeout=pretrained.HUB_SECONDS)
     except Exception as error:  # of the network, the hub, an offline mode: the cache may have it
         reason = error
     try:
@@ -394,7 +324,6 @@ def _from_hub(name: str, trust_remote_code: bool) -> Path:
         reason = reason or error
     said = (str(reason).splitlines() or [type(reason).__name__])[0]
     raise CheckpointError(
-        f"{name} does not exist here, and could not be had from the Hugging Face hub, nor from its cache "
-        f"({said}). Give a run or model folder; or, where there is network, run `hf download {name} "
-        "--local-dir FOLDER`, and give that folder"
+        f"{name}: its files could not be had from the Hugging Face hub, nor from its cache here ({said}). "
+        f"Where there is network, run `hf download {name} --local-dir FOLDER`, and give that folder"
     )

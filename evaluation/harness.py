@@ -18,7 +18,7 @@ import torch
 
 from corpus import DataError
 from evaluation import EvaluationError, report
-from evaluation.foreign import ForeignModel, ForeignTokenizer
+from evaluation.foreign import ForeignModel
 from evaluation.models import Loaded, open_model
 from training.checkpoint import CheckpointError
 from training.hardware import DeviceError
@@ -132,7 +132,7 @@ def _model(loaded: Loaded, batch_size: int):
         from evaluation.harness_model import HarnessModel
 
         return HarnessModel(loaded, batch_size)
-    if not isinstance(loaded.tokenizer, ForeignTokenizer):
+    if loaded.model.tokenizer is None:
         raise EvaluationError(
             f"{loaded.name}: the harness needs the model's own tokenizer, which --tokenizer cannot replace"
         )
@@ -145,7 +145,7 @@ def _model(loaded: Loaded, batch_size: int):
         ) from None
     return HFLM(
         loaded.model.theirs,
-        tokenizer=loaded.tokenizer.theirs,
+        tokenizer=loaded.model.tokenizer,
         max_length=loaded.block_size,
         batch_size=batch_size,
         mixed_precision_dtype=None if loaded.dtype == "float32" else loaded.dtype,

@@ -144,8 +144,7 @@ def load(
     torch.device. dtype: auto, float32, bfloat16 or float16. which: the checkpoint of a run folder, best or
     last. tokenizer: a name as in prepare.py, for a model without a tokenizer of its own.
     expe_inference_scale: replaces the model's. trust_remote_code: whether Python code in a folder of
-    transformers may run. Raises
-    CheckpointError, DataError, DeviceError or EvaluationError.
+    transformers may run. Raises CheckpointError, DataError, DeviceError or EvaluationError.
     """
     opened = open_model(path, which, tokenizer, trust_remote_code=trust_remote_code)
     return opened.load(device, dtype, expe_inference_scale)

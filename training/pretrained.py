@@ -92,7 +92,7 @@ def open_source(name: str, which: str = "best", planned: bool = False) -> Source
                 f"{path} {absence(path)}: give a run folder or checkpoint of train.py, a folder of "
                 f"config.json and model.safetensors, one of {', '.join(HUB)}, or the hub's OWNER/NAME"
             )
-            if files.looks_local(name) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+            if not on_hub(name):
                 raise CheckpointError(absent)
             try:
                 return _from_hub(name)
@@ -145,6 +145,11 @@ def read_checked(source: Source) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"{source.path}: {error}") from None
     checkpoint.check_weights(model, weights, source.path)
     return weights
+
+
+def on_hub(name: str) -> bool:
+    """Whether a name is the hub's OWNER/NAME; a folder of that name, or called OWNER, comes before it."""
+    return not files.looks_local(name) and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
 
 
 def tokenizer_of(source: Source) -> Tokenizer:
@@ -337,14 +342,14 @@ def _planned(name: str) -> Source:
 
 def _from_hub(name: str) -> Source:
     path = Path(OWNER, name) if name in HUB else Path(name)
-    file = _download(name, "config.json")
+    file = download(name, "config.json")
     if file is None:
         raise CheckpointError(f"the Hugging Face hub has no config.json of {path}: give a model's folder")
     content = read_json(file, CheckpointError)
     config = _foreign_config(content, path / "config.json")
 
     def read():
-        tensors = model_folder.read_tensors(path, lambda file: _download(name, file))
+        tensors = model_folder.read_tensors(path, lambda file: download(name, file))
         return hugging_face.our_weights(tensors, config, path)
 
     return Source(path, config, read, _tokenizer_on_hub(name))
@@ -354,17 +359,17 @@ def _tokenizer_on_hub(name: str) -> dict | None:
     """As Tokenizer.to_json gives it; None where the hub has no tokenizer.json."""
     if name in HUB:
         return {"kind": "gpt2", "hash": gpt2.HASH}
-    file = _download(name, "tokenizer.json")
+    file = download(name, "tokenizer.json")
     if file is None:
         return None
-    _download(name, "tokenizer_config.json")  # beside it, and names the end token
+    download(name, "tokenizer_config.json")  # beside it, and names the end token
     try:
         return build_tokenizer(str(file), list).to_json()
     except DataError as error:
         raise CheckpointError(f"the tokenizer of {name}: {error}") from None
 
 
-def _download(name: str, file: str) -> Path | None:
+def download(name: str, file: str) -> Path | None:
     """Where a file of one of HUB or of OWNER/NAME lies in the hub's cache; None where the hub has none."""
     import huggingface_hub as hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError

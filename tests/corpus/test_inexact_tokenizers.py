@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import pickle
+import unicodedata
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import export
 import sample
 from corpus import DataError, binary, mixture
 from corpus.loader import Dataset
+from corpus.lossless import HARD_TEXTS
 from corpus.tokenizer import BpeTokenizer, InexactTokenizer, build_tokenizer, from_json
-from tests.corpus.foreign_tokenizers import KINDS, SENTENCES, tokenizer_json
+from tests.corpus.foreign_tokenizers import BLANK, KINDS, SENTENCES, tokenizer_json
 from tests.data.prepare_scripts import load_script
 
 INEXACT = [kind for kind in KINDS if kind != "byte_level"]
@@ -106,6 +108,71 @@ def test_bytes_without_a_character_are_written_too(files):
     tokenizer = build_tokenizer(str(files("llama")), None, "</s>")
     half = [tokenizer.library.token_to_id("<0xE6>")]
     assert "".join(tokenizer.continued([], half * 20)).count("\ufffd") == 20
+
+
+def walked(text, pieces, letters):
+    """The bytes of each token, by a walk over the text.
+
+    pieces: the letters of each token. letters(character): what the normalizer makes of it. The space that
+    is put before a text belongs to its first character.
+    """
+    made = [(letter, place) for place, c in enumerate(text, 1) for letter in letters(c)]
+    if letters is not of_bert:
+        made.insert(0, (BLANK, 1))
+    ends = []
+    for piece in pieces:
+        for letter in piece:
+            assert letter == made[0][0]
+            _, end = made.pop(0)
+        ends.append(end)
+    assert made == []
+    behind = [*(len(text[:end].encode()) for end in ends[:-1]), len(text.encode())]
+    return [end - begin for begin, end in itertools.pairwise([0, *behind])]
+
+
+def of_llama(character):
+    if character in "ï数":  # they are no tokens
+        return [f"<0x{byte:02X}>" for byte in character.encode()]
+    return character.replace(" ", BLANK)
+
+
+def of_nfkc(character):
+    return unicodedata.normalize("NFKC", character).replace(" ", BLANK)
+
+
+def of_bert(character):
+    plain = unicodedata.normalize("NFD", character).lower()
+    return [c for c in plain if not c.isspace() and unicodedata.category(c) not in ("Mn", "Cc")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "letters"),
+    [
+        ("llama", " The  naïve 数 fraction ", of_llama),
+        ("unigram", "The ﬁne ａnd naïve ﬀ café", of_nfkc),  # one character may have two letters
+        ("wordpiece", "\x01  The NAÏVE cafe\u0301, a\x02 fraction \u0301", of_bert),
+    ],
+)
+def test_the_bytes_of_each_token_are_those_of_its_characters(files, kind, text, letters):
+    tokenizer = build_tokenizer(str(files(kind)), None, KINDS[kind])
+    ((ids, sizes),) = tokenizer.encode_sized([text])
+    pieces = [tokenizer.library.id_to_token(i).removeprefix("##") for i in ids]
+    pieces = [[piece] if piece.startswith("<0x") else piece for piece in pieces]
+    assert sizes.tolist() == walked(text, pieces, letters)
+
+
+@pytest.mark.parametrize("kind", INEXACT)
+def test_the_bytes_of_the_tokens_of_a_text_are_its_bytes(files, kind):
+    tokenizer = build_tokenizer(str(files(kind)), None, KINDS[kind])
+    texts = [*HARD_TEXTS, *SENTENCES, f"a {KINDS[kind]} b{KINDS[kind]}", "\ud800", ""]
+    batch = tokenizer.encode_batch(texts)
+    for text, expected, (ids, sizes) in zip(texts, batch, tokenizer.encode_sized(texts), strict=True):
+        assert ids == expected
+        assert len(sizes) == len(ids)
+        if ids:
+            assert sizes.sum() == len(text.encode(errors="replace")) + 2 * (text == "\ud800")
+            assert sizes.min() >= 0
+    assert sum(map(bool, batch)) > 30
 
 
 @pytest.mark.parametrize("kind", INEXACT)
@@ -234,6 +301,7 @@ def test_a_run_is_trained_sampled_measured_and_exported(prepared, run, kind, tmp
     dataset, documents = prepared(kind)
     folder, log = run("a", *KEYS, f"--dataset={dataset}")
     count = json.loads((dataset / "meta.json").read_text())["splits"]["val"]
+    tokenizer = Dataset(dataset, "val", 4).tokenizer()
     last = [record for record in log if "val_loss" in record][-1]
     if kind != "byte_level":
         expected = last["val_loss"] * count["tokens"] / count["bytes"] / math.log(2)
@@ -244,28 +312,35 @@ def test_a_run_is_trained_sampled_measured_and_exported(prepared, run, kind, tmp
 
     text = tmp_path / "text.txt"
     text.write_text("The naïve 数 of a fraction. " * 3)
+    (first,) = tokenizer.encode_sized([text.read_text()])
+    first = tokenizer.byte_counts()[first[0]] if kind == "byte_level" else first[1]
+    data = Dataset(dataset, "val", 4)
+    ends = data.tokens == tokenizer.end_of_text
+    mean = count["bytes"] / (~ends).sum()
+    if kind == "byte_level":
+        mean = tokenizer.byte_counts()[data.tokens[:40]].sum() / (~ends[:40]).sum()
     for texts, size, limit in (
         (text, len(text.read_bytes()), []),
         (dataset, count["bytes"], []),
-        (text, None, ["--max_tokens=5"]),
+        (dataset, count["bytes"], ["--join=separate"]),
+        (text, first[:5].sum(), ["--max_tokens=5"]),
+        (text, 11, ["--max_bytes=13"]),  # the next character has three bytes
+        (dataset, round(mean * (~ends[:40]).sum()), ["--max_tokens=40"]),
     ):
         out = tmp_path / "found.json"
         out.unlink(missing_ok=True)
         evaluate.main([str(folder), f"--texts={texts}", f"--json={out}", *limit])
         (result,) = json.loads(out.read_text())["models"][0]["results"].values()
-        if limit and kind != "byte_level":
-            assert result["bits_per_byte"] is None
-        elif not limit:
-            expected = result["loss"] * result["tokens"] / math.log(2) / size
-            assert result["bits_per_byte"] == pytest.approx(expected)
+        assert result["bytes"] == size
+        expected = result["loss"] * result["tokens"] / math.log(2) / size
+        assert result["bits_per_byte"] == pytest.approx(expected)
     capsys.readouterr()
 
     exported = tmp_path / "exported"
     export.main([str(folder), str(exported)])
     theirs = AutoTokenizer.from_pretrained(exported)
-    ours = Dataset(dataset, "val", 4).tokenizer()
-    assert theirs(documents[5])["input_ids"] == ours.encode(documents[5])
-    assert theirs.eos_token_id == ours.end_of_text
+    assert theirs(documents[5])["input_ids"] == tokenizer.encode(documents[5])
+    assert theirs.eos_token_id == tokenizer.end_of_text
     capsys.readouterr()
     sample.main([str(exported), "--start=a", "--max_new_tokens=3"])
     assert "\na" in capsys.readouterr().out

@@ -483,8 +483,8 @@ def offline(monkeypatch, tmp_path):
 
 
 SETTINGS = {
-    "which": "best", "tokenizer": None, "trust_remote_code": False, "device": "cpu", "dtype": "float32",
-    "batch_size": 5, "limit": 4,
+    "which": "best", "tokenizer": None, "end_token": None, "trust_remote_code": False, "device": "cpu",
+    "dtype": "float32", "batch_size": 5, "limit": 4,
 }  # fmt: skip
 
 

@@ -1,10 +1,13 @@
 """GPT-2 and Llama by their names on the hub, of which tests have a stand-in."""
 
+import json
+
 import pytest
 import torch
 
 import train
 from corpus import DataError, binary
+from evaluation import foreign
 from tests.corpus.foreign_tokenizers import SENTENCES, tokenizer_json
 from tests.training.test_pretrained import tokens
 from tests.training.transformers_models import drawn, gpt2, llama
@@ -54,6 +57,13 @@ def test_any_gpt2_or_llama_of_the_hub(on_hub, kind, of):
         {"byte_level": "bpe", "llama": "inexact"}[kind],
         "</s>",
     )
+    # evaluate.py leaves it to transformers, because its tokenizer puts a token before every text
+    assert foreign.takes("HuggingFaceTB/SmolLM2-135M")
+    content = json.loads(tokenizer_json(kind)) | {"post_processor": None}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert not foreign.takes("HuggingFaceTB/SmolLM2-135M")
+    (folder / "tokenizer.json").unlink()
+    assert foreign.takes("HuggingFaceTB/SmolLM2-135M")
 
 
 def test_a_hub_model_that_cannot_be_had(on_hub):
