@@ -63,7 +63,7 @@ endef
 .venv/installed: pyproject.toml
 	@echo "== installing the packages of pyproject.toml into .venv"
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed; run make PYTHON=python3.11')"
-	$(if $(TORCH),$(if $(UV),,$(error TORCH=$(TORCH) needs uv, or set PIP_EXTRA_INDEX_URL to the index that pytorch.org names)))
+	$(if $(TORCH),$(if $(UV),,$(error TORCH=$(TORCH) needs uv. With pip, leave TORCH out and set PIP_EXTRA_INDEX_URL to the index that pytorch.org names)))
 	$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv,$(PYTHON) -m venv .venv)
 	$(call install,)
 	@touch $@

@@ -97,10 +97,7 @@ def main(argv: list[str]):
 
             carry_out(plan, known, config.parallel, GO_ON, more, deadline)
             if deadline and deadline.left:
-                print(
-                    f"{counted(len(deadline.left), 'run')} did not fit into the minutes. {GO_ON}",
-                    flush=True,
-                )
+                print(left_over(study), flush=True)
             study.note(study.known())
             found = points.of_study(study)
             failed = listing.failures(study)
@@ -109,6 +106,17 @@ def main(argv: list[str]):
             wrote = output.write(found, names, folder, config, look, commands, lines)
             print("\n".join(wrote))
             sys.exit(1 if failed or study.hopeless else 0)
+
+
+def left_over(study: Study) -> str:
+    """What the minutes did not suffice for, as far as it is known before the sweeps are over."""
+    every = [*study.known(), *study.to_come()]
+    left = [run for run in every if run.name not in study.plan.done]
+    alone = listing.hours(left)
+    return (
+        f"the minutes are over: {len(left)} of {counted(len(every), 'run')} are left, {alone:.2g} hours of "
+        f"training one after the other. {GO_ON}"
+    )
 
 
 def prepared(config: ScaleConfig, families) -> int:

@@ -81,8 +81,15 @@ def numbers(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     if len(set(tokens.values())) < len(tokens):
         # for example because the library renumbers added tokens
         found.append("two of its tokens share a number")
+    added, of_unknown = content.get("added_tokens", []), unknown(content["model"])
+    if end_token in tokens and end_token not in (token["content"] for token in added):
+        found.append(
+            f"its {end_token} is an ordinary token, which would be taken out of texts: name a special one "
+            "with --end_token"
+        )
     if end_token not in tokens:
-        special = [token["content"] for token in content.get("added_tokens", []) if token.get("special")]
+        special = [token["content"] for token in added if token.get("special")]
+        special = [token for token in special if token != of_unknown]
         others = f", such as {' or '.join(special[:4])}" if special else ""
         found.append(
             f"it has no {end_token} token: name the one that ends a text with --end_token{others}, "
@@ -91,15 +98,22 @@ def numbers(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     return found
 
 
+def unknown(model: dict) -> str | None:
+    """The token for what a model does not know; None: it has none."""
+    if isinstance(number := model.get("unk_id"), int) and number < len(model.get("vocab", [])):
+        return model["vocab"][number][0]
+    return model.get("unk_token")
+
+
 def vocabulary(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     """The complaints about the tokens of a byte-level BPE, {token: number}."""
     found = numbers(content, tokens, end_token)
     lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in tokens]
     if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
         found.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
-    unknown = content["model"].get("unk_token")
-    if lacking and unknown is not None and unknown not in tokens:
-        found.append(f"its unk_token {unknown!r} is no token: set unk_token to null")
+    of_unknown = content["model"].get("unk_token")
+    if lacking and of_unknown is not None and of_unknown not in tokens:
+        found.append(f"its unk_token {of_unknown!r} is no token: set unk_token to null")
     return found
 
 

@@ -346,7 +346,10 @@ class InexactTokenizer(FileTokenizer):
         return lossless.ambiguous(self._content, end_token)
 
     def _of_vocabulary(self, vocabulary, end_token):
-        return lossless.numbers(self._content, vocabulary, end_token)
+        found = lossless.numbers(self._content, vocabulary, end_token)
+        if end_token == lossless.unknown(self._content["model"]):
+            found.append(f"its {end_token} stands for what it does not know: name another --end_token")
+        return found
 
     def _check(self, name, complaints):
         if complaints:

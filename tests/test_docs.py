@@ -62,7 +62,7 @@ UNCHECKED = {
     "python -m pytest": "its arguments are paths of tests",
     "python tests/test_golden.py": "takes no arguments",
     "T=": "a variable of the shell",
-    "uv sync --extra=test": "of uv",
+    "uv sync": "of uv",
 }
 # files that a reader makes
 THEIRS = ("config/study/mine.py", "layers/mine.py")

@@ -2,10 +2,14 @@
 
 import shlex
 
+import config_keys
 from models.architecture import ModelConfig
 from models.kinds import parameter_counts
+from training import tracking
 from training.config import DEFAULTS
 
+# keys that say where and under which eyes a run trained
+LEFT_OUT = {"out_dir", "resume", "init_from", *config_keys.names(tracking.Keys)}
 CARD = """\
 ---
 library_name: transformers
@@ -28,11 +32,12 @@ A language model of the CoFrGeNet codebase: {parts}.
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
-tokenizer = AutoTokenizer.from_pretrained("{name}")
+folder = "path/to/{name}"  # this folder
+model = AutoModelForCausalLM.from_pretrained(folder{trust})
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
 ```
 
-`python sample.py {name}` and `python evaluate.py {name}` of the codebase read it too.
+With the codebase: `python sample.py path/to/{name}`, `python evaluate.py path/to/{name} --texts=text.txt`.
 
 ## How it was trained
 
@@ -63,10 +68,9 @@ def card(name: str, config: ModelConfig, own_code: bool, about: dict | None = No
     training = "Not known: the weights come from another folder."
     if about is not None:
         keys = {key: value for key, value in about["config"].items() if value != DEFAULTS.get(key)}
-        command = [f"--{key}={_written(value)}" for key, value in keys.items() if key != "resume"]
-        training = f"At commit `{about['commit']}`:\n\n    " + " \\\n        ".join(
-            ["python train.py", *map(shlex.quote, command)]
-        )
+        command = [f"--{key}={_written(value)}" for key, value in keys.items() if key not in LEFT_OUT]
+        training = f"With the keys of its last checkpoint, at commit `{about['commit']}`:\n\n    "
+        training += " \\\n        ".join(["python train.py", *map(shlex.quote, command)])
         rows |= {
             "training data": f"`{about['config']['dataset']}`",
             "trained for": f"{about['step']:,} steps, {about['tokens']:,} tokens",

@@ -190,3 +190,12 @@ def test_the_downloads_of_the_docling_mix(tmp_path, texts):
     assert sorted(texts(tmp_path / "mix" / "finemath" / "bytes")) == sorted(TEXTS)
     with pytest.raises(DataError, match=r"no folder cosmopedia, the download of HuggingFaceTB/cosmopedia"):
         docling_mix.main(docling_mix.PrepareConfig(out=str(tmp_path / "mix"), sources="cosmopedia", **keys))
+
+
+@pytest.mark.parametrize("keys", [{"hub_split": "test"}, {"hub_config": "en"}])
+def test_plain_files_have_no_splits(tmp_path, keys):
+    """A key without effect would mix what it was to keep apart."""
+    (tmp_path / "test.txt").write_text("a text")
+    with pytest.raises(DataError, match="plain files, which have no configuration and no split"):
+        run(tmp_path / "out", input=str(tmp_path / "test.txt"), **keys)
+    assert not (tmp_path / "out").exists()

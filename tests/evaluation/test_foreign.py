@@ -559,7 +559,7 @@ def test_models_that_are_not_causal(tmp_path):
 
 def test_characters_without_a_token():
     library = tokenizers.Tokenizer(tokenizers.models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>"))
-    keys = {"unk_token": "<unk>", "eos_token": "<unk>"}
+    keys = {"unk_token": "<unk>", "eos_token": "</s>"}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **keys)
     tokenizer = foreign.file_tokenizer(fast, "tiny")
     assert tokenizer.encode("aa") == [1, 1]

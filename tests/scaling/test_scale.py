@@ -128,7 +128,9 @@ def test_minutes_that_are_over_and_a_folder_without_checkpoints(
         patch.setattr(Deadline, "fits", lambda self, hours: len(here) < 3)
         status, said = scaled([*short, "--minutes=9"], capsys)
     assert (status, len(here)) == (0, 3)
-    assert "\n1 run did not fit into the minutes. The same command goes on\n" in said
+    assert re.search(
+        r"\nthe minutes are over: 1 of 4 runs are left, \S+ hours of .* command goes on\n", said
+    )
     assert len(rows(tmp_path / "scaling" / "points.csv")) == 3
 
     elsewhere = tmp_path / "elsewhere"

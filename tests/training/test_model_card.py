@@ -1,5 +1,6 @@
 """The model card of an export."""
 
+import dataclasses
 import json
 import shlex
 
@@ -29,8 +30,10 @@ def test_a_card_says_what_was_trained_and_how(run, tmp_path):
     assert found["parameters"].startswith(f"{model.parameter_count():,}, ")
     command = card.split("    python train.py ")[1].split("\n\n")[0].replace("\\\n", " ")
     given = configurator.parse(TrainConfig, shlex.split(command))
-    assert given == TrainConfig(**json.loads((folder / "config.json").read_text()))
-    assert 'from_pretrained("mine", trust_remote_code=True)' in card
+    kept = TrainConfig(**json.loads((folder / "config.json").read_text()))
+    assert dataclasses.replace(given, out_dir=kept.out_dir) == kept
+    assert str(tmp_path / "run") not in card
+    assert card.count("from_pretrained(folder, trust_remote_code=True)") == 2
 
 
 def test_of_another_folder_s_weights_the_training_is_not_known(run, tmp_path):
