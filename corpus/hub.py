@@ -95,7 +95,7 @@ class Stream:
 
     `document(row, where)` turns a row into a document, or None to leave it out. `shown` is the name of the
     data set in messages, and `hint` the last line of error messages. `state`: the state of a stream to
-    continue from.
+    continue from. `again`: whether what breaks off is tried again, as a connection.
     """
 
     def __init__(
@@ -105,8 +105,9 @@ class Stream:
         shown: str,
         hint: str,
         state: dict | None = None,
+        again: bool = True,
     ):
-        self._forms = forms
+        self._forms, self._waits = forms, WAITS if again else ()
         self._document = document
         self._shown = shown
         self._hint = hint
@@ -143,16 +144,16 @@ class Stream:
                 raise
             except Exception as error:  # every layer of the library has its own network errors
                 # Before the first row there is nothing to resume, and the library has retried already.
-                if not self._rows_read or failures == len(WAITS):
+                if not self._rows_read or failures == len(self._waits):
                     raise self._failure(error) from None
                 if not failures:
                     self._position = self._rows.state_dict()
                 self._iterator = None
-                wait = WAITS[failures]
+                wait = self._waits[failures]
                 failures += 1
                 print(
                     f"{self._shown} broke off after {self._rows_read:,} rows ({_reason(error)}); "
-                    f"attempt {failures} of {len(WAITS)} to go on in {wait} s",
+                    f"attempt {failures} of {len(self._waits)} to go on in {wait} s",
                     file=sys.stderr,
                 )
                 time.sleep(wait)

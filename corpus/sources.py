@@ -164,4 +164,6 @@ def _repository(folder: Path, config: str | None, split: str) -> Source:
 
 def _stream(folder: Path, form: hub.Form, about: dict) -> Source:
     hint = "The folder was read with the package `datasets`. --input also takes its files"
-    return Source(lambda document, state: hub.Stream([form], document, str(folder), hint, state), about)
+    return Source(
+        lambda document, state: hub.Stream([form], document, str(folder), hint, state, False), about
+    )

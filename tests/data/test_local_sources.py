@@ -192,6 +192,19 @@ def test_the_downloads_of_the_docling_mix(tmp_path, texts):
         docling_mix.main(docling_mix.PrepareConfig(out=str(tmp_path / "mix"), sources="cosmopedia", **keys))
 
 
+def test_a_damaged_file_is_no_broken_connection(tmp_path, capsys):
+    """It is not waited for."""
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: one\n  data_files: '*.parquet'\n---\n"
+    )
+    write_parquet(tmp_path, rows())
+    second = tmp_path / "001_00000.parquet"
+    second.write_bytes(second.read_bytes()[:-100])
+    with pytest.raises(DataError, match="failed after"):
+        run(tmp_path / "out", input=str(tmp_path))
+    assert "to go on in" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("keys", [{"hub_split": "test"}, {"hub_config": "en"}])
 def test_plain_files_have_no_splits(tmp_path, keys):
     """A key without effect would mix what it was to keep apart."""
