@@ -127,6 +127,8 @@ def prepare(
             encoded = up_to_tokens(encoded, max_tokens - done.splits["train"]["tokens"])
         before = done.read
         cut = _write_tokens(partial, encoded, done, identity, choice.ends)
+        if not built.exact:
+            tell_unknown(np.fromfile(partial / "val.bin", token_dtype(built.vocab_size)), built)
         token_bytes = built.byte_counts()
         saved = built.to_json()
         tokenizer_json = saved.pop("tokenizer.json", None)
@@ -249,6 +251,18 @@ def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:
     digest = hashlib.sha256("\0".join(fields).encode()).hexdigest()
     source = {"package": package, what: len(pairs), "sha256": digest}
     return run(config, lambda: iter(pairs), source, scan=True, pairs=True)
+
+
+def tell_unknown(tokens: np.ndarray, tokenizer: Tokenizer):
+    """Say how much of the validation tokens stands for text that the tokenizer does not know."""
+    name, number = tokenizer.of_unknown()
+    share = 0.0 if number is None else (tokens == number).sum() / max(1, len(tokens))
+    if share >= 0.001:
+        print(
+            f"{share:.1%} of the validation tokens are {name}: that text is lost. Take a tokenizer that "
+            "was trained on such text",
+            file=sys.stderr,
+        )
 
 
 def describe(out: Path, meta: dict) -> str:

@@ -355,6 +355,11 @@ class InexactTokenizer(FileTokenizer):
         if complaints:
             raise DataError(f"{name} cannot be used: {'; '.join(complaints)}")
 
+    def of_unknown(self) -> tuple[str | None, int | None]:
+        """The token for what the vocabulary lacks, and its number; None where there is none."""
+        name = lossless.unknown(self._content["model"])
+        return name, None if name is None else self.library.token_to_id(name)
+
     def encode_batch(self, texts):
         return [
             # a text may spell the end token, and a vocabulary may have it as a piece: left out
