@@ -69,6 +69,15 @@ def _no_trial(monkeypatch):
     monkeypatch.setattr(trial, "load", lambda *arguments, **keys: None)
 
 
+@pytest.fixture(scope="session")
+def modules_cache(tmp_path_factory):
+    """Where transformers copies remote code: one folder a process, since a package has one place."""
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture
 def tiny():
     """tiny(**keys) -> a ModelConfig of awkward sizes."""

@@ -82,7 +82,7 @@ def test_killed_and_resumed_to_the_bit(run):
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-def test_an_export_has_equal_logits(run, tmp_path):
+def test_an_export_has_equal_logits(run, tmp_path, modules_cache):
     folder, _ = run("a", *OPTIONS, "--n_layer=3", "--max_iters=2")
     export.main([str(folder), str(tmp_path / "out")])
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()

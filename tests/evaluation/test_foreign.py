@@ -419,8 +419,7 @@ class Model(Qwen2ForCausalLM):
 """
 
 
-def test_remote_code_runs_where_it_is_asked_for(copy, folders, monkeypatch, tmp_path):
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_remote_code_runs_where_it_is_asked_for(copy, folders, modules_cache):
     folder = copy("qwen2")
     content = json.loads((folder / "config.json").read_text())
     content |= {"model_type": "tiny_remote", "architectures": ["Model"]}
