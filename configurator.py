@@ -20,6 +20,7 @@ it after `#:`. A dataclass may define `check()`, which returns a list of complai
 from host import interruption, safe_path  # noqa: F401 (before a process is started)
 from host.disk import read_json
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -115,13 +116,20 @@ def resolve(
             mistakes.append(f"{source}: {key} {error}")
             refused.add(key)
 
-    overrides = []
-    for argument in argv:
+    overrides, values_apart = [], set()
+    for place, argument in enumerate(argv):
+        if place in values_apart:
+            continue
         if argument.startswith("--"):
             written, equals, value = argument[2:].partition("=")
             key = written.replace("-", "_")
+            if not equals and (apart := _value_apart(argv[place + 1 : place + 2], hints.get(key))):
+                values_apart.add(place + 1)
+                argument = f"{argument} {apart}"
             if equals:
                 overrides.append((argument, key, value))
+            elif key in hints and apart:
+                mistakes.append(f"{argument}: write it as --{written}={apart}")
             elif hints.get(key) in (bool, bool | None):
                 overrides.append((argument, key, "True"))
             elif key in hints:
@@ -212,6 +220,15 @@ def resolve(
     if mistakes:
         raise ConfigError(mistakes)
     return config
+
+
+def _value_apart(following: list[str], hint) -> str | None:
+    """The argument that follows a key without `=`, where it can only have been meant as the key's value."""
+    for value in following:
+        of_bool = value in TRUE + FALSE
+        if of_bool if hint in (bool, bool | None) else not value.startswith("--") and not lexists(value):
+            return value
+    return None
 
 
 def stacked(argument: str) -> list[str]:
@@ -439,10 +456,11 @@ def _from_text(text: str, hint):
     if hint is bool and text in TRUE + FALSE:
         return text in TRUE
     if hint in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return hint(text)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):  # 1e3
+            if hint is int and "e" in text.lower() and (number := float(text)).is_integer():
+                return int(number)
     return [_from_text(item, LISTS[hint]) for item in text.split(",")] if hint in LISTS else text
 
 

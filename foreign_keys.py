@@ -19,12 +19,15 @@ TOKENIZER = "the tokenizer is that of the prepared data: --tokenizer= of data/te
 FILE = "name a config file instead: python train.py config/gpt2.py config/size/small.py"
 ONE_RATE = "AdamW has one rate for all that it trains; ladder_lr alone multiplies it"
 RANKS = "torchrun starts the ranks, with --nproc_per_node of a machine and --nnodes"
+TRAINS = "train.py trains, and evaluates every eval_interval steps"
 BEST = "the best checkpoint is always kept, and the other scripts read it (--which=best)"
 
 OF_TRANSFORMERS: Table = {
     # TrainingArguments
     "output_dir": ("out_dir", ""),
     "overwrite_output_dir": ("", "a run is never overwritten: choose another --out_dir"),
+    "do_train": ("", TRAINS),
+    "do_eval": ("", TRAINS),
     "num_train_epochs": ("max_iters", OVER_THE_RUN),
     "max_steps": ("max_iters", ""),
     "per_device_train_batch_size": (
@@ -38,6 +41,7 @@ OF_TRANSFORMERS: Table = {
     "optim": ("optimizer", "adamw or muon"),
     "adam_beta1": ("beta1", ""),
     "adam_beta2": ("beta2", ""),
+    "adam_epsilon": ("", "it is 1e-8"),
     "max_grad_norm": ("grad_clip", ""),
     "label_smoothing_factor": ("label_smoothing", ""),
     "bf16": ("dtype", "--dtype=bfloat16"),
@@ -76,6 +80,12 @@ OF_TRANSFORMERS: Table = {
     "push_to_hub": ("", "python export.py RUN FOLDER writes a folder that transformers reads"),
     # its scripts
     "lr": ("learning_rate", ""),
+    "eps": ("", "AdamW's is 1e-8; norm_eps is that of the norms"),
+    "bs": ("batch_size", ""),
+    "epochs": ("max_iters", OVER_THE_RUN),
+    "num_epochs": ("max_iters", OVER_THE_RUN),
+    "max_length": ("block_size", ""),
+    "tokenizer": ("", TOKENIZER),
     "model_name_or_path": ("init_from", ""),
     "config_name": ("", FILE),
     "tokenizer_name": ("", TOKENIZER),
@@ -83,6 +93,7 @@ OF_TRANSFORMERS: Table = {
     "train_file": ("dataset", "a folder that data/text/prepare.py has written from such files"),
     # config.json of a model
     "hidden_size": ("n_embd", ""),
+    "d_model": ("n_embd", ""),
     "num_hidden_layers": ("n_layer", ""),
     "num_attention_heads": ("n_head", ""),
     "num_key_value_heads": ("n_kv_head", ""),
@@ -196,6 +207,7 @@ TRAINING: Table = OF_TRANSFORMERS | OF_NANOGPT | OF_NANOCHAT | OF_LITGPT | OF_TO
 
 FINETUNING: Table = {
     "num_train_epochs": ("epochs", ""),
+    "num_epochs": ("epochs", ""),
     "per_device_train_batch_size": (
         "micro_batch_size",
         "in memory at once; a step has batch_size examples",
@@ -216,7 +228,19 @@ SAMPLING: Table = {
     "num_return_sequences": ("num_samples", ""),
     "no_repeat_ngram_size": ("no_repeat_ngram", ""),
     "do_sample": ("temperature", "--temperature=0 takes the likeliest token"),
+    "max_length": ("max_new_tokens", "without the prompt's"),
+    "repetition_penalty": ("no_repeat_ngram", "forbids what would repeat so many tokens"),
 }
+
+PREPARING: Table = {
+    "output_dir": ("out", ""),
+    "dataset_name": ("input", "OWNER/NAME of the hub, a folder or files"),
+    "train_file": ("input", ""),
+    "tokenizer_name": ("tokenizer", "gpt2, bpe:4096, bytes, or the path of a tokenizer.json"),
+    "num_proc": ("workers", ""),
+    "test_size": ("val_fraction", ""),
+}
+TABLES = (FINETUNING, SAMPLING, PREPARING, TRAINING)
 
 
 def hint(name: str, own: Iterable[str]) -> str | None:
@@ -225,7 +249,7 @@ def hint(name: str, own: Iterable[str]) -> str | None:
     own: the keys of the script at hand. What has no key here has a hint where a script trains.
     """
     own, last = {*own}, name.rpartition(".")[2]
-    tables = (TRAINING,) if "max_iters" in own else (FINETUNING, SAMPLING, TRAINING)
+    tables = (TRAINING,) if "max_iters" in own else TABLES
     found = [table.get(name, table.get(last)) for table in tables]
     for keys, differs in filter(None, [*found, (last, "") if last != name else None]):
         if own.issuperset(keys.split() or ["max_iters"]):

@@ -14,6 +14,7 @@ SCRIPT = "prepare.py"
 FILES = "FILES"  # in the place of texts that are not known
 OF_PAIRS = re.compile(r"en_([a-z]{2,3}(?:-[a-z]+)?)_")  # en_fr_bpe8192: pairs of English and French
 WITHOUT_TEXT = ("recall",)  # data sets whose scripts take no tokenizer
+OF_FILES = ("text", "pairs")  # whose scripts read your own
 OF_ROWS = re.compile(r"\.(jsonl?|csv|parquet)(\.|$)")  # files of many documents, also compressed
 
 
@@ -32,6 +33,9 @@ def missing(folder: Path, tokenizer: str | None = None) -> str:
     """
     if folder.is_file():
         return _of_file(folder, tokenizer)
+    own = ROOT / "data" / folder.name
+    if (own / SCRIPT).is_file() and folder.absolute() in (own, Path.cwd() / folder.name):
+        return _of_a_script(folder, own)
     script, options = _script(folder)
     tokenizer = None if script.parent.name in WITHOUT_TEXT else tokenizer or _of_name(folder.name)
     lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
@@ -61,6 +65,15 @@ def _of_file(file: Path, tokenizer: str | None) -> str:
     then = f"then train with {shlex.join([f'--dataset={shown}'])}"
     what = f"{file} is a file, not the folder of a prepared data set; prepare its text with"
     return f"{what}\n  {command}\n{then}"
+
+
+def _of_a_script(folder: Path, own: Path) -> str:
+    """That data/NAME, or NAME alone, holds data sets and is none."""
+    if prepared := [shlex.join([f"--dataset={_shown(file.parent)}"]) for file in own.glob("*/meta.json")]:
+        return f"{folder} is no data set itself: give {' or '.join(sorted(prepared))}"
+    options = [f"--input={FILES}", f"--out={_shown(own / 'mine')}"] if own.name in OF_FILES else []
+    command = typeable(own / SCRIPT, options)
+    return f"{folder} is no data set itself, and none is prepared there; prepare one with\n  {command}"
 
 
 def with_tokenizer(folder: Path, meta: dict, tokenizer: str) -> tuple[Path, list[str]]:

@@ -118,6 +118,7 @@ def test_a_plus_stacks_files_within_an_argument(tmp_path):
         ("--seeds=5,1", "seeds", [5, 1]),
         ("--rate=1e-4", "rate", 1e-4),
         ("--count=1_000", "count", 1000),
+        ("--count=1.5e3", "count", 1500),
         ("--name=a=b=c", "name", "a=b=c"),
         ("--name=", "name", ""),
         ("--name=3", "name", "3"),
@@ -149,6 +150,7 @@ def test_values_from_the_command_line(argument, key, value):
         ("--learning_rte=1", "unknown key 'learning_rte' (see --help)"),
         ("--dry_ru", "unknown key 'dry_ru' (see --help)"),
         ("--count=1.5", "count must be of type int, not '1.5' (str)"),
+        ("--count=1.5e0", "count must be of type int, not '1.5e0' (str)"),
         ("--count=abc", "count must be of type int, not 'abc' (str)"),
         ("--rate=fast", "rate must be of type float, not 'fast' (str)"),
         ("--rates=5,x", "rates must be of type list of float"),
@@ -273,8 +275,17 @@ def test_a_bool_without_a_value():
     """The last word wins, and a value that stands apart is a mistake."""
     assert resolve(Config, ["--flag=False", "--flag"]).flag
     assert not resolve(Config, ["--flag", "--flag=False"]).flag
-    assert "False: neither a config file" in mistakes(["--flag", "False"])[0]
+    assert mistakes(["--flag", "False"]) == ["--flag False: write it as --flag=False"]
     assert "--key means --key=True" in help_text(Config)
+
+
+def test_a_value_that_stands_apart():
+    """It belongs to the key before it, known or not, unless it is a file or another key."""
+    assert mistakes(["--count", "3"]) == ["--count 3: write it as --count=3"]
+    assert mistakes(["--epochs", "3", "--rate=1"]) == ["--epochs 3: unknown key 'epochs' (see --help)"]
+    assert mistakes(["--count", "--flag"]) == ["--count: write it as --count=VALUE"]
+    assert mistakes(["--count", __file__])[0] == "--count: write it as --count=VALUE"
+    assert resolve(Config, ["--flag", "out/a"], positional="name").name == "out/a"
 
 
 def test_positional_arguments():

@@ -11,6 +11,7 @@ import pytest
 import configurator
 import foreign_keys
 from configurator import ConfigError
+from data.text.prepare import PrepareConfig
 from finetune import FinetuneConfig
 from sample import SampleConfig
 from training.config import TrainConfig
@@ -19,6 +20,7 @@ SCRIPTS = {
     "TRAINING": TrainConfig,
     "FINETUNING": FinetuneConfig,
     "SAMPLING": SampleConfig,
+    "PREPARING": PrepareConfig,
 }
 
 
@@ -90,6 +92,7 @@ def test_a_config_file_gets_the_same_hint(tmp_path):
 
 def test_the_script_at_hand_comes_first():
     assert "'num_train_epochs': here epochs" in said(FinetuneConfig, "out/x", "--num_train_epochs=3")
+    assert "'output_dir': here out\n" in said(PrepareConfig, "--output_dir=x") + "\n"
     assert "'num_beams': here beams" in said(SampleConfig, "out/x", "--num_beams=3")
     # nothing that trains is named to who samples
     assert "'eval_only' (see --help)" in said(SampleConfig, "out/x", "--eval_only=True")

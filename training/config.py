@@ -207,7 +207,8 @@ class TrainConfig(
                 "set it, such as to 400"
             )
         if self.min_lr > self.learning_rate:
-            wrong.append(f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}")
+            above = f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}"
+            wrong.append(f"{above}: take --min_lr={self.learning_rate / 10:.4g}, a tenth")
         if self.warmup_iters >= self.max_iters and not self.saffu_only:
             wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
         if self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from corpus import mixture
+from corpus.loader import Dataset
 from models.architecture import ModelConfig, model_config
 from models.kinds import built, flops_per_token, parameter_counts, without_embeddings
 from reports.plural import counted
@@ -26,11 +27,10 @@ def show(config, here: Callable):
     here(config, model, tokens) says how long so many tokens take on this machine, or None.
     """
     folders, _ = mixture.parse(config.dataset)
-    of_pairs, vocab_size = False, config.vocab_size or 50257
+    data, vocab_size = None, config.vocab_size or 50257
     if all((Path(folder) / "meta.json").is_file() for folder in folders):
         data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
         vocab_size = config.vocab_size or data.meta["vocab_size"]
-        of_pairs = data.of_pairs
         vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
     elif config.vocab_size:
         vocabulary = f"{config.vocab_size:,} (vocab_size)"
@@ -46,7 +46,7 @@ def show(config, here: Callable):
     if wrong := model.check():  # of the vocabulary, which was not known before
         raise TrainingError("; ".join(wrong))
     tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
-    for line in lines(config, model, vocabulary, of_pairs, lambda: here(asked, model, tokens)):
+    for line in lines(config, model, vocabulary, data, lambda: here(asked, model, tokens)):
         print(line, flush=True)
 
 
@@ -54,13 +54,13 @@ def lines(
     config,
     model: ModelConfig,
     vocabulary: str,
-    of_pairs: bool = False,
+    data: Dataset | mixture.Mixture | None = None,
     here: Callable[[], str | None] = lambda: None,
 ) -> Iterator[str]:
     """The lines that --dry_run=True prints; the memory comes last, because counting it takes a while.
 
-    config: a TrainConfig whose dtype is resolved. of_pairs: whether its data are pairs, whose time on this
-    machine is not asked for. here: says what it is.
+    config: a TrainConfig whose dtype is resolved. data: None if not prepared. here: says how long a run
+    takes on this machine; it is not asked for pairs.
     """
     counts = parameter_counts(model)
     total = sum(counts.values())
@@ -70,7 +70,12 @@ def lines(
     body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
     yield f"FLOPs per token  {forward / 1e6:,.1f} M forward, {3 * forward / 1e6:,.1f} M in training"
-    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {counted(config.max_iters, 'step')}"
+    of_pairs, epochs = data is not None and data.of_pairs, ""
+    if isinstance(data, Dataset):
+        samples = config.max_iters * config.batch_size * config.gradient_accumulation_steps
+        epochs = f" ({data.epochs(samples):.2f} epochs)"
+    steps = counted(config.max_iters, "step")
+    yield f"tokens           {tokens:,} per step, {all_tokens:,} in {steps}{epochs}"
     if of_pairs:
         yield f"{'':17}(as if each pair had {config.block_size} tokens, which is the most that it may have)"
     yield f"time             {_time(config, 3 * forward, all_tokens)}"

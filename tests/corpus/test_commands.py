@@ -51,6 +51,21 @@ def test_a_missing_data_set_of_every_script(monkeypatch, name, folder, tokenizer
     ]
 
 
+@pytest.mark.parametrize("named", ["openwebtext", "data/openwebtext", "data/text"])
+def test_the_folder_of_a_script(monkeypatch, tmp_path, named):
+    """It holds data sets: the prepared ones, or the command for one."""
+    monkeypatch.chdir(ROOT)
+    said = commands.missing(Path(named)).splitlines()
+    config = read(said[1].replace("openwebtext/prepare.py", "openwebtext/prepare.py --tokenizer=bytes"))
+    assert Path(config.out).parent == Path("data", Path(named).name)
+    (tmp_path / "data/mine/gpt2").mkdir(parents=True)
+    for file in ("prepare.py", "gpt2/meta.json"):
+        (tmp_path / "data/mine" / file).write_text("")
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert commands.missing(Path("mine")).endswith("give --dataset=data/mine/gpt2")
+
+
 @pytest.mark.parametrize("name", ["bible", "libreoffice", "manpages", "electron"])
 def test_the_name_of_a_folder_of_pairs_promises_its_language(monkeypatch, name):
     monkeypatch.chdir(ROOT)

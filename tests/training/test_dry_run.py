@@ -36,6 +36,14 @@ def test_the_plan_knows_the_optimizer(arguments, capsys, uncounted):
     assert said[1] == pytest.approx(said[0] / 2, abs=0.01)
 
 
+def test_epochs_of_prepared_data(arguments, run, capsys, uncounted):
+    """Those that the run itself says."""
+    main([*arguments, "--dry_run=True"])
+    planned = re.search(r"tokens .* in 20 steps (\(.* epochs\))", capsys.readouterr().out)[1]
+    run("a")
+    assert planned in capsys.readouterr().out
+
+
 def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
     """Eight layers of GPT2-xl, dense, 8 A100: the whole sum by hand."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
