@@ -11,7 +11,7 @@ PY = .venv/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 TORCH ?=
 DATA = data/sotu/bpe4096
-CHECKED = tests/layers tests/kernels tests/test_config.py tests/test_configurator.py \
+CHECKED = tests/layers tests/kernels tests/test_config.py tests/test_paper_configs.py tests/test_configurator.py \
   tests/test_count.py tests/test_docs.py tests/test_golden.py tests/test_imports.py tests/test_mixers_by_layer.py \
   tests/test_model.py
 
