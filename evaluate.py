@@ -30,7 +30,8 @@ import torch
 import configurator
 from config_keys import Count, CountOrNone
 from corpus import DataError, mixture
-from corpus.tokenizer import Keys, Tokenizer
+from corpus.tokenizer import Tokenizer
+from corpus.tokenizer_registry import Keys
 from evaluation import (
     EvaluationError,
     extrapolation,

@@ -32,9 +32,11 @@ from tqdm import tqdm
 
 from corpus import DataError, checksums, commands
 from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
+from corpus.file_tokenizer import end_token_of
 from corpus.partial import PROGRESS, blaming, partial_folder, sync_folder, writing
 from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
-from corpus.tokenizer import END_OF_TEXT, Tokenizer, build_tokenizer, end_token_of, parse_tokenizer_name
+from corpus.tokenizer import END_OF_TEXT, Tokenizer
+from corpus.tokenizer_registry import build_tokenizer, parse_tokenizer_name
 from reports.plural import counted
 
 FORMAT = 1

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from corpus import DataError
-from corpus.tokenizer import parse_tokenizer_name
+from corpus.tokenizer_registry import parse_tokenizer_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "prepare.py"

@@ -24,7 +24,9 @@ import torch
 
 from corpus import DataError, VocabularyError, checksums, commands
 from corpus.binary import FORMAT
-from corpus.tokenizer import FROM_FILES, InexactTokenizer, Tokenizer, from_json
+from corpus.file_tokenizer import InexactTokenizer
+from corpus.tokenizer import Tokenizer
+from corpus.tokenizer_registry import FROM_FILES, from_json
 from kernels.linear_cross_entropy import IGNORED
 
 ROUNDS = 8  # rounds of the Feistel network: four give a random-looking permutation, the rest is margin

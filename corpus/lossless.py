@@ -120,7 +120,7 @@ def vocabulary(content: dict, tokens: dict[str, int], end_token: str) -> list[st
 def round_trip(content: dict, tokenizer, lacking: set[int]) -> list[str]:
     """The complaint about the first text that comes back otherwise. lacking: bytes without a token.
 
-    tokenizer: a `corpus.tokenizer.BpeTokenizer` whose fields and vocabulary are right.
+    tokenizer: a `corpus.file_tokenizer.BpeTokenizer` whose fields and vocabulary are right.
     """
     added = (token["content"] for token in content.get("added_tokens", []))
     texts = [*HARD_TEXTS, *(f"a \t{token} \n{token}b{token}" for token in added)]

@@ -20,7 +20,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from corpus import DataError
-from corpus.tokenizer import FileTokenizer, InexactTokenizer, Tokenizer, build_tokenizer, from_text
+from corpus.file_tokenizer import FileTokenizer, InexactTokenizer, from_text
+from corpus.tokenizer import Tokenizer
+from corpus.tokenizer_registry import build_tokenizer
 from evaluation import EvaluationError
 from kernels.linear_cross_entropy import IGNORED
 from training import hugging_face, model_folder, pretrained

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from corpus.tokenizer import Tokenizer, build_tokenizer
+from corpus.tokenizer import Tokenizer
+from corpus.tokenizer_registry import build_tokenizer
 from evaluation import EvaluationError, foreign
 from evaluation.foreign import ForeignConfig, ForeignModel, ForeignSource
 from models.architecture import ModelConfig

@@ -13,9 +13,9 @@ import torch
 import evaluate
 import export
 from corpus.binary import prepare
+from corpus.file_tokenizer import BpeTokenizer
 from corpus.loader import Dataset
 from corpus.pairs import PairDataset
-from corpus.tokenizer import BpeTokenizer
 from evaluation import EvaluationError, zero_shot
 from evaluation.models import load
 from evaluation.ngrams import Ngrams

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import finetune
-from corpus.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.file_tokenizer import BpeTokenizer
+from corpus.tokenizer import BytesTokenizer
 from finetune import FinetuneConfig, main
 from finetuning import loop
 from finetuning.classifier import Classifier

@@ -10,7 +10,7 @@ import finetune
 from configurator import ConfigError
 from corpus import DataError, files
 from corpus.binary import prepare
-from corpus.tokenizer import parse_tokenizer_name
+from corpus.tokenizer_registry import parse_tokenizer_name
 from training import pretrained
 from training.checkpoint import CheckpointError
 from training.config import TrainConfig

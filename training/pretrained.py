@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from corpus import DataError, files, gpt2, mixture
-from corpus.tokenizer import Tokenizer, build_tokenizer, end_of_text_of, from_json
+from corpus.tokenizer import Tokenizer
+from corpus.tokenizer_registry import build_tokenizer, end_of_text_of, from_json
 from models.architecture import ModelConfig, model_config
 from models.kinds import built
 from models.language_model import LanguageModel

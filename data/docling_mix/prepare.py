@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub  # noqa: E402
-from corpus.tokenizer import Keys, parse_tokenizer_name  # noqa: E402
+from corpus.tokenizer_registry import Keys, parse_tokenizer_name  # noqa: E402
 
 WEIGHTS = {
     **{"dclm2": 24, "dclm3plus": 24, "fineweb2": 10, "starcoder": 12, "stack_edu": 12},

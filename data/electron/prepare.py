@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
-from corpus.tokenizer import Keys  # noqa: E402
+from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "electron-i18n@1.3136.0"
 PATH = "package/dist/docs.json"

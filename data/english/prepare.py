@@ -28,7 +28,7 @@ from configurator import parse  # noqa: E402
 from corpus import DataError, binary, compressed, dictd, packages  # noqa: E402
 from corpus.near_duplicates import NearDuplicates  # noqa: E402
 from corpus.page_text import page_text  # noqa: E402
-from corpus.tokenizer import Keys  # noqa: E402
+from corpus.tokenizer_registry import Keys  # noqa: E402
 
 LEAST_CHARACTERS = 300  # of a page
 LEAST_LETTERS = 0.6  # share of letters and blanks in the characters of a page

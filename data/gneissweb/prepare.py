@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub, sources  # noqa: E402
-from corpus.tokenizer import Keys  # noqa: E402
+from corpus.tokenizer_registry import Keys  # noqa: E402
 
 FINEWEB = "HuggingFaceFW/fineweb"
 FILTER = "ibm-granite/GneissWeb.bloom"

@@ -24,7 +24,7 @@ from configurator import parse  # noqa: E402
 from corpus import DataError, binary  # noqa: E402
 from corpus.files import lines  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
-from corpus.tokenizer import Keys  # noqa: E402
+from corpus.tokenizer_registry import Keys  # noqa: E402
 from reports.plural import counted  # noqa: E402
 
 SHOWN = 10  # mistakes in the message

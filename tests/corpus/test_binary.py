@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from corpus import DataError, binary, encoding, splits
+from corpus.file_tokenizer import BpeTokenizer
 from corpus.loader import Dataset
 from corpus.partial import partial_folder
-from corpus.tokenizer import BpeTokenizer, BytesTokenizer, Tokenizer, valid_unicode
+from corpus.tokenizer import BytesTokenizer, Tokenizer, valid_unicode
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

@@ -13,9 +13,10 @@ import evaluate
 import export
 import sample
 from corpus import DataError, binary, mixture
+from corpus.file_tokenizer import BpeTokenizer, InexactTokenizer
 from corpus.loader import Dataset
 from corpus.lossless import HARD_TEXTS
-from corpus.tokenizer import BpeTokenizer, InexactTokenizer, build_tokenizer, from_json
+from corpus.tokenizer_registry import build_tokenizer, from_json
 from tests.corpus.foreign_tokenizers import BLANK, KINDS, SENTENCES, tokenizer_json
 from tests.data.prepare_scripts import load_script
 

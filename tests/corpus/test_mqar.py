@@ -12,7 +12,8 @@ from corpus import DataError
 from corpus.loader import IGNORED, Dataset, Loader
 from corpus.mixture import open_dataset
 from corpus.mqar import MqarDataset, answers
-from corpus.tokenizer import MqarTokenizer, from_json
+from corpus.tokenizer import MqarTokenizer
+from corpus.tokenizer_registry import from_json
 from tests.data.prepare_scripts import load_script
 
 LENGTH, VOCABULARY, PAIRS = 32, 40, [1, 3, 8]

@@ -12,20 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus import DataError, gpt2, packages
-from corpus import tokenizer as module
-from corpus.tokenizer import (
-    END_OF_TEXT,
-    GPT2_SPLIT,
-    BpeTokenizer,
-    BytesTokenizer,
-    Gpt2Tokenizer,
-    build_tokenizer,
-    from_json,
-    parse_tokenizer_name,
-    spread,
-    valid_unicode,
-)
+from corpus import DataError, file_tokenizer, gpt2, packages
+from corpus.file_tokenizer import BpeTokenizer, spread
+from corpus.tokenizer import END_OF_TEXT, GPT2_SPLIT, BytesTokenizer, Gpt2Tokenizer, valid_unicode
+from corpus.tokenizer_registry import build_tokenizer, from_json, parse_tokenizer_name
 from training.hugging_face_tokenizer import tokenizer_files
 
 TEXT = [
@@ -175,18 +165,18 @@ def test_bpe_cuts_words_that_no_text_has(monkeypatch):
     texts = [path.read_text() for path in sorted(Path(__file__).parents[2].glob("docs/*.md"))]
     trained = BpeTokenizer.train(texts, 1000)
     assert json.loads(trained.text)["pre_tokenizer"]["type"] == "ByteLevel"
-    monkeypatch.setattr(module, "LONGEST_WORD", 1 << 20)
+    monkeypatch.setattr(file_tokenizer, "LONGEST_WORD", 1 << 20)
     assert trained.hash == BpeTokenizer.train(texts, 1000).hash
 
 
 def test_bpe_is_trained_on_fewer_pairs_than_overflow(monkeypatch, capsys):
     """An even part of the text; pairs, of which every second text is a target, keep both sides."""
     texts = [f"{'xy'[i % 2]}{i:05}" for i in range(5000)]
-    monkeypatch.setattr(module, "MOST_BYTES", 30_000)
+    monkeypatch.setattr(file_tokenizer, "MOST_BYTES", 30_000)
     assert list(spread(lambda: iter(texts), "bpe:300")) == texts
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(module, "MOST_BYTES", 3000)  # a tenth
-    monkeypatch.setattr(module, "PIECE", 10)
+    monkeypatch.setattr(file_tokenizer, "MOST_BYTES", 3000)  # a tenth
+    monkeypatch.setattr(file_tokenizer, "PIECE", 10)
     part = list(spread(lambda: iter(texts), "bpe:300"))
     assert re.search(r"^bpe:300: .* 0\.1 .* 30,000 bytes.* 3,000 .*\n\Z", capsys.readouterr().err)
     assert part == list(spread(lambda: iter(texts), "bpe:300"))

@@ -151,7 +151,7 @@ def test_rows_without_a_score_are_refused(tmp_path, served):
 
 
 def test_a_tokenizer_of_a_file_names_the_folder(tmp_path, served, texts):
-    from corpus.tokenizer import BpeTokenizer
+    from corpus.file_tokenizer import BpeTokenizer
 
     path = tmp_path / "bpe300" / "tokenizer.json"
     path.parent.mkdir()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from corpus import DataError
-from corpus.tokenizer import BpeTokenizer
+from corpus.file_tokenizer import BpeTokenizer
 from evaluation import EvaluationError
 from evaluation.models import load
 from training import pretrained

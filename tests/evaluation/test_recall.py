@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from corpus.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.file_tokenizer import BpeTokenizer
+from corpus.tokenizer import BytesTokenizer
 from evaluation import EvaluationError
 from evaluation.perplexity import perplexity, windows
 from evaluation.recall import LONGEST, check_comparable, recall, repeats

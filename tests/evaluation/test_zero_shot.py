@@ -11,7 +11,8 @@ import pytest
 import torch
 import yaml
 
-from corpus.tokenizer import END_OF_TEXT, BpeTokenizer
+from corpus.file_tokenizer import BpeTokenizer
+from corpus.tokenizer import END_OF_TEXT
 from evaluation import EvaluationError, models, zero_shot
 from evaluation import harness as harness_process
 from models.language_model import sample_token

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corpus.binary import prepare
-from corpus.tokenizer import BpeTokenizer
+from corpus.file_tokenizer import BpeTokenizer
 from tests.conftest import documents
 from train import main
 

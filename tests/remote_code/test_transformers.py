@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import layers
-from corpus.tokenizer import BpeTokenizer
+from corpus.file_tokenizer import BpeTokenizer
 from evaluation import harness, models
 from model import GPT
 from models.architecture import ModelConfig

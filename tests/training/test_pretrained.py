@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import export
 import sample
-from corpus.tokenizer import BpeTokenizer, BytesTokenizer
+from corpus.file_tokenizer import BpeTokenizer
+from corpus.tokenizer import BytesTokenizer
 from models.kinds import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
