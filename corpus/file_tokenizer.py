@@ -111,7 +111,7 @@ class BpeTokenizer(FileTokenizer):
         super().__init__(text, end_token, name)
         vocabulary = self.library.get_vocab(with_added_tokens=True)
         # such a byte would otherwise be dropped from the text silently
-        self._lacking = {byte for letter, byte in gpt2.byte_letters().items() if letter not in vocabulary}
+        self._lacking = lossless.bytes_without_token(vocabulary)
         self._check(name, lossless.round_trip(self._content, self, self._lacking))
 
     def _of_fields(self, end_token):
@@ -205,6 +205,7 @@ class InexactTokenizer(FileTokenizer):
 
     def _of_vocabulary(self, vocabulary, end_token):
         found = lossless.numbers(self._content, vocabulary, end_token)
+        found += lossless.dropping(self._content, vocabulary)
         if end_token == lossless.unknown(self._content["model"]):
             found.append(f"its {end_token} stands for what it does not know: name another --end_token")
         return found

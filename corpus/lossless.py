@@ -108,13 +108,38 @@ def unknown(model: dict) -> str | None:
 def vocabulary(content: dict, tokens: dict[str, int], end_token: str) -> list[str]:
     """The complaints about the tokens of a byte-level BPE, {token: number}."""
     found = numbers(content, tokens, end_token)
-    lacking = [byte for letter, byte in gpt2.byte_letters().items() if letter not in tokens]
-    if any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128):
+    lacking = bytes_without_token(tokens)
+    if _ordinary(lacking):
         found.append(f"{len(lacking)} of the 256 bytes have no token, ordinary characters among them")
     of_unknown = content["model"].get("unk_token")
     if lacking and of_unknown is not None and of_unknown not in tokens:
         found.append(f"its unk_token {of_unknown!r} is no token: set unk_token to null")
     return found
+
+
+def dropping(content: dict, tokens: dict[str, int]) -> list[str]:
+    """The complaint about a BPE that leaves out, without a trace, ordinary characters that are no token."""
+    model = content["model"]
+    if model.get("type", "BPE") != "BPE" or unknown(model) is not None:
+        return []
+    falls_back = model.get("byte_fallback") and all(f"<0x{byte:02X}>" in tokens for byte in range(256))
+    lacking = bytes_without_token(tokens)
+    if falls_back or not _ordinary(lacking):
+        return []
+    return [
+        f"it leaves out of a text what it does not know: {len(lacking)} of the 256 bytes have no token, and "
+        "there is no unk_token. Train it again with initial_alphabet=ByteLevel.alphabet(), or with an "
+        "unk_token"
+    ]
+
+
+def bytes_without_token(tokens: dict[str, int]) -> set[int]:
+    """The bytes whose letters in a byte-level BPE are no tokens."""
+    return {byte for letter, byte in gpt2.byte_letters().items() if letter not in tokens}
+
+
+def _ordinary(lacking: set[int]) -> bool:
+    return any(chr(byte).isprintable() or chr(byte) in "\t\n" for byte in lacking if byte < 128)
 
 
 def round_trip(content: dict, tokenizer, lacking: set[int]) -> list[str]:

@@ -13,7 +13,7 @@ import evaluate
 import export
 import sample
 from corpus import DataError, binary, mixture
-from corpus.file_tokenizer import BpeTokenizer, InexactTokenizer
+from corpus.file_tokenizer import BpeTokenizer, InexactTokenizer, from_text
 from corpus.loader import Dataset
 from corpus.lossless import HARD_TEXTS
 from corpus.tokenizer_registry import build_tokenizer, from_json
@@ -227,6 +227,34 @@ def test_what_serves_no_training(files, change, message):
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=message):
         build_tokenizer(str(path), None, "</s>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "without", "mend"),
+    [
+        ("byte_level", "Q", {"unk_token": "!"}),
+        ("llama", "<0xE6>", {"unk_token": "<unk>"}),
+        ("llama", None, {"byte_fallback": True}),
+    ],
+)
+def test_a_bpe_that_would_leave_characters_out_is_refused(kind, without, mend):
+    import tokenizers
+
+    content = json.loads(tokenizer_json(kind))
+    model = content["model"]
+    model |= {"unk_token": None, "byte_fallback": without == "<0xE6>"}
+    last = max(model["vocab"], key=model["vocab"].get)
+    if without is not None:  # the last token takes its number
+        model["merges"] = [pair for pair in model["merges"] if "".join(pair) != last]
+        model["vocab"][last] = model["vocab"].pop(without)
+    left_out = tokenizers.Tokenizer.from_str(json.dumps(content)).encode("数Q", add_special_tokens=False)
+    assert "Q" not in left_out.tokens
+    with pytest.raises(DataError, match="leaves out of a text what .* no unk_token"):
+        from_text(json.dumps(content), KINDS[kind], "")
+    model |= mend
+    tokenizer = from_text(json.dumps(content), KINDS[kind], "")
+    assert not tokenizer.exact
+    assert len(tokenizer.encode("数Q")) > len(left_out.ids)
 
 
 def test_a_text_that_the_library_cannot_encode(files):
