@@ -241,10 +241,10 @@ def run_texts(config, texts: list[str], package: str, what: str) -> dict:
 def folder_of_pairs(name: str, language: str, tokenizer: str) -> str | None:
     """data/bible/en_fr_bpe8192: where pairs of English and another language are written by default.
 
-    None if the tokenizer is a file, whose name does not say what it is.
+    None if the tokenizer is a path, which does not say what it is.
     """
     label = tokenizer.replace(":", "")
-    return None if label.endswith(".json") else f"data/{name}/en_{language}_{label}"
+    return None if "/" in label or label.endswith(".json") else f"data/{name}/en_{language}_{label}"
 
 
 def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:

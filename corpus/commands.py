@@ -156,10 +156,10 @@ def _of_name(name: str) -> str | None:
     if found := re.fullmatch(r"bpe(\d+)", name):
         name = f"bpe:{found[1]}"
     try:
-        parse_tokenizer_name(name)
+        _, argument = parse_tokenizer_name(name)
     except DataError:
         return None
-    return name
+    return None if isinstance(argument, Path) else name
 
 
 def _label(tokenizer: str) -> str:

@@ -127,8 +127,8 @@ def dropping(content: dict, tokens: dict[str, int]) -> list[str]:
     if falls_back or not _ordinary(lacking):
         return []
     return [
-        f"it leaves out of a text what it does not know: {len(lacking)} of the 256 bytes have no token, and "
-        "there is no unk_token. Train it again with initial_alphabet=ByteLevel.alphabet(), or with an "
+        f"it leaves out of a text what it does not know: {len(lacking)} of the 256 bytes have no token, "
+        "and there is no unk_token. Train it again with initial_alphabet=ByteLevel.alphabet(), or with an "
         "unk_token"
     ]
 

@@ -11,6 +11,7 @@ from corpus.file_tokenizer import BpeTokenizer, InexactTokenizer, end_token_of, 
 from corpus.lossless import END_OF_TEXT
 from corpus.tokenizer import BytesTokenizer, Gpt2Tokenizer, MqarTokenizer, Tokenizer
 
+SAVING = "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER) of transformers writes one"
 FROM_FILES = {cls.kind: cls for cls in (BpeTokenizer, InexactTokenizer)}
 
 
@@ -22,20 +23,27 @@ class Keys:
 
 
 def parse_tokenizer_name(name: str) -> tuple[str, int | Path | None]:
-    """ "gpt2" | "bytes" | "bpe:4096" | "path/to/tokenizer.json" -> (kind, vocabulary size or path)."""
+    """ "gpt2" | "bytes" | "bpe:4096" | "path/to/tokenizer.json" -> (kind, vocabulary size or path).
+
+    A folder stands for the tokenizer.json in it. Raises DataError.
+    """
     if name in ("gpt2", "bytes"):
         return name, None
     if found := re.fullmatch(r"bpe:(\d+)", name):
         if int(found[1]) < 257:
             raise DataError(f"{name}: the vocabulary holds 256 bytes and end-of-text, so at least 257")
         return "bpe", int(found[1])
+    if os.path.isdir(name):
+        if not os.path.isfile(file := os.path.join(name, "tokenizer.json")):
+            raise DataError(f"tokenizer {name}: the folder has no tokenizer.json. {SAVING}")
+        return "bpe", Path(file)
     if name.endswith(".json"):
         if not os.path.isfile(name):
             raise DataError(f"tokenizer {name}: no such file")
         return "bpe", Path(name)
     raise DataError(
-        f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE or the path of a tokenizer.json, which "
-        "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER) of transformers writes"
+        f"unknown tokenizer {name!r}: gpt2, bytes, bpe:SIZE, or the path of a tokenizer.json or of a "
+        f"folder with one. {SAVING}"
     )
 
 

@@ -249,7 +249,7 @@ def test_a_bpe_that_would_leave_characters_out_is_refused(kind, without, mend):
         model["vocab"][last] = model["vocab"].pop(without)
     left_out = tokenizers.Tokenizer.from_str(json.dumps(content)).encode("数Q", add_special_tokens=False)
     assert "Q" not in left_out.tokens
-    with pytest.raises(DataError, match="leaves out of a text what .* no unk_token"):
+    with pytest.raises(DataError, match=r"leaves out of a text what .* no unk_token"):
         from_text(json.dumps(content), KINDS[kind], "")
     model |= mend
     tokenizer = from_text(json.dumps(content), KINDS[kind], "")

@@ -201,6 +201,10 @@ def test_names(tmp_path):
         parse_tokenizer_name(str(path))
     path.write_text("{}")
     assert parse_tokenizer_name(str(path)) == ("bpe", path)
+    assert parse_tokenizer_name(str(tmp_path)) == ("bpe", path)
+    path.rename(tmp_path / "vocab.json")
+    with pytest.raises(DataError, match=r"the folder has no tokenizer\.json\. .*save_pretrained"):
+        parse_tokenizer_name(str(tmp_path))
     for name in ("gpt3", "bpe", "bpe:x", "bpe:-1", ""):
         with pytest.raises(DataError, match="unknown tokenizer"):
             parse_tokenizer_name(name)
