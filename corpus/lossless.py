@@ -42,15 +42,16 @@ def fields(content: dict, end_token: str) -> list[str]:
     model = content["model"]
     if (kind := model.get("type", "BPE")) != "BPE":
         return [f"its model is {kind}"]
+    steps = list(_steps(content.get("pre_tokenizer") or {}))
+    if not any(step.get("type") == "ByteLevel" for step in steps):
+        # its vocabulary is of other pieces: no change of its fields would mend that
+        return ["it has no ByteLevel pre-tokenizer, so its tokens stand for characters, not for bytes"]
     found = ambiguous(content, end_token)
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(field):
             found.append(f"its model's {field} {model[field]!r} is no part of the text: take another file")
     if content.get("normalizer"):
         found.append("it has a normalizer, which changes the text: set it to null")
-    steps = list(_steps(content.get("pre_tokenizer") or {}))
-    if not any(step.get("type") == "ByteLevel" for step in steps):
-        found.append("it has no ByteLevel pre-tokenizer")
     if any(step.get("add_prefix_space") for step in steps):
         found.append("it adds a space before the text: set add_prefix_space to false")
     for step in steps:

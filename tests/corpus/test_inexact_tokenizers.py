@@ -269,6 +269,8 @@ def test_a_data_set_counts_the_bytes_of_the_original_text(prepared, kind, capsys
     folder, documents = prepared(kind)
     said = capsys.readouterr().err
     assert "not a lossless byte-level BPE" in said
+    assert ("it has no ByteLevel pre-tokenizer" in said) == (kind == "llama")
+    assert "normalizer" not in said  # without it, Llama's vocabulary would know no spaces
     lost = (Dataset(folder, "val", 4).tokens == {"unigram": 0, "wordpiece": 0}.get(kind, -1)).mean()
     assert (f"{lost:.1%} of the validation tokens are " in said) == (kind != "llama")  # which has bytes
     meta = json.loads((folder / "meta.json").read_text())
