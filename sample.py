@@ -7,7 +7,7 @@ python sample.py out/demo_dense --start="Fellow citizens," --beams=5 --no_repeat
 """
 
 from host import interruption, openmp  # noqa: F401 (first, before torch)
-from host.disk import append_whole, refuse_pipe
+from host.disk import append_whole, refuse_unreadable
 
 import contextlib
 import functools
@@ -259,7 +259,7 @@ def read_start(start: str) -> str:
             raise DataError("start=FILE: names no file: write FILE:path")
         path = Path(name)
         try:
-            refuse_pipe(path)
+            refuse_unreadable(path)
             return path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 ({error})") from None

@@ -1,6 +1,6 @@
 """Runs as rows of a CSV, so that one table can hold seeds that ran on several machines."""
 
-from host.disk import refuse_pipe, write_whole
+from host.disk import refuse_unreadable, write_whole
 
 import csv
 import io
@@ -84,7 +84,7 @@ def write_rows(path: Path, rows: list[dict]):
 def read_rows(path: str | Path) -> list[dict]:
     """Reads the rows that `write_rows` wrote. Raises ValueError that names the line and what is wrong."""
     try:
-        refuse_pipe(path)
+        refuse_unreadable(path)
         with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             rows = list(csv.reader(file))
     except OSError as error:

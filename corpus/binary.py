@@ -13,7 +13,7 @@ corpus/splits.py decides which split a document belongs to. Until the folder is 
 it after it was stopped or killed.
 """
 
-from host.disk import absence, read_json
+from host.disk import absence, open_to_read, read_json
 
 import contextlib
 import hashlib
@@ -388,7 +388,8 @@ def _identify(tokenizer: str, end_token: str | None) -> str:
     if not isinstance(argument, Path):
         return tokenizer
     try:
-        name = f"tokenizer.json {hashlib.sha256(argument.read_bytes()).hexdigest()}"
+        with open_to_read(argument) as file:
+            name = f"tokenizer.json {hashlib.file_digest(file, 'sha256').hexdigest()}"
     except OSError as error:
         raise DataError(f"tokenizer {tokenizer} cannot be read: {error.strerror}") from None
     end_token = end_token_of(argument, end_token)

@@ -4,7 +4,7 @@ All but Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst), and are read w
 mistakes can be traced to a line, and a column of text that looks like numbers stays text.
 """
 
-from host.disk import absence, parse_json, refuse_pipe
+from host.disk import absence, parse_json, refuse_unreadable
 
 import contextlib
 import csv
@@ -288,7 +288,7 @@ def _parquet(path: Path, fields: list[str]) -> Iterator[tuple[dict, str]]:
 
     with readable(path):
         try:
-            refuse_pipe(path)
+            refuse_unreadable(path)
             file = parquet.ParquetFile(path)
             columns = dict.fromkeys(file.schema_arrow.names, "")
             for field in fields:

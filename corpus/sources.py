@@ -4,7 +4,7 @@
 `datasets` wrote, or a repository as `hf download` leaves it.
 """
 
-from host.disk import open_to_read, read_json
+from host.disk import open_to_read, read_json, refuse_unreadable
 
 import hashlib
 import re
@@ -137,6 +137,10 @@ def _is_repository(folder: Path) -> bool:
 
 
 def _repository(folder: Path, config: str | None, split: str) -> Source:
+    names = sorted(path for path in folder.rglob("*") if path.is_file() and files.format_of(path))
+    for path in names:
+        with files.readable(path):
+            refuse_unreadable(path)
     try:
         configs = hub.library().get_dataset_config_names(str(folder))
     except DataError:
@@ -150,7 +154,6 @@ def _repository(folder: Path, config: str | None, split: str) -> Source:
         )
     if config is not None and config not in configs:
         raise DataError(f"{folder} has no configuration {config!r}: it has {', '.join(configs)}")
-    names = sorted(path for path in folder.rglob("*") if path.is_file() and files.format_of(path))
     listed = "".join(f"{path.relative_to(folder)} {path.stat().st_size}\n" for path in names)
     digest = hashlib.sha256(listed.encode()).hexdigest()
     about = {

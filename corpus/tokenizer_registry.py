@@ -1,5 +1,7 @@
 """The tokenizer that --tokenizer names, or that a prepared data set has saved."""
 
+from host.disk import open_to_read
+
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -72,9 +74,11 @@ def build_tokenizer(
             )
         return tokenizer
     try:
-        text = argument.read_text(encoding="utf-8")
+        with open_to_read(argument) as file:
+            text = file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"tokenizer {name} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"tokenizer {name} cannot be read: {reason}") from None
     end_token = end_token_of(argument, end_token)
     return from_text(text, end_token, name)
 

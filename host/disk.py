@@ -13,19 +13,28 @@ from typing import IO, BinaryIO
 
 from filelock import FileLock, Timeout
 
+LFS = b"version https://git-lfs.github.com/spec/v1\n"  # the first line of a pointer
+
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a file that is read as data. Raises OSError as `open` does, and for a named pipe."""
-    refuse_pipe(path)
+    """Open a file that is read as data. Raises OSError as `open` and `refuse_unreadable` do."""
+    refuse_unreadable(path)
     return Path(path).open("rb")
 
 
-def refuse_pipe(path: Path):
-    """Raises OSError for a named pipe, whose writer would be waited for without end. Pipes of a shell, as
-    `<(zcat file)` makes them, have one: they lie in /dev.
+def refuse_unreadable(path: Path):
+    """Raises OSError for a named pipe, whose writer would be waited for without end, and for what git
+    leaves in the place of a large file. Pipes of a shell, as `<(zcat file)` makes them, have a writer: they
+    lie in /dev.
     """
-    if stat.S_ISFIFO(os.stat(path).st_mode) and not str(path).startswith("/dev/"):
+    about = os.stat(path)
+    if stat.S_ISFIFO(about.st_mode) and not str(path).startswith("/dev/"):
         raise OSError(errno.EINVAL, "it is a named pipe: give a file", str(path))
+    if stat.S_ISREG(about.st_mode) and about.st_size < 1024:
+        with open(path, "rb") as file:
+            if file.read(len(LFS)) == LFS:
+                reason = "it is a Git LFS pointer, not the file: run git lfs pull in its repository"
+                raise OSError(errno.EINVAL, reason, str(path))
 
 
 def absence(path: Path) -> str:

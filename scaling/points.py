@@ -15,7 +15,7 @@ loss                validation loss at the end, in nats per token; empty where t
 bits_per_byte
 """
 
-from host.disk import refuse_pipe, write_whole
+from host.disk import refuse_unreadable, write_whole
 
 import csv
 import io
@@ -124,7 +124,7 @@ def read(paths: list[str]) -> list[Point]:
     rates: dict[tuple, float] = {}  # the rule's
     for path in paths:
         try:
-            refuse_pipe(path)
+            refuse_unreadable(path)
             with open(path, newline="") as file:
                 content = file.read()
             reader = csv.DictReader(io.StringIO(content, newline=""))

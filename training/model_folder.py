@@ -4,7 +4,7 @@ data_tokenizer.json, if there is one, is the tokenizer in our form. SHA256SUMS, 
 checksums of the files as `sha256sum -c` reads them.
 """
 
-from host.disk import absence, make_folder, open_to_read, read_json, refuse_pipe, why_not_written
+from host.disk import absence, make_folder, open_to_read, read_json, refuse_unreadable, why_not_written
 
 import contextlib
 import hashlib
@@ -103,7 +103,7 @@ def read_tensors(folder: Path, file: Callable[[str], Path | None] | None = None)
                     f"{CHECKSUMS}. Put back the file, or write the folder again. If you changed weights "
                     f"on purpose, delete {sums}"
                 )
-            refuse_pipe(path)
+            refuse_unreadable(path)
             more = load_file(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from None

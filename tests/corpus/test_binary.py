@@ -327,10 +327,10 @@ def test_a_partial_folder_of_someone_else(tmp_path):
 def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
     (tmp_path / "tokenizer.json").touch()
 
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"tokenizer\.json.*Permission denied"):
         prepare(tmp_path / "set", tokenizer=str(tmp_path / "tokenizer.json"))
 

@@ -205,6 +205,23 @@ def test_a_damaged_file_is_no_broken_connection(tmp_path, capsys):
     assert "to go on in" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "given", ["a.txt", "a.jsonl.gz", "a.csv", "a.parquet", "small", "", "t/tokenizer.json"]
+)
+def test_pointers_of_git_lfs_are_no_data(repository, tmp_path, given):
+    """What a clone holds without Git LFS, as files, in folders and in the whole repository."""
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
+    path = repository / (given if "." in given else "small/test-0.parquet")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(pointer)
+    keys = {"input": str(repository / given), "hub_config": None if given else "small"}
+    if path.name == "tokenizer.json":
+        keys = {"input": str(repository / "small" / "*"), "tokenizer": str(path)}
+    with pytest.raises(DataError, match=rf"{path.name}.* is a Git LFS pointer.*: run git lfs pull"):
+        run(tmp_path / "set", **keys)
+    assert not (tmp_path / "set").exists()
+
+
 @pytest.mark.parametrize("keys", [{"hub_split": "test"}, {"hub_config": "en"}])
 def test_plain_files_have_no_splits(tmp_path, keys):
     """A key without effect would mix what it was to keep apart."""
