@@ -4,9 +4,11 @@ A stream continues where it stopped. After a network failure it does so by itsel
 `data.binary.prepare` gives it the stored state.
 """
 
+import gc
 import re
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -183,6 +185,11 @@ class Stream:
         raise DataError("\n".join([f"{self._shown} cannot be had:", *refused, self._hint]))
 
     def _failure(self, error: Exception) -> DataError:
+        # pyarrow's threads may read ahead for what these frames hold. When the process ends meanwhile, they
+        # abort it (apache/arrow#45214).
+        traceback.clear_frames(error.__traceback__)
+        self._iterator = None
+        gc.collect()
         return DataError(
             f"{self._shown} failed after {self._rows_read:,} rows: {_reason(error)}\n{self._hint}"
         )
