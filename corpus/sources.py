@@ -8,17 +8,24 @@ from host.disk import open_to_read, read_json, refuse_unreadable
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from corpus import DataError, files, hub
 from corpus.compressed import MAX_EXPANSION
+from reports.plural import counted
 
 HINT = (
     "The hub needs network: run the same command again when it is back. What was downloaded elsewhere is "
     "given as --input=PATH: files, or a folder of `hf download` or of save_to_disk"
 )
+# the word of a file's or folder's name, and the split that it means on the hub
+SPLIT_NAMES = {"train": "train", "training": "train"}
+SPLIT_NAMES |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+SPLIT_NAMES |= dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")
+SPLIT_NAME = re.compile(rf"(?<![a-z])({'|'.join(SPLIT_NAMES)})(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)
@@ -78,8 +85,8 @@ def local(
     """The rows of `given`: names of files, folders and globs with commas between them, or one folder of
     `save_to_disk` or `hf download`.
 
-    fields: the columns that are needed. config, split: of such a folder. separator, max_expansion: see
-    `files.rows`. Raises DataError.
+    fields: the columns that are needed. config, split: of such a folder, or of one whose files are named by
+    their split. separator, max_expansion: see `files.rows`. Raises DataError.
     """
     names = [name.strip() for name in given.split(",") if name.strip()]
     if len(names) == 1:
@@ -89,12 +96,14 @@ def local(
                 return _saved(folder, split)
         if _is_repository(folder):
             return _repository(folder, config, split)
-    paths = files.find(names)
+    paths, about = files.find(names), {}
+    if len(names) == 1 and folder.is_dir() and (chosen := _of_split(folder, paths, split)):
+        paths, about = chosen, {"split": split}
     digest = hashlib.sha256()
     for path in paths:
         with files.readable(path), open_to_read(path) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    about = {
+    about |= {
         "files": [path.name for path in paths[:20]],
         "number_of_files": len(paths),
         "bytes_of_files": sum(path.stat().st_size for path in paths),
@@ -105,6 +114,36 @@ def local(
         return (document(row, where) for row, where in files.rows(paths, fields, separator, max_expansion))
 
     return Source(read, about)
+
+
+def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path] | None:
+    """Those of the folder's files that belong to the split; None where their names show no two splits.
+
+    As on the hub, a folder of that name or a word in a file's name tells: test/0.txt, en_train-1.parquet.
+    Raises DataError where there is no such split, or a file of none.
+    """
+    found = {}
+    for path in paths:
+        *above, name = path.relative_to(folder).parts
+        words = [SPLIT_NAME.fullmatch(part) for part in reversed(above)] + [SPLIT_NAME.search(name)]
+        word = next((word[0].lower() for word in words if word), None)
+        found.setdefault(SPLIT_NAMES.get(word), []).append(path)
+    others, named = found.pop(None, []), " and ".join(sorted(found))
+    if len(found) < 2:
+        return None
+    if others:
+        raise DataError(
+            f"{folder} has files of the splits {named}, and others, such as "
+            f"{others[0].relative_to(folder)}: name those to read, with commas or as in "
+            f"'--input={folder}/**/train*'"
+        )
+    if split not in found:
+        raise DataError(
+            f"{folder} has no split {split!r}: its files are of {named}: choose with --hub_split"
+        )
+    chosen = counted(len(found[split]), "file")
+    print(f"{folder}: reading {chosen} of the split {split}; it has {named}", file=sys.stderr)
+    return found[split]
 
 
 def _saved(folder: Path, split: str) -> Source:

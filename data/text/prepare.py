@@ -80,7 +80,7 @@ def open_source(config: PrepareConfig) -> sources.Source:
             separator = separator.replace(written, meant)
     where = (config.hub_config, config.hub_split)
     source = sources.local(config.input, [config.field], *where, separator, config.max_expansion)
-    if "files" in source.about and where != (None, "train"):
+    if "files" in source.about and where != (None, source.about.get("split", "train")):
         raise DataError(
             f"--input={config.input} names plain files, which have no configuration and no split: leave "
             "out --hub_config and --hub_split, and name the files of one split"

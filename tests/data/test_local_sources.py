@@ -108,12 +108,57 @@ def test_a_download_of_one_configuration_does_not_mix_its_splits(repository, tmp
     (repository / "README.md").write_text(head)
     run(tmp_path / "a", input=str(repository))
     assert sorted(texts(tmp_path / "a")) == sorted(TEXTS)
-    (repository / "README.md").write_text("# No head, so these are files like any others")
-    run(tmp_path / "b", input=str(repository))
-    assert sorted(texts(tmp_path / "b")) == sorted(TEXTS + OTHERS + OTHERS)
     (repository / "README.md").write_text("---\nconfigs: {\n---\n")
     with pytest.raises(DataError, match="cannot be read as a downloaded data set"):
         run(tmp_path / "c", input=str(repository))
+
+
+@pytest.mark.parametrize("head", ["# No head", "---\nlicense: mit\n---\n", None])
+def test_a_download_whose_card_names_no_files_does_not_mix_its_splits(
+    repository, head, tmp_path, texts, capsys
+):
+    (repository / "README.md").write_text(head) if head else (repository / "README.md").unlink()
+    with pytest.raises(DataError, match=r"of the splits test and train, and others, such as large/all-0"):
+        run(tmp_path / "a", input=str(repository))
+    run(tmp_path / "a", input=f"{repository}/**/*.parquet")  # files that were named
+    assert sorted(texts(tmp_path / "a")) == sorted(TEXTS + OTHERS + OTHERS)
+    for path in (repository / "large").iterdir():
+        path.unlink()
+    capsys.readouterr()
+    meta = run(tmp_path / "b", input=str(repository))
+    assert (
+        f"{repository}: reading 2 files of the split train; it has test and train"
+        in capsys.readouterr().err
+    )
+    assert sorted(texts(tmp_path / "b")) == sorted(TEXTS)
+    assert (meta["source"]["split"], meta["source"]["number_of_files"]) == ("train", 2)
+    run(tmp_path / "c", input=str(repository), hub_split="test")
+    assert sorted(texts(tmp_path / "c")) == sorted(OTHERS)
+    with pytest.raises(DataError, match=r"no split 'dev': its files are of test and train: .*--hub_split"):
+        run(tmp_path / "d", input=str(repository), hub_split="dev")
+    with pytest.raises(DataError, match="no configuration"):
+        run(tmp_path / "d", input=str(repository), hub_config="small")
+
+
+@pytest.mark.parametrize(
+    ("names", "train"),
+    [
+        ("train-0.txt train-1.txt test-0.txt", "train-0.txt train-1.txt"),
+        ("train/dev_notes.txt validation/a.txt", "train/dev_notes.txt"),
+        ("en/Train/a.txt en/dev/a.txt de/train.txt", "de/train.txt en/Train/a.txt"),
+        ("stories_training2.txt stories-valid.txt", "stories_training2.txt"),
+        ("training/a.txt testing/a.txt eval.txt", "training/a.txt"),
+        # one split, or names that only begin so
+        ("train.txt more.txt", "more.txt train.txt"),
+        ("trains.txt tests.txt latest.txt devil/a.txt", "devil/a.txt latest.txt tests.txt trains.txt"),
+        ("train.txt", "train.txt"),
+    ],
+)
+def test_the_split_of_a_name(tmp_path, names, train):
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert sorted(sources.local(str(tmp_path), ["text"]).texts()()) == train.split()
 
 
 def test_a_name_of_the_hub_with_several_configurations(tmp_path, monkeypatch):
@@ -211,7 +256,7 @@ def test_a_damaged_file_is_no_broken_connection(tmp_path, capsys):
 def test_pointers_of_git_lfs_are_no_data(repository, tmp_path, given):
     """What a clone holds without Git LFS, as files, in folders and in the whole repository."""
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
-    path = repository / (given if "." in given else "small/test-0.parquet")
+    path = repository / (given if "." in given else "small/train-0.parquet")
     path.parent.mkdir(exist_ok=True)
     path.write_text(pointer)
     keys = {"input": str(repository / given), "hub_config": None if given else "small"}
