@@ -9,9 +9,9 @@ from corpus.tokenizer import END_OF_TEXT, Gpt2Tokenizer, Tokenizer
 def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> dict[str, str]:
     """{tokenizer.json, tokenizer_config.json, generation_config.json: its text}
 
-    Token ids are ours, except that the end token in a text becomes that token, as usual there. It also
-    begins, ends and pads texts. block_size, vocab_size: the model's, whose vocabulary may be larger: its
-    other tokens are never generated.
+    Token ids are ours, except that the end token in a text becomes that token, as usual there, and so does
+    the one for unknown text, if there is one. The end token also begins, ends and pads texts. block_size,
+    vocab_size: the model's, whose vocabulary may be larger: its other tokens are never generated.
     """
     end = tokenizer.end_of_text
     config = {
@@ -24,6 +24,8 @@ def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> d
         "padding_side": "left",  # new tokens follow the text
         "clean_up_tokenization_spaces": False,
     }
+    if not tokenizer.exact and (unknown := tokenizer.of_unknown())[1] is not None:
+        config["unk_token"] = unknown[0]
     generation = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     if tokenizer.vocab_size < vocab_size:
         generation["suppress_tokens"] = list(range(tokenizer.vocab_size, vocab_size))

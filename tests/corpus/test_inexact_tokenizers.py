@@ -374,7 +374,10 @@ def test_a_run_is_trained_sampled_measured_and_exported(prepared, run, kind, tmp
     export.main([str(folder), str(exported)])
     theirs = AutoTokenizer.from_pretrained(exported)
     assert theirs(documents[5])["input_ids"] == tokenizer.encode(documents[5])
-    assert theirs.eos_token_id == tokenizer.end_of_text
+    assert theirs.eos_token_id == theirs.bos_token_id == tokenizer.end_of_text
+    unknown = {"llama": "<unk>", "unigram": "<unk>", "wordpiece": "[UNK]"}.get(kind)
+    assert theirs.unk_token == unknown
+    assert unknown is None or theirs.unk_token_id == tokenizer.library.token_to_id(unknown)
     capsys.readouterr()
     sample.main([str(exported), "--start=a", "--max_new_tokens=3"])
     assert "\na" in capsys.readouterr().out

@@ -122,6 +122,7 @@ def test_transformers_reads_the_same_tokens(tokenizer, tmp_path):
     assert theirs("a" + END_OF_TEXT)["input_ids"][-1] == tokenizer.end_of_text
     ends = (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id)
     assert ends == 3 * (tokenizer.end_of_text,)
+    assert theirs.unk_token is None  # no text is unknown
     assert len(theirs) == tokenizer.vocab_size
     assert (theirs.model_max_length, theirs.padding_side) == (64, "left")
 
