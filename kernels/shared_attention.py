@@ -13,8 +13,6 @@ them, and nothing of size T x T is kept for it. `shared_attention` is the functi
 or `kernels.sdpa` where PyTorch's own attention can.
 """
 
-import functools
-
 import torch
 
 from kernels import backend as backends
@@ -262,44 +260,6 @@ def _by_distance(x):
     around[:, -1] = 0.0
     _skewed(wide).copy_(x)
     return wide[..., :-1]
-
-
-def register_flop_formulas():
-    """Registers the FLOPs of `shared_attention` and `wide_attention` with torch.utils.flop_counter.
-
-    These are model FLOPs, 2 (R + P) T^2 per head; the causal mask is not subtracted. It is not done on
-    import, because torch.utils.flop_counter imports Triton.
-    """
-    from torch.utils.flop_counter import flop_registry, register_flop_formula
-
-    operators = getattr(torch.ops, NAMESPACE)
-    if operators.shared_attention in flop_registry:
-        return
-
-    def product(y_shape, v_shape, ranks=1):
-        batch, heads, length, width = v_shape
-        return 2 * batch * heads * length * length * (ranks * y_shape[-1] + width)
-
-    def wide(y_shape, F_shape, v_shape, *_, **__):
-        return product(y_shape, v_shape)
-
-    def forward(y_shape, F_shape, v_shape, keys_shape, *_, **__):
-        return product(y_shape, v_shape, 1 if keys_shape is None else 2)
-
-    def triton(q_shape, k_shape, f_shape, v_shape, rank, *_, **__):
-        return product((rank,), v_shape, (k_shape is not None) + (f_shape is not None))
-
-    formulas = {"wide_attention": wide, "shared_attention": forward}
-    if backends.AVAILABLE:
-        formulas["shared_attention_triton"] = triton
-    for name, formula in formulas.items():
-        register_flop_formula(getattr(operators, name))(formula)
-        backward = functools.partial(_twice, formula)
-        register_flop_formula(getattr(operators, f"{name}_backward"))(backward)
-
-
-def _twice(forward, *shapes, **_):
-    return 2 * forward(*shapes)
 
 
 def shared_attention_naive(

@@ -8,12 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import count
 from kernels.gated_delta import CHUNK
-from kernels.shared_attention import register_flop_formulas
 from layers import ATTENTION, FFN
 from layers.gated_deltanet import heads_and_key
 from layers.sliding_window import window_of
 from model import GPT, cache_bytes_per_token, flops_per_token, parameter_counts
 from models.architecture import ModelConfig
+from tests.flop_formulas import register_flop_formulas
 from tests.model_variants import every_option
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,10 +4,9 @@ import functools
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from kernels import shared_attention_triton as module
-from kernels.shared_attention import register_flop_formulas, shared_attention, shared_attention_naive
+from kernels.shared_attention import shared_attention, shared_attention_naive
 from layers import ATTENTION
 from tests.kernels.test_shared_attention import (
     TOLERANCES,
@@ -174,18 +173,6 @@ def test_the_future_has_no_influence(triton_device, token, relative, keys):
     after = function(y, F, v, keys=k)
     assert torch.equal(before[:, :, :token], after[:, :, :token])
     assert not torch.equal(before[:, :, token:], after[:, :, token:])
-
-
-@forms
-def test_model_flops_are_counted(triton_device, relative, keys):
-    """Those of the scores' rank, not of the operands; F and keys by position are one matrix of columns."""
-    register_flop_formulas()
-    y, F, v = tensors((2, 3, 20, 7, 16), [torch.float32] * 3, triton_device)
-    with FlopCounterMode(display=False) as counter:
-        out = shared_attention(y, F, v, True, "triton", relative, y if keys else None)
-        out.sum().backward()
-    ranks = 1 + (relative and keys)
-    assert counter.get_total_flops() == 3 * 2 * 2 * 3 * 20 * 20 * (ranks * 7 + 16)
 
 
 @forms
