@@ -27,7 +27,7 @@ def test_runs_are_paired_with_the_same_runs():
 def test_the_page_has_its_figures():
     here, exact = (read([str(precision.HERE / name)]) for name in ("points.csv", "points_float32.csv"))
     names = dict(zip(dict.fromkeys(p.family for p in here), precision.LABELS, strict=True))
-    page = (precision.HERE / "README.md").read_text()
+    page = (precision.HERE / "rope.md").read_text()
     rows = precision.rows(precision.differences(here, exact), names)
     assert [row["runs"] for row in rows] == ["3"] * 5
     told = " | ".join(f"{row['bfloat16 less float32']} ± {row['standard error']}" for row in rows)
