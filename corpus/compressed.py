@@ -6,6 +6,7 @@ bomb.
 """
 
 from host.disk import open_to_read
+from host.packages import install
 
 import contextlib
 import gzip
@@ -64,7 +65,8 @@ def _decompressor(path: Path | str, kind: str, file: BinaryIO):
     try:
         import pyarrow
     except ImportError:
-        raise DataError(f"{path}: reading .zst needs the package pyarrow: pip install pyarrow") from None
+        needed = f"reading .zst needs the package pyarrow: {install('pyarrow')}"
+        raise DataError(f"{path}: {needed}") from None
     # unlike other Zstandard readers, this one raises an error for a file that was cut off
     return pyarrow.input_stream(file, compression="zstd")
 

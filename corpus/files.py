@@ -5,6 +5,7 @@ mistakes can be traced to a line, and a column of text that looks like numbers s
 """
 
 from host.disk import absence, parse_json, refuse_unreadable
+from host.packages import install
 
 import contextlib
 import csv
@@ -284,7 +285,8 @@ def _parquet(path: Path, fields: list[str]) -> Iterator[tuple[dict, str]]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise DataError(f"{path}: reading Parquet needs the package pyarrow: pip install pyarrow") from None
+        needed = f"reading Parquet needs the package pyarrow: {install('pyarrow')}"
+        raise DataError(f"{path}: {needed}") from None
 
     with readable(path):
         try:

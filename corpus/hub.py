@@ -4,6 +4,8 @@ A stream continues where it stopped. After a network failure it does so by itsel
 `data.binary.prepare` gives it the stored state.
 """
 
+from host.packages import install
+
 import gc
 import re
 import sys
@@ -34,11 +36,12 @@ class Form:
 
 
 def library():
-    """Imports the package `datasets`, which only reading from the hub needs."""
+    """Imports the package `datasets`, which data sets of the hub need, downloaded ones too."""
     try:
         import datasets
     except ImportError:
-        raise DataError("reading from the hub needs the package `datasets`: pip install datasets") from None
+        needed = "data sets of the hub, and folders of save_to_disk, need the package `datasets`"
+        raise DataError(f"{needed}: {install('datasets')}") from None
     return datasets
 
 

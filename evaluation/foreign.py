@@ -6,6 +6,7 @@ transformers library is optional: pip install transformers.
 """
 
 from host.disk import read_json
+from host.packages import install
 
 import contextlib
 import functools
@@ -291,7 +292,7 @@ def _transformers(name: str | Path):
     except ImportError:
         raise EvaluationError(
             f"{name} is a model that transformers reads, and transformers is not installed: run "
-            "`pip install transformers`"
+            f"`{install('transformers')}`"
         ) from None
     return transformers
 

@@ -4,6 +4,8 @@ It reads one line of JSON with the keywords of `answer` from standard input and 
 standard output. Everything that the harness prints, including its progress bars, goes to standard error.
 """
 
+from host.packages import install
+
 import difflib
 import json
 import os
@@ -141,7 +143,7 @@ def _model(loaded: Loaded, batch_size: int):
     except ImportError as error:
         raise EvaluationError(
             f"zero-shot tasks for {loaded.name}, a model of transformers, need {error.name or error}: run "
-            f"`pip install lm_eval[hf]=={TESTED}`"
+            f"`{install(f'lm_eval[hf]=={TESTED}')}`"
         ) from None
     return HFLM(
         loaded.model.theirs,
@@ -192,7 +194,7 @@ def _manager(tasks: list[str], include_path: str | None):
     except ImportError as error:
         raise EvaluationError(
             f"zero-shot tasks need lm-evaluation-harness, and {error.name or error} is not installed: run "
-            f"`pip install lm_eval=={TESTED}`"
+            f"`{install(f'lm_eval=={TESTED}')}`"
         ) from None
     if include_path is not None and not Path(include_path).is_dir():
         raise EvaluationError(f"include_path={include_path} is not a folder")

@@ -6,6 +6,8 @@ what a run first said of a step, and trackio would show both; so such a run is a
 group, and gets the whole log.
 """
 
+from host.packages import install
+
 import importlib
 import importlib.util
 from collections.abc import Callable
@@ -47,7 +49,7 @@ def mistakes(keys: Keys) -> list[str]:
     spec = importlib.util.find_spec(keys.track)
     # no origin: a folder of that name, such as the wandb/ of earlier runs
     if spec is None or spec.origin is None:
-        return [f"track={keys.track} needs the {keys.track} package: pip install {keys.track}"]
+        return [f"track={keys.track} needs the {keys.track} package: {install(keys.track)}"]
     return []
 
 

@@ -4,6 +4,8 @@ The signature of a score names its tokenization, its smoothing and sacrebleu's v
 signatures cannot be compared.
 """
 
+from host.packages import install
+
 import re
 from dataclasses import dataclass
 
@@ -44,14 +46,14 @@ def check_installed(tokenizer: str = "13a"):
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise TranslationError(
-            f"BLEU and chrF need sacrebleu ({error}): pip install sacrebleu=={TESTED}"
+            f"BLEU and chrF need sacrebleu ({error}): {install(f'sacrebleu=={TESTED}')}"
         ) from None
     try:
         BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError):
         raise TranslationError(
             f"BLEU of these references needs sacrebleu's tokenizer {tokenizer}: "
-            f"pip install 'sacrebleu[{tokenizer[:2]}]=={TESTED}', or give --bleu_tokenizer=char, whose "
+            f"{install(f'sacrebleu[{tokenizer[:2]}]=={TESTED}')}, or give --bleu_tokenizer=char, whose "
             "scores are higher and can be compared with each other only"
         ) from None
 

@@ -24,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
+from host.packages import install  # noqa: E402
+
 from configurator import parse  # noqa: E402
 from corpus import DataError, binary, files, hub, sources  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
@@ -56,7 +58,7 @@ def main(config: PrepareConfig) -> None:
     try:
         import rbloom  # noqa: F401
     except ImportError:
-        raise DataError("the filter needs the package rbloom: pip install rbloom") from None
+        raise DataError(f"the filter needs the package rbloom: {install('rbloom')}") from None
     hub.library()
     source = sources.opened(config.input, FINEWEB, config.hub_config, ["text", "id"])
     source.about["filter"] = FILTER
