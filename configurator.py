@@ -43,6 +43,7 @@ import foreign_keys
 ROOT = Path(__file__).resolve().parent
 Saved = Callable[[dict], Path | dict | None]
 LISTS = {list[str]: str, list[int]: int, list[float]: float}  # from a text: separated by commas
+OTHER_WORDS = {"gpu": "cuda", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 TRUE, FALSE, NONE = ("True", "true", "1"), ("False", "false", "0"), ("None", "none")
 
 
@@ -123,7 +124,9 @@ def resolve(
         if argument.startswith("--"):
             written, equals, value = argument[2:].partition("=")
             key = written.replace("-", "_")
-            if not equals and (apart := _value_apart(argv[place + 1 : place + 2], hints.get(key))):
+            if not equals and (
+                apart := _value_apart(argv[place + 1 : place + 2], hints.get(key), positional)
+            ):
                 values_apart.add(place + 1)
                 argument = f"{argument} {apart}"
             if equals:
@@ -222,11 +225,15 @@ def resolve(
     return config
 
 
-def _value_apart(following: list[str], hint) -> str | None:
+def _value_apart(following: list[str], hint, positional: str | None) -> str | None:
     """The argument that follows a key without `=`, where it can only have been meant as the key's value."""
     for value in following:
-        of_bool = value in TRUE + FALSE
-        if of_bool if hint in (bool, bool | None) else not value.startswith("--") and not lexists(value):
+        if hint in (bool, bool | None):
+            meant = value in TRUE + FALSE
+        else:  # a file may be the model, or a config
+            alone = lexists(value) and (positional is not None or value.endswith(".py"))
+            meant = not value.startswith("--") and not alone
+        if meant:
             return value
     return None
 
@@ -427,7 +434,7 @@ def _convert(value, hint, from_text: bool):
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            near = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(OTHER_WORDS.get(value, str(value).lower()), choices, 1, 0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
         return value
@@ -445,7 +452,9 @@ def _convert(value, hint, from_text: bool):
     else:
         right = type(value) is hint
     if not right:
-        raise ValueError(f"must be of type {_type_name(hint)}, not {value!r} ({type(value).__name__})")
+        kind = "True or False" if hint is bool else f"of type {_type_name(hint)}"
+        found = repr(value) if from_text else f"{value!r} ({type(value).__name__})"
+        raise ValueError(f"must be {kind}, not {found}")
     numbers = value if hint == list[float] else [value] if hint is float else []
     if wrong := [number for number in numbers if not math.isfinite(number)]:
         raise ValueError(f"must be finite, not {wrong[0]}")

@@ -79,7 +79,7 @@ class EvaluateConfig(Keys):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"  # dtype of matrix products
     # perplexity, extrapolation and recall
     texts: list[str] | None = None  # named sets, table_3, local files, prepared .bin; None: the runs' own
-    split: str | None = None  # None: test for a named set, val for a prepared folder
+    split: str | None = None  # None: val for a prepared folder, test for what else has splits
     field: str = "text"  # which field of .jsonl, .csv and .parquet rows holds the text
     join: str | None = None  # between documents: blank_line, space, end_of_text, separate; None: published
     max_bytes: CountOrNone = None  # score only so many bytes of UTF-8, from the beginning of each text

@@ -20,6 +20,7 @@ FILE = "name a config file instead: python train.py config/gpt2.py config/size/s
 ONE_RATE = "AdamW has one rate for all that it trains; ladder_lr alone multiplies it"
 RANKS = "torchrun starts the ranks, with --nproc_per_node of a machine and --nnodes"
 TRAINS = "train.py trains, and evaluates every eval_interval steps"
+ARGUMENT = "an argument of its own, as in python sample.py out/gpt2"
 BEST = "the best checkpoint is always kept, and the other scripts read it (--which=best)"
 
 OF_TRANSFORMERS: Table = {
@@ -48,6 +49,7 @@ OF_TRANSFORMERS: Table = {
     "fp16": ("dtype", "--dtype=float16"),
     "gradient_checkpointing": ("activation_checkpointing", ""),
     "torch_compile": ("compile", "on unless you say --compile=False"),
+    "logging_dir": ("out_dir", "log.jsonl is there, and with --track=wandb the curves"),
     "logging_steps": ("log_interval", ""),
     "logging_strategy": ("log_interval", STEPS),
     "report_to": ("track", "none, wandb or trackio"),
@@ -93,6 +95,7 @@ OF_TRANSFORMERS: Table = {
     "train_file": ("dataset", "a folder that data/text/prepare.py has written from such files"),
     # config.json of a model
     "hidden_size": ("n_embd", ""),
+    "dim": ("n_embd", ""),
     "d_model": ("n_embd", ""),
     "num_hidden_layers": ("n_layer", ""),
     "num_attention_heads": ("n_head", ""),
@@ -100,6 +103,7 @@ OF_TRANSFORMERS: Table = {
     "intermediate_size": ("ffn_hidden", ""),
     "max_position_embeddings": ("block_size", ""),
     "n_positions": ("block_size", ""),
+    "n_ctx": ("block_size", ""),
     "max_seq_length": ("block_size", ""),
     "rope_theta": ("rope_base", ""),
     "sliding_window": ("attention_window", "with --attention=sliding_window"),
@@ -117,6 +121,7 @@ OF_NANOGPT: Table = {
     "eval_iters": ("eval_tokens", "in tokens, not in batches"),
     "eval_only": ("", "python evaluate.py RUN"),
     "always_save_checkpoint": ("checkpoint_interval", STEPS),
+    "use_wandb": ("track", "--track=wandb"),
     "wandb_log": ("track", "--track=wandb"),
     "wandb_project": ("track_project", "with --track=wandb"),
     "wandb_run_name": ("track_name", "with --track=wandb"),
@@ -216,13 +221,13 @@ FINETUNING: Table = {
     "max_seq_length": ("max_length", ""),
     "warmup_ratio": ("warmup_share", ""),
     "warmup_steps": ("warmup_share", "a share of all steps"),
-    "model_name_or_path": ("models", "as an argument of its own: python finetune.py RUN"),
+    "model_name_or_path": ("models", ARGUMENT),
     "task_name": ("tasks", ""),
 }
 
 SAMPLING: Table = {
-    "model_name_or_path": ("out_dir", "as an argument of its own: python sample.py RUN"),
-    "checkpoint_dir": ("out_dir", "as an argument of its own: python sample.py RUN"),
+    "model_name_or_path": ("out_dir", ARGUMENT),
+    "checkpoint_dir": ("out_dir", ARGUMENT),
     "prompt": ("start", ""),
     "num_beams": ("beams", ""),
     "num_return_sequences": ("num_samples", ""),
@@ -232,7 +237,28 @@ SAMPLING: Table = {
     "repetition_penalty": ("no_repeat_ngram", "forbids what would repeat so many tokens"),
 }
 
+EVALUATING: Table = {
+    "num_fewshot": ("tasks", "of --task=zero_shot; a task's own file says how many examples precede it"),
+    "output_path": ("json", ""),
+    "output_dir": ("json", "a file"),
+    "dataset_name": ("texts", ""),
+    "max_eval_samples": ("limit", "of --task=zero_shot; --max_tokens is that of texts"),
+    "pretrained": ("models", ARGUMENT),
+    "checkpoint_dir": ("models", ARGUMENT),
+}
+
+EXPORTING: Table = {
+    "output_dir": ("folders", "the second argument: python export.py RUN FOLDER"),
+    "checkpoint_dir": ("folders", "the first argument: python export.py RUN FOLDER"),
+    "model_name_or_path": ("folders", "the first argument: python export.py RUN FOLDER"),
+    "push_to_hub": ("folders", "upload what it writes with hf upload"),
+}
+
 PREPARING: Table = {
+    "text_column": ("field", ""),
+    "max_samples": ("max_docs", ""),
+    "dataset_config_name": ("hub_config", ""),
+    "name": ("hub_config", ""),
     "output_dir": ("out", ""),
     "dataset_name": ("input", "OWNER/NAME of the hub, a folder or files"),
     "train_file": ("input", ""),
@@ -240,7 +266,7 @@ PREPARING: Table = {
     "num_proc": ("workers", ""),
     "test_size": ("val_fraction", ""),
 }
-TABLES = (FINETUNING, SAMPLING, PREPARING, TRAINING)
+TABLES = (FINETUNING, SAMPLING, EVALUATING, EXPORTING, PREPARING, TRAINING)
 
 
 def hint(name: str, own: Iterable[str]) -> str | None:

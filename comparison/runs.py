@@ -128,6 +128,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise RunFolderError(f"{folder} {absence(folder)}: give a run folder of train.py")
     if not (folder / "config.json").exists() and any(folder.glob("*/config.json")):
         raise RunFolderError(f"{folder} is a folder of runs: write {shlex.quote(str(folder))}/*/")
+    if (folder / "config.json").exists() and not (folder / "log.jsonl").exists():
+        raise RunFolderError(f"{folder} is not a run folder of train.py: it has no log.jsonl")
     try:
         config = read_json(folder / "config.json", ValueError)
         model_config(TrainConfig.of_this_version(config))

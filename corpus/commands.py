@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from corpus import DataError
+from corpus import DataError, files
 from corpus.tokenizer_registry import parse_tokenizer_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +33,12 @@ def missing(folder: Path, tokenizer: str | None = None) -> str:
     """
     if folder.is_file():
         return _of_file(folder, tokenizer)
+    if folder.is_dir() and any(files.format_of(path) for path in folder.iterdir()):
+        what = f"{folder} is a folder of texts, not of a prepared data set; prepare them with"
+        return _of_texts(what, str(folder), folder.name, [], tokenizer)
+    if len(folder.parts) == 2 and not folder.parent.exists():  # the hub's OWNER/NAME
+        what = f"{folder} is no folder here; if the Hugging Face hub has that data set, prepare it with"
+        return _of_texts(what, str(folder), folder.name, [], tokenizer)
     own = ROOT / "data" / folder.name
     if (own / SCRIPT).is_file() and folder.absolute() in (own, Path.cwd() / folder.name):
         return _of_a_script(folder, own)
@@ -51,19 +57,24 @@ def _of_file(file: Path, tokenizer: str | None) -> str:
     """That a file is no data set: the folder that was meant, or how to prepare the text in the file."""
     if (file.parent / "meta.json").is_file():
         return f"{file} is a file of a prepared data set: give {shlex.join([f'--dataset={file.parent}'])}"
-    name = re.sub(r"[^\w.-]+", "_", file.name.partition(".")[0]).strip("_") or "mine"
+    split = ["--split=contiguous", "--val_fraction=0.1"]  # of one document
+    what = f"{file} is a file, not the folder of a prepared data set; prepare its text with"
+    name = file.name.partition(".")[0]
+    return _of_texts(what, str(file), name, [] if OF_ROWS.search(file.name) else split, tokenizer)
+
+
+def _of_texts(what: str, given: str, name: str, options: list[str], tokenizer: str | None) -> str:
+    """`what`, the command that prepares the texts `given` in a new folder of data/text, how to go on."""
+    name = re.sub(r"[^\w.-]+", "_", name).strip("_") or "mine"
     out, number = ROOT / "data" / "text" / name, 1
     while out.exists():
         number += 1
         out = out.with_name(f"{name}_{number}")
     shown = _shown(out)
-    options = [f"--input={file}", f"--out={shown}"]
-    if not OF_ROWS.search(file.name):  # one document
-        options += ["--split=contiguous", "--val_fraction=0.1"]
+    options = [f"--input={given}", f"--out={shown}", *options]
     options += [f"--tokenizer={tokenizer}"] if tokenizer else []
     command = typeable(ROOT / "data" / "text" / SCRIPT, options)
     then = f"then train with {shlex.join([f'--dataset={shown}'])}"
-    what = f"{file} is a file, not the folder of a prepared data set; prepare its text with"
     return f"{what}\n  {command}\n{then}"
 
 

@@ -81,23 +81,25 @@ def local(
     split: str = "train",
     separator: str | None = None,
     max_expansion: int = MAX_EXPANSION,
+    chosen_by: tuple[str, str] = ("--hub_config", "--hub_split"),
 ) -> Source:
     """The rows of `given`: names of files, folders and globs with commas between them, or one folder of
     `save_to_disk` or `hf download`.
 
     fields: the columns that are needed. config, split: of such a folder, or of one whose files are named by
-    their split. separator, max_expansion: see `files.rows`. Raises DataError.
+    their split. separator, max_expansion: see `files.rows`. chosen_by: what chooses both, for messages.
+    Raises DataError.
     """
     names = [name.strip() for name in given.split(",") if name.strip()]
     if len(names) == 1:
         folder = Path(names[0]).expanduser()
         for file in ("state.json", "dataset_dict.json"):
             if (folder / file).is_file():
-                return _saved(folder, split)
+                return _saved(folder, split, chosen_by[1])
         if _is_repository(folder):
-            return _repository(folder, config, split)
+            return _repository(folder, config, split, chosen_by[0])
     paths, about = files.find(names), {}
-    if len(names) == 1 and folder.is_dir() and (chosen := _of_split(folder, paths, split)):
+    if len(names) == 1 and folder.is_dir() and (chosen := _of_split(folder, paths, split, chosen_by[1])):
         paths, about = chosen, {"split": split}
     digest = hashlib.sha256()
     for path in paths:
@@ -116,7 +118,7 @@ def local(
     return Source(read, about)
 
 
-def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path] | None:
+def _of_split(folder: Path, paths: list[Path], split: str, key: str) -> list[Path] | None:
     """Those of the folder's files that belong to the split; None where their names show no two splits.
 
     As on the hub, a folder of that name or a word in a file's name tells: test/0.txt, en_train-1.parquet.
@@ -138,23 +140,19 @@ def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path] | None:
             f"'--input={folder}/**/train*'"
         )
     if split not in found:
-        raise DataError(
-            f"{folder} has no split {split!r}: its files are of {named}: choose with --hub_split"
-        )
+        raise DataError(f"{folder} has no split {split!r}: its files are of {named}: choose with {key}")
     chosen = counted(len(found[split]), "file")
     print(f"{folder}: reading {chosen} of the split {split}; it has {named}", file=sys.stderr)
     return found[split]
 
 
-def _saved(folder: Path, split: str) -> Source:
+def _saved(folder: Path, split: str, key: str) -> Source:
     """A Dataset or a DatasetDict that was saved to disk."""
     part = folder
     if (folder / "dataset_dict.json").is_file():
         splits = read_json(folder / "dataset_dict.json", DataError).get("splits")
         if not isinstance(splits, list) or split not in splits:
-            raise DataError(
-                f"{folder} has no split {split!r}: it has {splits}: give --input={folder}/SPLIT"
-            )
+            raise DataError(f"{folder} has no split {split!r}: it has {splits}: choose with {key}")
         part = folder / split
     content = read_json(part / "state.json", DataError)
     form = hub.Form(
@@ -175,7 +173,7 @@ def _is_repository(folder: Path) -> bool:
     return bool(head and re.search(r"^(configs|dataset_info):", head[1], re.MULTILINE))
 
 
-def _repository(folder: Path, config: str | None, split: str) -> Source:
+def _repository(folder: Path, config: str | None, split: str, key: str) -> Source:
     names = sorted(path for path in folder.rglob("*") if path.is_file() and files.format_of(path))
     for path in names:
         with files.readable(path):
@@ -188,8 +186,8 @@ def _repository(folder: Path, config: str | None, split: str) -> Source:
         raise DataError(f"{folder} cannot be read as a downloaded data set: {error}") from None
     if config is None and len(configs) > 1:
         raise DataError(
-            f"{folder} is a downloaded data set with several configurations: choose one with --hub_config, "
-            f"of {', '.join(configs)}. (--input={folder}/FOLDER reads the files of one folder)"
+            f"{folder} is a downloaded data set with several configurations: choose one with {key}, "
+            f"of {', '.join(configs)}. ({folder}/FOLDER reads the files of one folder)"
         )
     if config is not None and config not in configs:
         raise DataError(f"{folder} has no configuration {config!r}: it has {', '.join(configs)}")

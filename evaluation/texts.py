@@ -23,7 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 from tqdm import tqdm
 
-from corpus import DataError, files, hub
+from corpus import DataError, files, hub, sources
 from corpus.loader import Dataset
 from corpus.tokenizer import Tokenizer, valid_unicode
 from evaluation import EvaluationError
@@ -275,10 +275,11 @@ def first_bytes(documents: list[str], max_bytes: int) -> list[str]:
 
 
 def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
-    """Opens one of NAMED from the hub, a local file or folder of texts, or a prepared .bin file or folder.
+    """Opens one of NAMED from the hub, a local file or folder of texts (also of `save_to_disk` or
+    `hf download`), or a prepared .bin file or folder.
 
-    split: None means test for NAMED, and val for a prepared folder. field: the column with the text in
-    local .jsonl, .csv and .parquet files. Raises DataError or EvaluationError.
+    split: None means val for a prepared folder, and test for what else has splits. field: the column with
+    the text in local .jsonl, .csv and .parquet files. Raises DataError or EvaluationError.
     """
     path = Path(name)
     if name in NAMED:
@@ -302,10 +303,15 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
             f"{name} is no text: give one of {', '.join([*NAMED, TABLE_3])}, a local file or folder "
             f"({', '.join(files.SUFFIXES)}), or a prepared .bin file"
         )
-    documents = [text for text in files.documents(files.find([name]), field, None) if text.strip()]
+    source = sources.local(
+        name, [field], None, split or "test", chosen_by=("a folder within it", "--split")
+    )
+    if split is not None and "files" in source.about and "split" not in source.about:
+        raise EvaluationError(f"{name} is one text without splits: leave out --split={split}")
+    documents = [text for text in source.texts(field)() if text and text.strip()]
     if not documents:
         raise DataError(f"{name} holds no text")
-    return Documents(name, "end_of_text", None, {"files": name}, documents)
+    return Documents(name, "end_of_text", None, {"files": name, **source.about}, documents)
 
 
 def _published(name: str, split: str) -> Documents:

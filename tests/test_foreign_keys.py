@@ -12,6 +12,8 @@ import configurator
 import foreign_keys
 from configurator import ConfigError
 from data.text.prepare import PrepareConfig
+from evaluate import EvaluateConfig
+from export import ExportConfig
 from finetune import FinetuneConfig
 from sample import SampleConfig
 from training.config import TrainConfig
@@ -20,6 +22,8 @@ SCRIPTS = {
     "TRAINING": TrainConfig,
     "FINETUNING": FinetuneConfig,
     "SAMPLING": SampleConfig,
+    "EVALUATING": EvaluateConfig,
+    "EXPORTING": ExportConfig,
     "PREPARING": PrepareConfig,
 }
 
@@ -114,7 +118,7 @@ def test_the_trainers_names_are_transformers_own():
     from transformers import TrainingArguments
 
     theirs = set(inspect.signature(TrainingArguments).parameters)
-    older = {"overwrite_output_dir", "evaluation_strategy", "warmup_ratio", "no_cuda"}
+    older = {"logging_dir", "overwrite_output_dir", "evaluation_strategy", "warmup_ratio", "no_cuda"}
     lines = inspect.getsource(foreign_keys).split("# TrainingArguments\n")[1].split("# its scripts")[0]
     ours = {line.split('"')[1] for line in lines.splitlines() if line.startswith('    "')}
     assert "per_device_train_batch_size" in ours

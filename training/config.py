@@ -210,7 +210,10 @@ class TrainConfig(
             above = f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}"
             wrong.append(f"{above}: take --min_lr={self.learning_rate / 10:.4g}, a tenth")
         if self.warmup_iters >= self.max_iters and not self.saffu_only:
-            wrong.append(f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}")
+            tenth = f"take --warmup_iters={self.max_iters // 10}, a tenth"
+            wrong.append(
+                f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}: {tenth}"
+            )
         if self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
             wrong.append(
                 f"warmup_iters={self.warmup_iters} and wsd_decay_iters={self.wsd_decay_iters} are more "

@@ -51,6 +51,19 @@ def test_a_missing_data_set_of_every_script(monkeypatch, name, folder, tokenizer
     ]
 
 
+def test_texts_in_the_place_of_a_data_set(monkeypatch, tmp_path):
+    """A folder of files, and a name of the hub."""
+    (tmp_path / "my books").mkdir()
+    (tmp_path / "my books" / "a.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name, out in (("my books", "my_books"), ("owner/TinyStories", "TinyStories")):
+        _, command, then = commands.missing(Path(name), "bpe:512").splitlines()
+        config = read(command)
+        assert (config.input, config.tokenizer) == (name, "bpe:512")
+        assert config.out == str(ROOT / "data" / "text" / out)
+        assert then == f"then train with --dataset={config.out}"
+
+
 @pytest.mark.parametrize("named", ["openwebtext", "data/openwebtext", "data/text"])
 def test_the_folder_of_a_script(monkeypatch, tmp_path, named):
     """It holds data sets: the prepared ones, or the command for one."""

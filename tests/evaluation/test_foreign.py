@@ -277,7 +277,7 @@ def test_zero_shot_without_accelerate(folders, monkeypatch):
     pytest.importorskip("lm_eval")
     monkeypatch.delitem(sys.modules, "lm_eval.models.huggingface", raising=False)
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(EvaluationError, match=r"need accelerate: run `pip install 'lm_eval\[hf\]="):
+    with pytest.raises(EvaluationError, match=r"need accelerate: run `(uv )?pip install 'lm_eval\[hf\]="):
         harness_process._model(models.load(str(folders("qwen2"))), 1)
 
 
@@ -453,7 +453,7 @@ def test_what_is_refused(copy, folders, monkeypatch, tmp_path):
 
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        EvaluationError, match=r"transformers is not installed: run `pip install transformers`"
+        EvaluationError, match=r"transformers is not installed: run `(uv )?pip install transformers`"
     ):
         models.open_model(str(folders("qwen2")))
 

@@ -141,6 +141,27 @@ def test_every_prepared_pair_is_a_stream(tmp_path):
         text.streams(BytesTokenizer(), "separate")
 
 
+def test_a_folder_of_several_splits_is_read_one_at_a_time(tmp_path, capsys):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}-0.txt").write_text(f"of {name}")
+    assert as_text(open_text(str(tmp_path)).streams(BytesTokenizer())) == ["|of test"]
+    assert "reading 1 file of the split test; it has test and train" in capsys.readouterr().err
+    text = open_text(str(tmp_path), split="train")
+    assert as_text(text.streams(BytesTokenizer())) == ["|of train"]
+    assert text.source["split"] == "train"
+    with pytest.raises(DataError, match=r"no split 'dev'.*: choose with --split"):
+        open_text(str(tmp_path), split="dev")
+    with pytest.raises(EvaluationError, match=r"is one text without splits: leave out --split=test"):
+        open_text(str(tmp_path / "test-0.txt"), split="test")
+
+
+def test_a_saved_data_set(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    parts = {name: datasets.Dataset.from_dict({"text": [f"of {name}"]}) for name in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    assert as_text(open_text(str(tmp_path / "saved")).streams(BytesTokenizer())) == ["|of test"]
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """The same documents, prepared for bytes and for a BPE some of whose tokens end within a character."""

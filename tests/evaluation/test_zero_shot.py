@@ -416,7 +416,7 @@ def test_only_tokens_of_the_tokenizer_are_drawn(harness, build, tokenizer, monke
 def test_without_the_harness_a_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(
-        EvaluationError, match=r"lm_eval is not installed: run `pip install lm_eval==0\.4\.13`"
+        EvaluationError, match=r"lm_eval is not installed: run `(uv )?pip install lm_eval==0\.4\.13`"
     ):
         harness_process._manager(["piqa"], None)
 

@@ -168,7 +168,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_any_work(monkeypatch, t
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     if place == "a folder of earlier runs":
         (tmp_path / "wandb").mkdir()
-    with pytest.raises(ConfigError, match="track=wandb needs the wandb package: pip install wandb"):
+    with pytest.raises(ConfigError, match=r"track=wandb needs the wandb package: (uv )?pip install wandb"):
         resolve(TrainConfig, ["--track=wandb"])
 
 

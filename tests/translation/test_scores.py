@@ -60,5 +60,5 @@ def test_japanese_needs_a_package(monkeypatch):
 
 def test_without_sacrebleu(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(TranslationError, match=r"BLEU and chrF need sacrebleu .*: pip install sacrebleu=="):
+    with pytest.raises(TranslationError, match=r"BLEU and chrF need .*: (uv )?pip install sacrebleu=="):
         scores.score(["a"], ["a"])
