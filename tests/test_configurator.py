@@ -285,7 +285,7 @@ def test_a_value_that_stands_apart():
     assert mistakes(["--epochs", "3", "--rate=1"]) == ["--epochs 3: unknown key 'epochs' (see --help)"]
     assert mistakes(["--count", "--flag"]) == ["--count: write it as --count=VALUE"]
     assert mistakes(["--count", __file__])[0] == "--count: write it as --count=VALUE"
-    folder = str(Path(__file__).parent)
+    folder = str(configurator.ROOT)
     assert mistakes(["--name", folder]) == [f"--name {folder}: write it as --name={folder}"]
     assert mistakes(["--rate", folder], positional="name") == ["--rate: write it as --rate=VALUE"]
     assert resolve(Config, ["--flag", "out/a"], positional="name").name == "out/a"
