@@ -1,21 +1,28 @@
 """The model card of an export: README.md of a folder that transformers and the hub read."""
 
+import contextlib
+import os
 import shlex
+from pathlib import Path
 
 import config_keys
+from corpus import DataError, mixture
+from corpus.loader import read_meta
 from models.architecture import ModelConfig
 from models.kinds import parameter_counts
+from reports.plural import counted
 from training import tracking
 from training.config import DEFAULTS
+from training.log import RunFolderError, read_log
 
 # keys that say where and under which eyes a run trained
-LEFT_OUT = {"out_dir", "resume", "init_from", *config_keys.names(tracking.Keys)}
+LEFT_OUT = {"out_dir", "resume", *config_keys.names(tracking.Keys)}
 CARD = """\
 ---
 library_name: transformers
 pipeline_tag: text-generation
 license: other # fill in: see below
-tags:
+{base_model}tags:
 {tags}
 ---
 
@@ -35,6 +42,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 folder = "path/to/{name}"  # this folder
 model = AutoModelForCausalLM.from_pretrained(folder{trust})
 tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+written = model.generate(**tokenizer("The", return_tensors="pt"), do_sample=True, max_new_tokens={new})
+print(tokenizer.decode(written[0], skip_special_tokens=True))
 ```
 
 With the codebase: `python sample.py path/to/{name}`, `python evaluate.py path/to/{name} --texts=text.txt`.
@@ -50,11 +59,18 @@ text may limit it.
 {code}"""
 
 
-def card(name: str, config: ModelConfig, own_code: bool, about: dict | None = None) -> str:
+def card(
+    name: str,
+    config: ModelConfig,
+    own_code: bool,
+    about: dict | None = None,
+    base_model: str | None = None,
+) -> str:
     """The text of the card.
 
-    own_code: whether the folder holds the model's code. about: of the checkpoint of a run: its config,
-    step, tokens, best_val_loss and commit; None where the model comes from elsewhere.
+    own_code: whether the folder holds the model's code. about: of the checkpoint of a run: its path,
+    config, step, tokens, best_val_loss, commit, data and tokenizer; None where the model comes from
+    elsewhere. base_model: the hub's OWNER/NAME that the run started from, if it did.
     """
     counts = parameter_counts(config)
     kinds = {part: getattr(config, part) for part in config.parts()}
@@ -67,21 +83,33 @@ def card(name: str, config: ModelConfig, own_code: bool, about: dict | None = No
     }
     training = "Not known: the weights come from another folder."
     if about is not None:
-        keys = {key: value for key, value in about["config"].items() if value != DEFAULTS.get(key)}
-        command = [f"--{key}={_written(value)}" for key, value in keys.items() if key not in LEFT_OUT]
+        given = {**about["config"], "dataset": _shown_data(about["config"]["dataset"])}
         training = f"With the keys of its last checkpoint, at commit `{about['commit']}`:\n\n    "
+        if given["init_from"]:
+            start = base_model or _last_folder(given["init_from"])
+            where = "of the Hugging Face hub" if base_model else "a local model"
+            given["init_from"] = start
+            training = f"Started from the weights of `{start}`, {where}. {training}"
+        keys = {key: value for key, value in given.items() if value != DEFAULTS.get(key)}
+        command = [f"--{key}={_written(value)}" for key, value in keys.items() if key not in LEFT_OUT]
         training += " \\\n        ".join(["python train.py", *map(shlex.quote, command)])
+        bits = _bits_per_byte(about)
         rows |= {
-            "training data": f"`{about['config']['dataset']}`",
+            "training data": f"`{given['dataset']}`",
+            **({"source of the text": sources} if (sources := _sources(about)) else {}),
+            "tokenizer": f"`{about['tokenizer']['kind']}`",
             "trained for": f"{about['step']:,} steps, {about['tokens']:,} tokens",
-            "lowest validation loss": f"{about['best_val_loss']:.4f} nats per token",
+            "lowest validation loss": f"{about['best_val_loss']:.4f} nats per token"
+            + ("" if bits is None else f", {bits:.4f} bits per byte"),
         }
     return CARD.format(
         name=name,
+        base_model=f"base_model: {base_model}\n" if base_model else "",
         tags="\n".join(f"- {tag}" for tag in dict.fromkeys(["cofrgenet", *_names(kinds)])),
         parts=", ".join(f"{part} `{kind}`" for part, kind in kinds.items()),
         rows="\n".join(f"| {what} | {value} |" for what, value in rows.items()),
         trust=", trust_remote_code=True" if own_code else "",
+        new=min(50, config.block_size // 2),
         training=training,
         code="The model's code in this folder has the licence of the file LICENSE.\n" if own_code else "",
     )
@@ -93,3 +121,53 @@ def _names(kinds: dict[str, str]) -> list[str]:
 
 def _written(value) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _last_folder(path: str) -> str:
+    """Of a checkpoint, the run's."""
+    path = Path(os.path.abspath(path))
+    return path.parents[1].name if path.parent.name == "ckpt" else path.name
+
+
+def _shown_data(dataset: str) -> str:
+    """The key `dataset`, with the last folder only of a path that begins elsewhere (/ or ..)."""
+    with contextlib.suppress(DataError):
+        for folder in sorted(mixture.parse(dataset)[0], key=len, reverse=True):
+            if Path(folder).is_absolute() or ".." in Path(folder).parts:
+                dataset = dataset.replace(folder, Path(os.path.abspath(folder)).name)
+    return dataset
+
+
+def _sources(about: dict) -> str:
+    """What the data sets say of their texts, unless one is not here, or holds other data now."""
+    found = []
+    with contextlib.suppress(DataError):
+        trained_on = about["data"].get("sources", [about["data"]])
+        for folder, known in zip(mixture.parse(about["config"]["dataset"])[0], trained_on, strict=True):
+            meta = read_meta(Path(folder))
+            if meta["splits"] != known["splits"]:
+                return ""
+            found.append(_source(meta.get("source", {})))
+        return "; ".join(found)
+    return ""
+
+
+def _source(source: dict) -> str:
+    """source: as meta.json has it. Names of local files are the owner's."""
+    if "hub" in source:
+        config = f", config `{source['config']}`" if source.get("config") else ""
+        return f"`{source['hub']}` of the Hugging Face hub{config}"
+    if "package" in source:
+        return f"package `{source['package']}`"
+    if "sources" in source:
+        return ", ".join(f"`{name}`" for name in source["sources"])
+    return counted(source["number_of_files"], "local file") if "number_of_files" in source else "local text"
+
+
+def _bits_per_byte(about: dict) -> float | None:
+    """At the lowest validation loss; None where the run's log does not have it."""
+    with contextlib.suppress(RunFolderError):
+        for record in read_log(about["path"].parents[1]) if about["path"].parent.name == "ckpt" else []:
+            if record.get("val_loss") == about["best_val_loss"]:
+                return record.get("val_bits_per_byte")
+    return None

@@ -260,9 +260,22 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
         for name in TOKENIZER_FILES:
             if (source.path / name).is_file():
                 files[name] = (source.path / name).read_bytes()
-    files[model_folder.CARD] = model_card.card(folder.name, config, packages is not None, source.about)
+    base_model = None if source.about is None else _base_model(source.about["config"])
+    own_code = packages is not None
+    files[model_folder.CARD] = model_card.card(folder.name, config, own_code, source.about, base_model)
     model_folder.write(folder, content, tensors, files, trial_of)
     return Exported(content["architectures"][0], packages)
+
+
+def _base_model(config: dict) -> str | None:
+    """The hub's OWNER/NAME that a run started from; None for none, and for a local path."""
+    name = config["init_from"]
+    if name in HUB:
+        return None if Path(name).exists() else f"{OWNER}/{name}"
+    # the path of an earlier run that is not here looks like OWNER/NAME, but is where runs are kept
+    if not name or not on_hub(name) or Path(name).parts[0] in Path(config["out_dir"]).parts:
+        return None
+    return name
 
 
 def _run(path: Path) -> Source:
@@ -281,7 +294,8 @@ def _run(path: Path) -> Source:
     def read():
         return weights_of_run(path, content)
 
-    about = {key: content[key] for key in ("config", "step", "tokens", "best_val_loss", "commit")}
+    keys = ("config", "step", "tokens", "best_val_loss", "commit", "data", "tokenizer")
+    about = {"path": path, **{key: content[key] for key in keys}}
     return Source(path, config, read, content["tokenizer"], content["step"], dataset, about)
 
 

@@ -105,6 +105,11 @@ def test_training_starts_from_a_hub_model(on_hub, tmp_path):
     binary.prepare(lambda: iter(texts), {}, str(folder / "tokenizer.json"), tmp_path / "own", **options)
     train.main([*keys, "--out_dir=a", f"--dataset={tmp_path / 'own'}"])
     assert (tmp_path / "a" / "ckpt" / "step_00000002.pt").is_file()
+    pretrained.export(pretrained.open_source("a"), tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "\nbase_model: owner/name\n" in card.split("---")[1]
+    assert "Started from the weights of `owner/name`, of the Hugging Face hub." in card
+    assert "--init_from=owner/name" in card
     binary.prepare(lambda: iter(texts), {}, "bytes", tmp_path / "bytes", **options)
     with pytest.raises(SystemExit) as stop:
         train.main([*keys, "--out_dir=b", f"--dataset={tmp_path / 'bytes'}"])
