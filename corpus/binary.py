@@ -45,6 +45,7 @@ INEXACT = (
     "Training and sampling work. Bits per byte counts the original text, as the mean of a whole split. The "
     "tokens have no exact bytes: the .bin files cannot be read by a model of another tokenizer"
 )
+PORTION = 1 << 20  # tokens read at once
 PROGRESS_SECONDS = 60  # time between saves of the progress
 
 
@@ -130,7 +131,7 @@ def prepare(
         before = done.read
         cut = _write_tokens(partial, encoded, done, identity, choice.ends)
         if not built.exact:
-            tell_unknown(np.fromfile(partial / "val.bin", token_dtype(built.vocab_size)), built)
+            tell_unknown(partial, done.splits, built)
         token_bytes = built.byte_counts()
         saved = built.to_json()
         tokenizer_json = saved.pop("tokenizer.json", None)
@@ -255,16 +256,33 @@ def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:
     return run(config, lambda: iter(pairs), source, scan=True, pairs=True)
 
 
-def tell_unknown(tokens: np.ndarray, tokenizer: Tokenizer):
-    """Say how much of the validation tokens stands for text that the tokenizer does not know."""
+def tell_unknown(folder: Path, splits: Iterable[str], tokenizer: Tokenizer):
+    """Say how many tokens of each split stand for text that the tokenizer does not know, if any do."""
     name, number = tokenizer.of_unknown()
-    share = 0.0 if number is None else (tokens == number).sum() / max(1, len(tokens))
-    if share >= 0.001:
+    if number is None:
+        return
+    shares, lost = [], False
+    for split in splits:
+        found, size = _occurrences(folder / f"{split}.bin", number, token_dtype(tokenizer.vocab_size))
+        shares.append(f"{split} {found / max(1, size):.1%} ({found:,} of {size:,})")
+        lost = lost or found > 0
+    if lost:
         print(
-            f"{share:.1%} of the validation tokens are {name}: that text is lost. Take a tokenizer that "
-            "was trained on such text",
+            f"tokens that are {name}, whose text is lost: {', '.join(shares)}. Take a tokenizer that was "
+            "trained on such text",
             file=sys.stderr,
         )
+
+
+def _occurrences(path: Path, number: int, dtype: np.dtype) -> tuple[int, int]:
+    """(how often a token occurs in a .bin file, the tokens of the file)"""
+    found = size = 0
+    with open_to_read(path) as file:
+        while part := file.read(PORTION * dtype.itemsize):
+            tokens = np.frombuffer(part, dtype)
+            found += int(np.count_nonzero(tokens == number))
+            size += len(tokens)
+    return found, size
 
 
 def describe(out: Path, meta: dict) -> str:

@@ -214,8 +214,7 @@ class InexactTokenizer(FileTokenizer):
         if complaints:
             raise DataError(f"{name} cannot be used: {'; '.join(complaints)}")
 
-    def of_unknown(self) -> tuple[str | None, int | None]:
-        """The token for what the vocabulary lacks, and its number; None where there is none."""
+    def of_unknown(self):
         name = lossless.unknown(self._content["model"])
         return name, None if name is None else self.library.token_to_id(name)
 

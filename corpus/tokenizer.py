@@ -47,6 +47,10 @@ class Tokenizer(ABC):
         """
         return ((ids, None) for ids in self.encode_batch(texts))
 
+    def of_unknown(self) -> tuple[str | None, int | None]:
+        """The token for what the vocabulary lacks, and its number; None where texts do not give it."""
+        return None, None
+
     @cached_property
     def start_of_text(self) -> int:
         """The token before the first document."""

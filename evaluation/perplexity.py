@@ -47,9 +47,9 @@ def perplexity(
     streams: one-dimensional integer arrays, an end-of-text token first; windows do not cross from one to
     the next. window: tokens in a window, None for block_size. progress: the label of a progress bar, None
     for no bar. sizes: see `scored_bytes`. Returns loss (nats per token), perplexity, bits_per_byte (None if
-    the scored bytes are 0 or not known; end-of-text has none), tokens and bytes scored, windows, window and
-    stride. Raises EvaluationError if the model does not take the window or the stride, or if there is no
-    token to score.
+    the scored bytes are 0 or not known; end-of-text has none), tokens scored, those of them that stand for
+    what the tokenizer does not know, bytes scored, windows, window and stride. Raises EvaluationError if
+    the model does not take the window or the stride, or if there is no token to score.
     """
     window = check_layout(loaded.name, loaded.config, stride, window)
     nats, tokens, count = [], 0, 0
@@ -58,12 +58,15 @@ def perplexity(
         nats.append(losses.sum().item())
         tokens += scored.numel()
         count += len(x)
+    _, unknown = loaded.tokenizer.of_unknown()
+    lost = 0 if unknown is None else int(sum((stream[1:] == unknown).sum() for stream in streams))
     loss, size = math.fsum(nats) / tokens, scored_bytes(loaded.tokenizer.byte_counts(), streams, sizes)
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
         "bits_per_byte": loss * tokens / math.log(2) / size if size else None,
         "tokens": tokens,
+        "unknown_tokens": lost,
         "bytes": size,
         "streams": len(streams),
         "windows": count,

@@ -102,6 +102,17 @@ def perplexity(results: dict[str, dict[str, dict]], papers: bool, tokenizers: st
         for text, r in texts.items()
     ]
     parts = [table(rows), f"protocol: {GPT2 if per_word else RAW}"]
+    lost = [
+        f"{model}, {text}: {r['unknown_tokens'] / r['tokens']:.1%} ({r['unknown_tokens']:,} tokens)"
+        for model, texts in results.items()
+        for text, r in texts.items()
+        if r.get("unknown_tokens")
+    ]
+    if lost:
+        parts.append(
+            f"scored tokens that stand for text which the tokenizer does not know: {'; '.join(lost)}. "
+            "Bits per byte count the bytes of that text, but not what it says: they are too low"
+        )
 
     def side_by_side(measure):
         return {m: {text: r[measure] for text, r in found.items()} for m, found in results.items()}

@@ -24,7 +24,7 @@ def tokenizer_files(tokenizer: Tokenizer, block_size: int, vocab_size: int) -> d
         "padding_side": "left",  # new tokens follow the text
         "clean_up_tokenization_spaces": False,
     }
-    if not tokenizer.exact and (unknown := tokenizer.of_unknown())[1] is not None:
+    if (unknown := tokenizer.of_unknown())[1] is not None:
         config["unk_token"] = unknown[0]
     generation = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     if tokenizer.vocab_size < vocab_size:

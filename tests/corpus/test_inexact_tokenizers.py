@@ -16,6 +16,7 @@ from corpus import DataError, binary, mixture
 from corpus.file_tokenizer import BpeTokenizer, InexactTokenizer, from_text
 from corpus.loader import Dataset
 from corpus.lossless import HARD_TEXTS
+from corpus.splits import in_validation
 from corpus.tokenizer_registry import build_tokenizer, from_json
 from tests.corpus.foreign_tokenizers import BLANK, KINDS, SENTENCES, tokenizer_json
 from tests.data.prepare_scripts import load_script
@@ -271,8 +272,11 @@ def test_a_data_set_counts_the_bytes_of_the_original_text(prepared, kind, capsys
     assert "not a lossless byte-level BPE" in said
     assert ("it has no ByteLevel pre-tokenizer" in said) == (kind == "llama")
     assert "normalizer" not in said  # without it, Llama's vocabulary would know no spaces
-    lost = (Dataset(folder, "val", 4).tokens == {"unigram": 0, "wordpiece": 0}.get(kind, -1)).mean()
-    assert (f"{lost:.1%} of the validation tokens are " in said) == (kind != "llama")  # which has bytes
+    shares = []
+    for split in ("train", "val"):
+        lost = Dataset(folder, split, 4).tokens == {"unigram": 0, "wordpiece": 0}.get(kind, -1)
+        shares.append(f"{split} {lost.mean():.1%} ({lost.sum():,} of {len(lost):,})")
+    assert (f"text is lost: {', '.join(shares)}. Take" in said) == (kind != "llama")  # which has bytes
     meta = json.loads((folder / "meta.json").read_text())
     assert not (folder / "token_bytes.npy").exists()
     tokenizer, found = Dataset(folder, "val", 4).tokenizer(), {}
@@ -295,6 +299,26 @@ def test_a_data_set_counts_the_bytes_of_the_original_text(prepared, kind, capsys
     assert "is already prepared" in capsys.readouterr().out
     with pytest.raises(DataError, match="was prepared otherwise"):
         prepared(kind, end_token={"wordpiece": "[CLS]"}.get(kind, "<unk>"))
+
+
+@pytest.mark.parametrize("strange", [("train",), ("val",), ("train", "val"), ()])
+def test_unknown_text_is_told_of_whichever_split_has_it(files, tmp_path, capsys, monkeypatch, strange):
+    monkeypatch.setattr(binary, "PORTION", 7)
+    texts = {"train": [], "val": []}
+    for word in map("".join, itertools.permutations("fract", 3)):  # what a text says decides its split
+        for split, found in texts.items():
+            text = f"{word} 数" if split in strange else word
+            found += [text] if in_validation(text, 0.4) == (split == "val") else []
+    texts = texts["train"] + texts["val"]
+    keys = {"end_token": "[SEP]"}
+    binary.prepare(lambda: iter(texts), {}, str(files("wordpiece")), tmp_path / "set", 0.4, 1, **keys)
+    said = capsys.readouterr().err
+    assert ("whose text is lost" in said) == bool(strange)
+    for split in ("train", "val"):
+        tokens = Dataset(tmp_path / "set", split, 4).tokens
+        lost = (tokens == 0).sum()
+        assert (lost > 0) == (split in strange)
+        assert not strange or f"{split} {lost / len(tokens):.1%} ({lost} of {len(tokens)})" in said
 
 
 def test_short_documents_are_told_by_their_tokens(files, tmp_path):
@@ -368,6 +392,12 @@ def test_a_run_is_trained_sampled_measured_and_exported(prepared, run, kind, tmp
         assert result["bytes"] == size
         expected = result["loss"] * result["tokens"] / math.log(2) / size
         assert result["bits_per_byte"] == pytest.approx(expected)
+        if texts == text and not limit:
+            unknown = sum(i == tokenizer.of_unknown()[1] for i in tokenizer.encode(text.read_text()))
+            assert result["unknown_tokens"] == unknown
+            assert (unknown > 0) == (kind in ("unigram", "wordpiece"))
+            said = f"know: a, {text}: {unknown / result['tokens']:.1%} ({unknown:,} tokens)"
+            assert (said in capsys.readouterr().out) == (unknown > 0)
     capsys.readouterr()
 
     exported = tmp_path / "exported"

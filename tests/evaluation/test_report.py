@@ -28,6 +28,15 @@ def test_perplexities_of_different_tokenizers_are_not_ranked():
     assert "published: GPT2-xl (1.5B), OWT" in said
 
 
+def test_bits_per_byte_without_the_text_that_a_tokenizer_does_not_know_are_marked():
+    results = {"a": {"x": measured(23.3, 4.5, unknown_tokens=3), "y": measured(9.0, 4.0)}}
+    said = report.perplexity(results | {"b": {"x": measured(9.0, 4.0, unknown_tokens=0)}}, papers=False)
+    assert "does not know: a, x: 33.3% (3 tokens). Bits per byte" in said
+    assert "b, x" not in said
+    del results["a"]["x"]
+    assert "know" not in report.perplexity(results, papers=False)
+
+
 def test_perplexities_per_word_are_ranked_whatever_the_tokenizer():
     results = {"bytes": {"a": measured(23.3, 4.54, words=3)}, "bpe": {"a": measured(751.0, 4.21, words=3)}}
     said = report.perplexity(results, papers=False, tokenizers="bytes: x; bpe: y")
