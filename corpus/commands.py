@@ -139,7 +139,9 @@ def _script(folder: Path, meta: dict | None = None) -> tuple[Path, list[str]]:
             options.append(f"--{key}={source[name]}")
     options += [f"--{key}={source[key]}" for key in ("field", "max_docs") if source.get(key)]
     if source.get("separator"):
-        separator = source["separator"].replace("\n", "\\n").replace("\t", "\\t")
+        separator = source["separator"]
+        for meant, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+            separator = separator.replace(meant, written)
         options.append(f"--separator={separator}")
     options += ["--split=contiguous"] if source.get("contiguous") else []
     options += [f"--val_fraction={meta['val_fraction']}"] if meta and "val_fraction" in meta else []

@@ -106,9 +106,10 @@ def documents(
 def rows(
     paths: list[Path], fields: list[str], separator: str | None = None, max_expansion: int = MAX_EXPANSION
 ) -> Iterator[tuple[dict, str]]:
-    """(row, its place for messages) of each row of the files; of .txt files, {fields[0]: text}.
+    r"""(row, its place for messages) of each row of the files; of .txt files, {fields[0]: text}.
 
-    Of Parquet files, only the columns `fields` are read. Raises DataError.
+    Of Parquet files, only the columns `fields` are read. separator: cuts .txt files; each \n in it stands
+    for \r\n too. Raises DataError.
     """
     for path in paths:
         if format_of(path) == ".parquet":
@@ -119,8 +120,8 @@ def rows(
             if form == ".json":  # many .json files are JSON lines
                 begins_with = file.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
                 form = ".jsonl" if begins_with == b"{" else form
-            # CSV may have line ends within texts; JSON lines end in \n only
-            newline = {".txt": None, ".csv": ""}.get(form, "\n")
+            # line ends stay as they are: in CSV they may be within texts, and JSON lines end in \n only
+            newline = "" if form == ".csv" else "\n"
             text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
             if form == ".txt":
                 yield from (({fields[0]: part}, str(path)) for part in _text(text, separator))
@@ -177,10 +178,10 @@ def _text(file: TextIO, separator: str | None) -> Iterator[str]:
     if separator is None:
         yield file.read()
         return
-    rest = ""
+    rest, pattern = "", re.compile("\r?\n".join(map(re.escape, separator.split("\n"))))
     # Reads as much again as is left over, so that a file without the separator is scanned at most twice.
     while chunk := file.read(max(CHUNK, len(rest))):
-        *complete, rest = (rest + chunk).split(separator)
+        *complete, rest = pattern.split(rest + chunk)
         yield from complete
     yield rest
 

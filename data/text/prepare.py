@@ -7,10 +7,10 @@
 
 Files are .txt, .jsonl, .json (a list of objects, or one object per line), .csv and .parquet. All but
 Parquet may be compressed (.jsonl.gz, .txt.xz, .csv.zst). One .txt file is one document unless --separator
-splits it; line endings are read as \\n. In the other formats each row is a document, and --field names the
-column with its text. Documents stay whole, and a hash of its text decides the split of each. One document
-alone needs --split=contiguous: the end of each document, from a start of a line on if there is one near, is
-validation. Files are streamed: only a few documents per worker are in memory.
+splits it, where \\n stands for \\r\\n too. In the other formats each row is a document, and --field names
+the column with its text. Documents stay whole, and a hash of its text decides the split of each. One
+document alone needs --split=contiguous: the end of each document, from a start of a line on if there is one
+near, is validation. Files are streamed: only a few documents per worker are in memory.
 """
 
 import itertools
@@ -36,7 +36,7 @@ class PrepareConfig(Keys):
     input: str  # files, folders or globs, with commas; or one data set: downloaded, or its name on the hub
     out: str  # folder to write
     field: str = "text"  # the column that holds the text, in all formats but .txt
-    separator: str | None = None  # cuts each .txt file into documents; \n and \t are understood
+    separator: str | None = None  # cuts each .txt file into documents; \n, \r and \t are understood
     max_expansion: int = MAX_EXPANSION  # refuse a compressed file that gives so many times its size in text
     max_docs: int | None = None  # stop after so many documents
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
@@ -76,7 +76,7 @@ def open_source(config: PrepareConfig) -> sources.Source:
         return on_hub(name, config)
     separator = config.separator
     if separator is not None:
-        for written, meant in (("\\n", "\n"), ("\\t", "\t")):
+        for written, meant in (("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t")):
             separator = separator.replace(written, meant)
     where = (config.hub_config, config.hub_split)
     source = sources.local(config.input, [config.field], *where, separator, config.max_expansion)

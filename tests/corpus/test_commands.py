@@ -203,12 +203,14 @@ def test_a_missing_data_set_of_a_run_that_starts_from_another(dataset, run, tmp_
 def test_without_a_recorded_command(tmp_path, monkeypatch):
     """As much as meta.json tells of a data set."""
     monkeypatch.chdir(ROOT)
-    source = {"hub": "owner/name", "config": "en", "split": "train", "field": "content", "separator": None}
+    source = {"hub": "owner/name", "config": "en", "split": "train", "field": "content"}
+    source["separator"] = "\n\r\t--"
     meta = {"source": {**source, "contiguous": True}, "val_fraction": 0.1}
     out, (command, remark) = commands.with_tokenizer(Path("data/text/absent"), meta, "gpt2")
     assert out == Path("data/text/absent_gpt2")
     config = read(command)
     assert (config.input, config.hub_config, config.field) == ("owner/name", "en", "content")
+    assert config.separator == r"\n\r\t--"  # as the script takes it
     assert (config.split, config.val_fraction, config.out) == ("contiguous", 0.1, str(out))
     assert "the other options that data/text/absent was prepared with" in remark
     out, (command, *_) = commands.with_tokenizer(

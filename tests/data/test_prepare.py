@@ -81,12 +81,16 @@ def test_folders_globs_and_lists(tmp_path):
 
 def test_text_files_are_read_in_pieces(tmp_path, monkeypatch):
     path = tmp_path / "one.txt"
-    path.write_bytes("\ufeffa\r\n--\r\nb--c--".encode())
+    path.write_bytes("\ufeffa\r\n--\r\nb--c--\r\rd\r\n\r\r\n\r\ne.\n\nf".encode())
     for chunk in (1, 2, 3, 1000):
         monkeypatch.setattr(files, "CHUNK", chunk)
-        assert list(files.documents([path], "text", "--")) == ["a\n", "\nb", "c", ""]
-        assert list(files.documents([path], "text", "\n--\n")) == ["a", "b--c--"]
-    assert list(files.documents([path], "text", None)) == ["a\n--\nb--c--"]
+        assert list(files.documents([path], "text", "--"))[:3] == ["a\r\n", "\r\nb", "c"]
+        assert next(files.documents([path], "text", "\n--\n")) == "a"
+        found = ["a\r\n--\r\nb--c--\r\rd\r\n\r", "e.", "f"]  # a \r before \r\n ends no line
+        assert list(files.documents([path], "text", "\n\n")) == found
+        assert list(files.documents([path], "text", "\r\r"))[1] == "d\r\n"
+        assert list(files.documents([path], "text", "."))[1] == "\n\nf"  # no pattern
+    assert list(files.documents([path], "text", None)) == [path.read_bytes().decode("utf-8-sig")]
 
 
 def test_a_changed_file_is_another_data_set(tmp_path, capsys):

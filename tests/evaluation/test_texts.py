@@ -47,6 +47,15 @@ JOINED = {
 STRIDES = {"ptb": 256, "wikitext2": 512, "wikitext103": 512, "lambada": 256, "ag_news": 256, "lm1b": 256}
 
 
+def test_every_byte_of_a_file_is_scored(tmp_path):
+    """But for a byte order mark."""
+    path, text = tmp_path / "a.txt", b"a\r\nb\rc\n\r\n"
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(mark + text)
+        (stream,) = open_text(str(path)).streams(BytesTokenizer())
+        assert stream.tolist() == [256, *text]
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_published_sets(served, name):
     known = NAMED[name]
