@@ -37,7 +37,8 @@ class PrepareConfig(Keys):
     out: str  # folder to write
     field: str = "text"  # the column that holds the text, in all formats but .txt
     separator: str | None = None  # cuts each .txt file into documents; \n, \r and \t are understood
-    max_expansion: int = MAX_EXPANSION  # refuse a compressed file that gives so many times its size in text
+    #: refuse a compressed file that gives so many times its size in text, and more than 64 MiB
+    max_expansion: int = MAX_EXPANSION
     max_docs: int | None = None  # stop after so many documents
     tokenizer: str = "gpt2"  # gpt2, bytes, bpe:SIZE (trained on the train split) or a tokenizer.json
     split: Literal["documents", "contiguous"] = "documents"  # contiguous: the end of each is validation

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corpus import DataError, files, packages
+from corpus import DataError, compressed, files, packages
 from corpus.loader import Dataset
 from tests.data.prepare_scripts import load_script
 
@@ -91,6 +91,13 @@ def test_text_files_are_read_in_pieces(tmp_path, monkeypatch):
         assert list(files.documents([path], "text", "\r\r"))[1] == "d\r\n"
         assert list(files.documents([path], "text", "."))[1] == "\n\nf"  # no pattern
     assert list(files.documents([path], "text", None)) == [path.read_bytes().decode("utf-8-sig")]
+
+
+def test_the_help_says_how_much_text_a_compressed_file_may_always_give():
+    command = [sys.executable, ROOT / "data" / "text" / "prepare.py", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    about = said.split("--max_expansion")[1].split("--max_docs")[0]
+    assert f"{compressed.ALWAYS / 2**20:g} MiB" in about
 
 
 def test_a_changed_file_is_another_data_set(tmp_path, capsys):
