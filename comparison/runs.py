@@ -128,10 +128,10 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         raise RunFolderError(f"{folder} {absence(folder)}: give a run folder of train.py")
     if not (folder / "config.json").exists() and any(folder.glob("*/config.json")):
         raise RunFolderError(f"{folder} is a folder of runs: write {shlex.quote(str(folder))}/*/")
-    if (folder / "config.json").exists() and not (folder / "log.jsonl").exists():
-        raise RunFolderError(f"{folder} is not a run folder of train.py: it has no log.jsonl")
     try:
         config = read_json(folder / "config.json", ValueError)
+        if not (folder / "log.jsonl").exists():  # of a model that export.py wrote
+            raise ValueError("it has no log.jsonl")
         model_config(TrainConfig.of_this_version(config))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} is not a run folder of train.py ({error})") from None

@@ -82,7 +82,7 @@ def test_what_it_refuses(tmp_path, capsys):
     assert "--runs=... is required (usage: " in said()
     assert " RUNS [--key=value ...])" in said()
     (tmp_path / "config.json").write_text("{}")  # of a model that export.py wrote
-    assert "is not a run folder of train.py: it has no log.jsonl" in said(tmp_path)
+    assert "is not a run folder of train.py (it has no log.jsonl)" in said(tmp_path)
     (tmp_path / "log.jsonl").write_text("")
     assert "it was saved before a key was added or removed" in said(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(TrainConfig())))
