@@ -24,9 +24,10 @@ from tests.config_files import (
 )
 from training.config import TrainConfig
 
-ON_A_MODULE = {"paper": "cffn_gated", "recipe": "cffn_gated"}
-ON_A_MODULE |= dict.fromkeys(("control", "constant", "depth_1", "strict", "cattn_m_third"), "cattn_m")
-ON_A_MODULE["softmax_third"] = "full_content"
+ON_MODULES = {"paper": "cffn_gated", "recipe": "cffn_gated"}
+ON_MODULES |= dict.fromkeys(("control", "constant", "depth_1", "strict", "cattn_m_third"), "cattn_m")
+PLACES = ("third", "second", "first", "last")
+ON_MODULES |= {f"softmax_{place}": "full_content layers_6" for place in PLACES}
 SIZES = ("small", "medium", "large", "xl")
 
 
@@ -164,8 +165,7 @@ def test_every_model_has_a_definition():
 @pytest.mark.parametrize("name", STUDY)
 def test_arms_of_the_study(name):
     """Each is another model than the base, by keys that it reads, or the base at another learning rate."""
-    module = ON_A_MODULE.get(Path(name).stem)
-    modules = [f"config/study/{module}.py"] if module else []
+    modules = [f"config/study/{module}.py" for module in ON_MODULES.get(Path(name).stem, "").split()]
     base, arm = model("config/study/dense.py"), model("config/study/dense.py", *modules, name)
     assert (arm == base) == (name == "config/study/dense.py" or "/rate_" in name)
     assert not arm.unused_keys()
