@@ -27,7 +27,7 @@ from training.config import TrainConfig
 ON_MODULES = {"paper": "cffn_gated", "recipe": "cffn_gated"}
 ON_MODULES |= dict.fromkeys(("control", "constant", "depth_1", "strict", "cattn_m_third"), "cattn_m")
 PLACES = ("third", "second", "first", "last")
-ON_MODULES |= {f"softmax_{place}": "full_content layers_6" for place in PLACES}
+ON_MODULES |= {f"softmax_{place}": "full_content" for place in PLACES}
 SIZES = ("small", "medium", "large", "xl")
 
 

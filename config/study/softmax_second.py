@@ -1,4 +1,4 @@
 # Overlay: Softmax attention in every second layer, on top of attention by distance and content.
-# Goes on top of config/study/full_content.py, as config/study/softmax_third.py does, for six layers.
-#   python train.py config/study/dense.py config/study/full_content.py config/study/softmax_second.py --n_layer=6
+# Goes on top of config/study/full_content.py, as config/study/softmax_third.py does.
+#   python train.py config/study/dense.py config/study/full_content.py config/study/softmax_second.py
 attention = "cattn_relative,softmax"
