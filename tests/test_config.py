@@ -142,18 +142,20 @@ def test_a_size_makes_no_other_model(name, size):
     ],
 )
 def test_a_hybrid_differs_in_its_attention_alone(name, layers, before):
-    """The keys of the model without softmax attention, in whole patterns, at a tiny size too."""
+    """The keys of the model without softmax attention, in whole patterns, at a tiny size too; ours has keys
+    that hold the token before.
+    """
     tiny = "config/size/tiny.py"
     hybrid, whole = model(f"config/hybrid/{name}.py", tiny), model(f"config/{before}.py", tiny)
     assert hybrid.n_layer == layers
     assert hybrid.names("attention") == [*(layers - 1) * [whole.attention], "softmax"]
-    same = {"attention": whole.attention, "n_layer": whole.n_layer}
+    assert hybrid.token_shift == (name == "ours")
+    same = {"attention": whole.attention, "n_layer": whole.n_layer, "token_shift": False}
     assert dataclasses.replace(hybrid, **same) == whole
     recipes = [resolve(TrainConfig, [f"config/{one}.py"]) for one in (f"hybrid/{name}", before)]
     own = {"attention", "n_layer", "out_dir"}
-    assert {key for key, value in vars(recipes[0]).items() if value != getattr(recipes[1], key)} == own - (
-        {"n_layer"} if name != "ours" else set()
-    )
+    own = own | {"token_shift"} if name == "ours" else own - {"n_layer"}
+    assert {key for key, value in vars(recipes[0]).items() if value != getattr(recipes[1], key)} == own
 
 
 def test_every_model_has_a_definition():
