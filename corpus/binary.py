@@ -23,7 +23,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,14 +32,13 @@ from tqdm import tqdm
 from corpus import DataError, checksums, commands
 from corpus.encoding import Batch, encode_documents, token_dtype, up_to_tokens
 from corpus.file_tokenizer import end_token_of
-from corpus.partial import PROGRESS, blaming, partial_folder, sync_folder, writing
-from corpus.splits import Choice, Document, Pair, check_splits, empty_split, training_documents
+from corpus.partial import PROGRESS, blaming, partial_folder, writing
+from corpus.progress import Progress, read_progress, save_progress
+from corpus.splits import Choice, Document, check_splits, empty_split, training_documents
 from corpus.tokenizer import END_OF_TEXT, Tokenizer
 from corpus.tokenizer_registry import build_tokenizer, parse_tokenizer_name
-from reports.plural import counted
 
 FORMAT = 1
-NO_FOLDER = "out: a data set with a tokenizer.json needs a folder: give --out=data/NAME/FOLDER"
 INEXACT = (
     "Training and sampling work. Bits per byte counts the original text, as the mean of a whole split. The "
     "tokens have no exact bytes: the .bin files cannot be read by a model of another tokenizer"
@@ -123,7 +121,7 @@ def prepare(
         if not built.exact:
             print(f"{built.reason}. {INEXACT}", file=sys.stderr)
         identity = {"recipe": recipe, "tokenizer_hash": built.hash}
-        done = _read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice)
+        done = read_progress(partial, identity, token_dtype(built.vocab_size).itemsize, choice)
         reader = _Reader(documents(done.state) if done.state else documents())
         encoded = encode_documents(reader, built, choice, workers)
         if max_tokens is not None:
@@ -206,56 +204,6 @@ def prepare_tokens(
     return meta
 
 
-def run(config, documents: Callable[..., Iterator[Document | None]], source: dict, **options) -> dict:
-    """Calls `prepare` with the keys of a script's config, and prints the closing lines."""
-    start = time.monotonic()
-    out = Path(config.out)
-    how = (config.tokenizer, out, config.val_fraction, config.workers)
-    try:
-        meta = prepare(documents, source, *how, end_token=config.end_token, **options)
-    except MemoryError:
-        raise DataError(
-            "out of memory: a document, or a line of pairs, is encoded whole, which takes about 20 times "
-            "its bytes. Split the longest ones, or take fewer --workers"
-        ) from None
-    print(describe(out, meta))
-    print(f"{time.monotonic() - start:.1f} s")
-    if missing := meta.get("missing_documents"):
-        print(
-            f"WARNING: {meta['documents_read']:,} documents were read and {meta['known_documents']:,} are "
-            f"known: {abs(missing):,} {'are missing' if missing > 0 else 'too many'}",
-            file=sys.stderr,
-        )
-    return meta
-
-
-def run_texts(config, texts: list[str], package: str, what: str) -> dict:
-    """`run` for the texts of a package, which fit into memory and are identified by their content.
-
-    what: the name of a document, in the plural.
-    """
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    source = {"package": package, what: len(texts), "sha256": digest}
-    return run(config, lambda: iter(texts), source, scan=True)
-
-
-def folder_of_pairs(name: str, language: str, tokenizer: str) -> str | None:
-    """data/bible/en_fr_bpe8192: where pairs of English and another language are written by default.
-
-    None if the tokenizer is a path, which does not say what it is.
-    """
-    label = tokenizer.replace(":", "")
-    return None if "/" in label or label.endswith(".json") else f"data/{name}/en_{language}_{label}"
-
-
-def run_pairs(config, pairs: list[Pair], package: str, what: str) -> dict:
-    """`run_texts` for pairs; `what` names the pairs."""
-    fields = (field or "" for pair in pairs for field in pair)
-    digest = hashlib.sha256("\0".join(fields).encode()).hexdigest()
-    source = {"package": package, what: len(pairs), "sha256": digest}
-    return run(config, lambda: iter(pairs), source, scan=True, pairs=True)
-
-
 def tell_unknown(folder: Path, splits: Iterable[str], tokenizer: Tokenizer):
     """Say how many tokens of each split stand for text that the tokenizer does not know, if any do."""
     name, number = tokenizer.of_unknown()
@@ -285,26 +233,6 @@ def _occurrences(path: Path, number: int, dtype: np.dtype) -> tuple[int, int]:
     return found, size
 
 
-def describe(out: Path, meta: dict) -> str:
-    """The closing lines of a prepare script: the size of each split, and where it is stored."""
-    lines = [f"tokenizer {meta['tokenizer']['name']}, vocabulary {meta['vocab_size']:,}"]
-    for split, count in meta["splits"].items():
-        documents = counted(count["documents"], "document")
-        if "pairs" in meta:
-            documents = counted(count["documents"] // 2, "pair")
-        lines.append(
-            f"{split:>5}: {documents}, {count['tokens']:,} tokens, "
-            f"{count['bytes']:,} bytes of text, {count['bytes'] / count['tokens']:.3f} bytes per token"
-        )
-    if meta["skipped_empty"]:
-        what = "pair with an empty side" if "pairs" in meta else "empty document"
-        lines.append(f"skipped {counted(meta['skipped_empty'], what)}")
-    if meta.get("left_out"):
-        kept = 1 - meta["left_out"] / meta["documents_read"]
-        lines.append(f"kept {kept:.2%} of {meta['documents_read']:,} documents read")
-    return "\n".join([*lines, f"data set: {out}"])
-
-
 class _Reader:
     """Counts documents, and tells OSErrors of reading them from those of writing."""
 
@@ -327,77 +255,6 @@ class _Reader:
 
     def about(self) -> dict:
         return self._documents.about() if hasattr(self._documents, "about") else {}
-
-
-@dataclass
-class _Progress:
-    """What is on disk: the counts, and the state of the documents after the last one on disk."""
-
-    splits: dict[str, dict]
-    read: int = 0
-    left_out: int = 0
-    empty: int = 0
-    state: dict | None = None
-
-    def add(self, batch: Batch, ends: int) -> None:
-        """ends: the end-of-text tokens of a document; each side of a pair counts as a document."""
-        self.read += batch.read
-        self.left_out += len(batch.left_out)
-        self.empty += len(batch.empty)
-        self.state = batch.state
-        for split, part in batch.splits.items():
-            count = self.splits[split]
-            count["documents"] += ends * len(part.places)
-            count["tokens"] += len(part.tokens)
-            count["bytes"] += int(part.byte_counts.sum())
-
-
-def _read_progress(folder: Path, identity: dict, item: int, choice: Choice) -> _Progress:
-    """The progress of a stopped run with the same identity.
-
-    The .bin files, with `item` bytes per token, are cut to it. If there is no progress, the folder is
-    emptied. The progress of another preparation may be worth hours, so only its owner may delete it.
-    """
-    nothing = _Progress({split: {"documents": 0, "tokens": 0, "bytes": 0} for split in choice.splits})
-    if not (folder / PROGRESS).exists():
-        return nothing
-    try:
-        saved = read_json(folder / PROGRESS, ValueError)
-        progress = _Progress(**saved.pop("progress"))
-        if saved != identity:
-            raise DataError(
-                f"{folder} holds what another command has prepared so far: run that command again, "
-                "delete the folder, or choose another --out"
-            )
-        for split in choice.splits:
-            size = progress.splits[split]["tokens"] * item
-            path = folder / f"{split}.bin"
-            if path.stat().st_size < size:
-                raise ValueError(f"{path.name} is shorter than it says")
-            os.truncate(path, size)
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{folder / PROGRESS} is of no use ({error}): starting over", file=sys.stderr)
-        with blaming(folder):
-            for left_over in folder.iterdir():
-                left_over.unlink()
-        return nothing
-    print(f"going on behind the first {progress.read:,} documents: {folder}", file=sys.stderr)
-    return progress
-
-
-def _save_progress(folder: Path, files: dict, identity: dict, progress: _Progress) -> None:
-    for file in files.values():
-        with blaming(Path(file.name)):
-            file.flush()
-            os.fsync(file.fileno())
-    beside = folder / f"{PROGRESS}.new"
-    with writing(beside) as file:
-        file.write(json.dumps({**identity, "progress": asdict(progress)}).encode())
-    with blaming(folder / PROGRESS):
-        beside.rename(folder / PROGRESS)
-        sync_folder(folder)
 
 
 def _identify(tokenizer: str, end_token: str | None) -> str:
@@ -440,7 +297,7 @@ def _finished(out: Path, recipe: dict) -> dict | None:
 
 
 def _write_tokens(
-    folder: Path, encoded: Iterator[Batch], done: _Progress, identity: dict, ends: int
+    folder: Path, encoded: Iterator[Batch], done: Progress, identity: dict, ends: int
 ) -> bool:
     """Appends to the .bin files and to `done`. Returns whether the last batch was cut short."""
     start = saved = time.monotonic()
@@ -464,7 +321,7 @@ def _write_tokens(
             done.add(batch, ends)
             cut = batch.cut
             if done.state is not None and time.monotonic() - saved >= PROGRESS_SECONDS:
-                _save_progress(folder, files, identity, done)
+                save_progress(folder, files, identity, done)
                 saved = time.monotonic()
             seconds = max(time.monotonic() - start, 1e-3)
             total = {key: sum(c[key] for c in done.splits.values()) for key in ("documents", "bytes")}
@@ -493,7 +350,7 @@ def _finish(
         file.write(json.dumps(meta, indent=2).encode())
 
 
-def _check_counts(done: _Progress, given: int | None, choice: Choice) -> None:
+def _check_counts(done: Progress, given: int | None, choice: Choice) -> None:
     """Raises DataError if documents were lost, as far as their number is known, or if a split is empty."""
     # of a document that is cut, a part is always in training
     counted = ["train"] if choice.contiguous else done.splits

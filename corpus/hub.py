@@ -1,7 +1,7 @@
 """Documents of data sets of the Hugging Face hub, as streams that survive a bad connection.
 
 A stream continues where it stopped. After a network failure it does so by itself. After a kill,
-`data.binary.prepare` gives it the stored state.
+`corpus.binary.prepare` gives it the stored state.
 """
 
 from host.packages import install

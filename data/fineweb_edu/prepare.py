@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, sources  # noqa: E402
+from corpus import DataError, preparing, sources  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 NAME = "HuggingFaceFW/fineweb-edu"
@@ -35,7 +35,7 @@ class PrepareConfig(sources.Keys, Keys):
 
 def main(config: PrepareConfig) -> None:
     source = sources.opened(config.input, NAME, config.hub_config, ["text"])
-    binary.run(config, source.texts(), source.about, max_tokens=config.max_tokens)
+    preparing.run(config, source.texts(), source.about, max_tokens=config.max_tokens)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 from host.packages import install  # noqa: E402
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub, sources  # noqa: E402
+from corpus import DataError, files, hub, preparing, sources  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 FINEWEB = "HuggingFaceFW/fineweb"
@@ -76,7 +76,7 @@ def main(config: PrepareConfig) -> None:
         bloom = bloom or load_filter(config.bloom)
         return source.read(Selection(bloom), state)
 
-    binary.run(config, documents, source.about, max_tokens=config.max_tokens)
+    preparing.run(config, documents, source.about, max_tokens=config.max_tokens)
 
 
 class Selection:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages, sentences  # noqa: E402
+from corpus import DataError, packages, preparing, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
@@ -44,7 +44,7 @@ class PrepareConfig(Keys):
     workers: int = os.cpu_count() or 1  # processes that encode
 
     def __post_init__(self):
-        self.out = self.out or binary.folder_of_pairs("libreoffice", self.language, self.tokenizer)
+        self.out = self.out or preparing.folder_of_pairs("libreoffice", self.language, self.tokenizer)
 
     def check(self) -> list[str]:
         wrong = [
@@ -54,7 +54,7 @@ class PrepareConfig(Keys):
             wrong.append(
                 f"language must be one of Debian's, such as fr, de or pt-br, not {self.language!r}"
             )
-        return wrong if self.out else [*wrong, binary.NO_FOLDER]
+        return wrong if self.out else [*wrong, preparing.NO_FOLDER]
 
 
 def main(config: PrepareConfig) -> None:
@@ -64,7 +64,7 @@ def main(config: PrepareConfig) -> None:
     if "interface" in config.parts:
         paragraphs += messages(config.language, config.debs)
     what = f"pairs of LibreOffice's {' and '.join(config.parts)} in English and {config.language}"
-    binary.run_pairs(config, sentences.pairs_of(paragraphs), "libreoffice", what)
+    preparing.run_pairs(config, sentences.pairs_of(paragraphs), "libreoffice", what)
 
 
 def help_pages(language: str, debs: list[str] | None) -> Iterator[Pair]:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, compressed, packages, roff, sentences  # noqa: E402
+from corpus import DataError, compressed, packages, preparing, roff, sentences  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
@@ -38,10 +38,10 @@ class PrepareConfig(Keys):
     workers: int = os.cpu_count() or 1  # processes that encode
 
     def __post_init__(self):
-        self.out = self.out or binary.folder_of_pairs("manpages", self.language, self.tokenizer)
+        self.out = self.out or preparing.folder_of_pairs("manpages", self.language, self.tokenizer)
 
     def check(self) -> list[str]:
-        wrong = [] if self.out else [binary.NO_FOLDER]
+        wrong = [] if self.out else [preparing.NO_FOLDER]
         if not re.fullmatch(r"[a-z]{2,3}(-[a-z]{2,4})?", self.language):
             wrong.append(
                 f"language must be one of Debian's, such as fr, de or pt-br, not {self.language!r}"
@@ -51,7 +51,7 @@ class PrepareConfig(Keys):
 
 def main(config: PrepareConfig) -> None:
     pairs = sentences.pairs_of(paragraphs(config.language, config.debs))
-    binary.run_pairs(config, pairs, "manpages", f"pairs of English and {config.language}")
+    preparing.run_pairs(config, pairs, "manpages", f"pairs of English and {config.language}")
 
 
 def paragraphs(language: str, debs: list[str] | None) -> Iterator[Pair]:

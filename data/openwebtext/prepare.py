@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, hub, packages, sources  # noqa: E402
+from corpus import DataError, hub, packages, preparing, sources  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 NAME = "Skylion007/openwebtext"
@@ -40,7 +40,7 @@ class PrepareConfig(sources.Keys, Keys):
 
 def main(config: PrepareConfig) -> None:
     source = open_source(config.input)
-    binary.run(config, source.texts(), source.about, known_documents=KNOWN_DOCUMENTS)
+    preparing.run(config, source.texts(), source.about, known_documents=KNOWN_DOCUMENTS)
 
 
 def open_source(given: str | None) -> sources.Source:

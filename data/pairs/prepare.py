@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary  # noqa: E402
+from corpus import DataError, preparing  # noqa: E402
 from corpus.files import lines  # noqa: E402
 from corpus.splits import Pair  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
@@ -54,7 +54,7 @@ def main(config: PrepareConfig) -> None:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     source = {"files": [path.name for path in paths], "sha256": digest.hexdigest()}
-    binary.run(config, lambda: pairs_of(paths), source, scan=True, pairs=True)
+    preparing.run(config, lambda: pairs_of(paths), source, scan=True, pairs=True)
 
 
 def names(text: str) -> list[str]:

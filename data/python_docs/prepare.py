@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages  # noqa: E402
+from corpus import DataError, packages, preparing  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "python3.11-doc"
@@ -33,7 +33,7 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run_texts(config, fetch_pages(config.deb), PACKAGE, "pages")
+    preparing.run_texts(config, fetch_pages(config.deb), PACKAGE, "pages")
 
 
 def fetch_pages(deb: str | None) -> list[str]:

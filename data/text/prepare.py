@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, files, hub, sources  # noqa: E402
+from corpus import DataError, files, hub, preparing, sources  # noqa: E402
 from corpus.compressed import MAX_EXPANSION  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
@@ -65,10 +65,12 @@ def main(config: PrepareConfig) -> None:
     documents, options = source.texts(config.field), {"contiguous": config.split == "contiguous"}
     options["scan"] = "hub" not in source.about
     if config.max_docs is None:
-        binary.run(config, documents, source.about, **options)
+        preparing.run(config, documents, source.about, **options)
     else:
         source.about["max_docs"] = config.max_docs
-        binary.run(config, lambda: itertools.islice(documents(), config.max_docs), source.about, **options)
+        preparing.run(
+            config, lambda: itertools.islice(documents(), config.max_docs), source.about, **options
+        )
 
 
 def open_source(config: PrepareConfig) -> sources.Source:

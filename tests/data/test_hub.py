@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corpus import DataError, binary, encoding, hub, splits
+from corpus import DataError, binary, encoding, hub, preparing, splits
 from tests.data.prepare_scripts import write_parquet
 
 pytest.importorskip("datasets")
@@ -167,7 +167,7 @@ def test_without_network():
 KILLED = """
 import sys, time
 from pathlib import Path
-from corpus import binary, encoding, hub
+from corpus import binary, encoding, hub, preparing
 
 encoding.BATCH_CHARACTERS = 300
 binary.PROGRESS_SECONDS = 0
@@ -310,7 +310,7 @@ def test_the_token_budget(tmp_path, monkeypatch):
         read - meta["left_out"] - meta["skipped_empty"]
     )
     assert meta["source"]["max_tokens"] == 700
-    assert "kept " in binary.describe(out, meta)
+    assert "kept " in preparing.describe(out, meta)
     with pytest.raises(DataError, match=r"max_tokens: 700 .*None"):
         binary.prepare(lambda: iter(documents), {"a": 1}, "bytes", out, 0.2, 1)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from corpus.binary import describe
+from corpus.preparing import describe
 from reports.plural import counted
 from training.environment import environment
 from training.schedule import Dyadic
