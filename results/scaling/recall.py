@@ -3,17 +3,20 @@
     python results/scaling/recall.py --study=out/frontier --text=data/english/bpe1024/val.bin
     python results/scaling/recall.py
     python results/scaling/recall.py --folder=results/scaling/h200
+    python results/scaling/recall.py --folder=results/scaling,results/hybrids --labels=dense,,,,,hybrid
 
 The first command measures the runs of a study that have the rule's learning rate and are not in recall.csv
 yet (`evaluation.recall`, the last checkpoint, 100 pieces of 1,024 tokens from all over the validation
 tokens, in windows that move by half their length). All make recall.md and recall.png from recall.csv, in
-the folder of the study's points.csv.
+the folder of the study's points.csv. Of several folders, the last gets what is written, and the runs of the
+others join it.
 """
 
 import csv
+import shlex
 import statistics
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -62,9 +65,10 @@ class RecallConfig:
 
     study: str | None = None  # folder of a scaling study, for its runs; None: only recall.csv
     text: str | None = None  # validation tokens, prepared (.bin)
-    folder: str = str(HERE)  # of points.csv and recall.csv
+    folder: list[str] = field(default_factory=lambda: [str(HERE)])  # of points.csv and recall.csv
     device: Literal["cpu", "cuda"] = "cpu"  # where runs are measured
-    labels: str = "dense,F,full,ours,constants"  # names of the families, in their order in points.csv
+    # names of the families, in their order in points.csv; those without a name are left out
+    labels: str = "dense,F,full,ours,constants"
 
     def check(self) -> list[str]:
         return (
@@ -83,24 +87,34 @@ def read(folder: Path) -> list[Row]:
         return [Row(**{f.name: f.type(line[f.name]) for f in fields(Row)}) for line in csv.DictReader(file)]
 
 
+def runs_and_names(folders: list[Path], labels: list[str]) -> tuple[list[points.Point], dict[str, str]]:
+    """The runs of the rule's learning rate, of the families that have a name, and {family: its name}."""
+    found = points.read([str(folder / "points.csv") for folder in folders])
+    runs = [p for p in found if p.rule and p.loss is not None]
+    families = list(dict.fromkeys(p.family for p in runs))
+    if wrong := picture.wrong_labels(labels, families):
+        raise PlanError(wrong[0])
+    names = {family: label for family, label in zip(families, labels, strict=True) if label}
+    return [p for p in runs if p.family in names], names
+
+
 def of_the_rule(rows: list[Row], runs: list[points.Point]) -> list[Row]:
     """The rows of runs that have the rule's learning rate."""
     ruled = {key(p) for p in runs}
     return [row for row in rows if key(row) in ruled]
 
 
-def measure(config: RecallConfig, rows: list[Row], runs: list[points.Point]):
-    """Append the rows of the runs that have none, and write recall.csv after each."""
+def measure(config: RecallConfig, folder: Path, known: set[tuple], runs: list[points.Point]):
+    """Append the rows of the study's runs that are not known, and write recall.csv after each."""
     marks = read_json(Path(config.study) / "scaling.json", PlanError)["runs"]
-    names = {}
+    names, rows = {}, read(folder)
     for name, mark in marks.items():
         path = Path(config.study) / name / "config.json"
         if not path.is_file():
             continue  # a run that was planned and never started
         of_run = read_json(path, PlanError)
         names[mark["family"], mark["size"], of_run["learning_rate"], of_run["seed"]] = name
-    known = {key(row) for row in rows}
-    lacking = [p for p in runs if key(p) not in known]
+    lacking = [p for p in runs if key(p) in names and key(p) not in known]
     text = texts.open_text(config.text)
     for p in tqdm(lacking, unit="run", dynamic_ncols=True, disable=not lacking):
         loaded = open_model(str(Path(config.study) / names[key(p)]), "last").load(config.device, "bfloat16")
@@ -110,9 +124,7 @@ def measure(config: RecallConfig, rows: list[Row], runs: list[points.Point]):
             given = (*key(p), p.parameters, r["length"], r["tokens"], round(r["loss"], 5))
             rows.append(Row(*given))
         columns = [field.name for field in fields(Row)]
-        write_whole(
-            Path(config.folder) / "recall.csv", points.written([asdict(row) for row in rows], columns)
-        )
+        write_whole(folder / "recall.csv", points.written([asdict(row) for row in rows], columns))
 
 
 def pieces(streams: list[np.ndarray]) -> list[np.ndarray]:
@@ -189,11 +201,14 @@ def page(rows: list[Row], names: dict[str, str], command: str) -> str:
     )
 
 
-def command_of(folder: Path) -> str:
+def command_of(config: RecallConfig) -> str:
     """The command that makes the page again, from the root of the repository."""
-    if folder.resolve() == HERE:
-        return "python results/scaling/recall.py"
-    return f"python results/scaling/recall.py --folder={folder}"
+    words, usual = ["python", "results/scaling/recall.py"], RecallConfig()
+    if config.folder != usual.folder:
+        words.append(f"--folder={','.join(config.folder)}")
+    if config.labels != usual.labels:
+        words.append(f"--labels={config.labels}")
+    return shlex.join(words)
 
 
 def _spread(values: list[float]) -> str:
@@ -231,23 +246,17 @@ def draw(rows: list[Row], names: dict[str, str]):
 
 def main():
     config = configurator.parse(RecallConfig, sys.argv[1:])
-    folder = Path(config.folder)
-    rows = read(folder)
+    folders = [Path(folder) for folder in config.folder]
+    folder = folders[-1]
     try:
-        runs = [p for p in points.read([str(folder / "points.csv")]) if p.rule and p.loss is not None]
-        rows = of_the_rule(rows, runs)
-        families = list(dict.fromkeys(p.family for p in runs))
-        labels = config.labels.split(",")
-        if wrong := picture.wrong_labels(labels, families):
-            sys.exit(f"recall.py: {wrong[0]}")
+        runs, names = runs_and_names(folders, config.labels.split(","))
         if config.study:
-            measure(config, rows, runs)
+            measure(config, folder, {key(row) for each in folders for row in read(each)}, runs)
+        rows = of_the_rule([row for each in folders for row in read(each)], runs)
         if not rows:
             sys.exit("recall.py: there is no recall.csv yet: give --study and --text")
-        names = {
-            f: label for f, label in zip(families, labels, strict=True) if f in {r.family for r in rows}
-        }
-        write_whole(folder / "recall.md", page(rows, names, command_of(folder)))
+        names = {f: label for f, label in names.items() if f in {row.family for row in rows}}
+        write_whole(folder / "recall.md", page(rows, names, command_of(config)))
         picture.write(draw(rows, names), folder / "recall.png", own=True)
     except (CheckpointError, DataError, EvaluationError, PlanError, OSError) as error:
         sys.exit(f"recall.py: {error}")
