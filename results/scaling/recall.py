@@ -67,7 +67,7 @@ class RecallConfig:
     text: str | None = None  # validation tokens, prepared (.bin)
     folder: list[str] = field(default_factory=lambda: [str(HERE)])  # of points.csv and recall.csv
     device: Literal["cpu", "cuda"] = "cpu"  # where runs are measured
-    # names of the families, in their order in points.csv; those without a name are left out
+    #: names of the families, in their order in points.csv; those without a name are left out
     labels: str = "dense,F,full,ours,constants"
 
     def check(self) -> list[str]:
