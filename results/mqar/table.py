@@ -9,6 +9,7 @@ from mqar.csv. A mixer is called by its config files, without config/recall/soft
 """
 
 import csv
+import math
 import re
 import statistics
 import sys
@@ -148,7 +149,7 @@ def page(rows: list[Row]) -> str:
     ]
     by_pairs = []
     for name in mixers:
-        largest = max(width for width in widths if (name, width) in found)
+        largest = largest_width(rows, name)
         parts = {pairs: accuracies(rows, pairs) for pairs in pairs_of(rows)}
         count = next(r.parameters for r in rows if (r.mixer, r.width) == (name, largest))
         cells = {f"{pairs} pairs": _spread(part[name, largest]) for pairs, part in parts.items()}
@@ -159,7 +160,7 @@ def page(rows: list[Row]) -> str:
             "",
             "    python results/mqar/table.py",
             "",
-            "![accuracy against width](mqar.png)",
+            "![accuracy by width and by pairs](mqar.png)",
             "",
             "Percent of all answers, mean ± standard deviation over seeds, at the learning rate with the",
             "highest mean (in brackets):",
@@ -175,7 +176,13 @@ def page(rows: list[Row]) -> str:
 
 
 def mixers_of(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(row.mixer for row in rows))
+    """The best at its largest width comes first."""
+    found, names = accuracies(rows, ALL), dict.fromkeys(row.mixer for row in rows)
+    return sorted(names, key=lambda name: -statistics.fmean(found[name, largest_width(rows, name)]))
+
+
+def largest_width(rows: list[Row], name: str) -> int:
+    return max(row.width for row in rows if row.mixer == name)
 
 
 def widths_of(rows: list[Row]) -> list[int]:
@@ -193,22 +200,28 @@ def _spread(values: list[float]) -> str:
 
 @picture.drawing()
 def draw(rows: list[Row]):
-    """The mean accuracy of all answers against width, a line for each mixer, with a dot for each seed."""
-    figure, ((axes,),) = picture.new(picture.PLAIN)
-    found, handles, mixers = accuracies(rows, ALL), [], mixers_of(rows)
-    for number, name in enumerate(mixers):
-        at = {width: found[name, width] for width in widths_of(rows) if (name, width) in found}
-        style = picture.line_style(number)
-        (handle,) = axes.plot([*at], [100 * statistics.fmean(values) for values in at.values()], **style)
-        dots = [(width, 100 * value) for width, values in at.items() for value in values]
-        axes.plot(*zip(*dots, strict=True), ls="", marker=".", ms=3, alpha=0.5, color=style["color"])
-        handles.append(handle)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([], minor=True)
-    axes.set_xticks(widths_of(rows), labels=map(str, widths_of(rows)))
-    axes.set_xlabel("width")
-    axes.set_ylabel("accuracy (%)")
-    picture.legend_below(figure, handles, mixers)
+    """The page's two tables in colours: all answers by width, and by pairs at the largest width."""
+    mixers, widths, by_pairs = mixers_of(rows), widths_of(rows), pairs_of(rows)
+    parts = {pairs: accuracies(rows, pairs) for pairs in (ALL, *by_pairs)}
+    lines = [
+        [parts[ALL].get((name, width)) for width in widths]
+        + [None]  # a gap
+        + [parts[pairs][name, largest_width(rows, name)] for pairs in by_pairs]
+        for name in mixers
+    ]
+    means = [[100 * statistics.fmean(of) if of else math.nan for of in line] for line in lines]
+    names = [*(f"width\n{width}" for width in widths), "", *(f"{pairs}\npairs" for pairs in by_pairs)]
+    figure, ((axes,),) = picture.new(picture.PLAIN, size=(6.4, 1.0 + 0.2 * len(mixers)))
+    axes.imshow(means, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    for y, line in enumerate(means):
+        for x, mean in enumerate(line):
+            text = "" if math.isnan(mean) else f"{mean:.0f}"
+            axes.text(x, y, text, ha="center", va="center", color="white" if mean > 60 else "black")
+    axes.set_xticks(range(len(names)), labels=names)
+    axes.set_yticks(range(len(mixers)), labels=map(picture.plain, mixers))
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.set_title("right answers, %: all by width, and by pairs at the largest width")
     return figure
 
 
