@@ -338,7 +338,7 @@ def test_unreadable_tokenizer_file(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 from pathlib import Path
-from corpus import binary, encoding, preparing
+from corpus import binary, encoding
 
 def documents():
     for i in range(10**9):

@@ -167,7 +167,7 @@ def test_without_network():
 KILLED = """
 import sys, time
 from pathlib import Path
-from corpus import binary, encoding, hub, preparing
+from corpus import binary, encoding, hub
 
 encoding.BATCH_CHARACTERS = 300
 binary.PROGRESS_SECONDS = 0
