@@ -14,7 +14,7 @@ gradient of a chunk while its logits exist, with the same three matrix products 
 backward pass only scales these gradients.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -63,25 +63,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing, softcap):
         wide = torch.promote_types(dtype, torch.float32)
         gradient_of = _compiled if torch.compiler.is_compiling() else _eager
+        if softcap:
+            gradient_of = partial(_softcapped, gradient_of, softcap)
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
         grad_w = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         scored = targets != IGNORED
         for h_c, target, valid in zip(
             h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
         ):
-            logits = F.linear(h_c, w).to(wide)
-            if softcap:
-                bent = (logits / softcap).tanh()
-                logits = softcap * bent
-            nats, grad = gradient_of(logits, target, valid, columns, smoothing)
+            # nothing here names the logits: they are gone before the products of their gradient
+            nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns, smoothing)
             total = total + nats.where(valid, 0.0).sum()
             if not any(ctx.needs_input_grad):
                 continue
             # gradient of the sum, not of the mean: divided by the tokens, small values underflow in float16
-            grad = (grad * (1 - bent.square()) if softcap else grad).to(dtype)
+            grad = grad.to(dtype)
             grads_h.append(grad @ w)
             if grad_w is not None:
                 _add_product(grad_w, grad, h_c)
+            del grad  # before the next chunk's logits
         count = scored.sum()
         ctx.save_for_backward(torch.cat(grads_h) if grads_h else None, grad_w, count)
         ctx.types = h.dtype, weight.dtype
@@ -164,6 +164,13 @@ def _eager(logits, target, valid, columns, smoothing):
         grad[:, :columns] -= smoothing / columns
     grad.scatter_add_(-1, at_target, torch.full_like(largest, smoothing - 1))
     return nats, grad.masked_fill_(~valid[:, None], 0.0)
+
+
+def _softcapped(gradient_of, softcap, logits, *rest):
+    """What `gradient_of` gives for c tanh(s / c), with its gradient for s. Writes over s."""
+    bent = logits.div_(softcap).tanh_()
+    nats, grad = gradient_of(softcap * bent, *rest)
+    return nats, grad * (1 - bent.square())
 
 
 def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:

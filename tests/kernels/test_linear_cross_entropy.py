@@ -1,4 +1,5 @@
 import math
+from weakref import ref
 
 import pytest
 import torch
@@ -154,24 +155,35 @@ def test_not_finite_stays_so():
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in elements."""
+    """The largest tensor that any operation returns, in elements, and how many as large live at once."""
 
-    size = 0
+    def __init__(self):
+        super().__init__()
+        self.size, self.together, self.alive = 0, 0, []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor):
-                self.size = max(self.size, tensor.untyped_storage().nbytes() // tensor.element_size())
+                size = tensor.untyped_storage().nbytes() // tensor.element_size()
+                if size > self.size:
+                    self.size, self.together, self.alive = size, 0, []
+                if size == self.size:
+                    self.alive = [one for one in (*self.alive, ref(tensor)) if one() is not None]
+                    storages = {one().untyped_storage().data_ptr() for one in self.alive}
+                    self.together = max(self.together, len(storages))
         return out
 
 
 @pytest.mark.parametrize("rows", [64, 640])
-def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows):
+@pytest.mark.parametrize(("softcap", "together"), [(0.0, 2), (2.5, 4)])
+def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows, softcap, together):
+    """Two of a chunk's matrices live at once, the logits and the softmax, which becomes their gradient."""
     h, weight, targets = example(rows, 4, 1000, 1000)
     with Largest() as largest:
-        linear_cross_entropy(h, weight, targets, None, 4 * 1000 * 16).backward()
+        linear_cross_entropy(h, weight, targets, None, 4 * 1000 * 16, softcap=softcap).backward()
     assert largest.size == 16 * 1000
+    assert largest.together == together
 
 
 @pytest.mark.parametrize(("kind", "smoothing"), [("eager", 0.0), ("eager", 0.1), ("inductor", 0.1)])

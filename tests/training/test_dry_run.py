@@ -2,6 +2,7 @@
 
 import re
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from train import main
 from training import dry_run
 
 GIB = 2**30
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,14 @@ def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
         weights = 327_912_000 * 4 / GIB / ranks
         assert [float(size) for size in line] == pytest.approx([weights, weights, 2 * weights], abs=0.01)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_page_has_what_is_planned(capsys, tmp_path):
+    """The row of GPT2-xl on 8 GPUs in docs/several_gpus.md."""
+    main(["config/gpt2_xl.py", "--dry_run=True", "--dry_run_gpus=8", f"--out_dir={tmp_path / 'out'}"])
+    none, full = re.findall(r"([\d.]+) GiB on each GPU with sharding", capsys.readouterr().out)
+    page = (ROOT / "docs/several_gpus.md").read_text()
+    assert re.search(rf"`config/gpt2_xl.py` \| {none} \| [\d.]+ \| {full} \|", page)
 
 
 def test_memory_with_each_sharding_and_the_fewest_gpus(arguments, capsys, uncounted):
