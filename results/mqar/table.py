@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # run as a script, Python looks for mo
 from host import interruption, openmp  # noqa: E402, F401 (first, before torch)
 from host.disk import make_folder, write_whole  # noqa: E402
 
+import numpy as np  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 import configurator  # noqa: E402
@@ -37,6 +38,8 @@ from training.checkpoint import CheckpointError  # noqa: E402
 
 ALL = "all"  # in the place of a number of pairs
 BASE = "recall-softmax"
+VALUES = 128  # of data/recall/prepare.py, with its default vocabulary
+CHANCES = {"guessing: most frequent value": False, "guessing: most frequent value not yet given": True}
 
 
 @dataclass(frozen=True)
@@ -110,16 +113,21 @@ def key(row: Row) -> tuple:
     return row.mixer, row.width, row.learning_rate, row.seed
 
 
-def best_rates(rows: list[Row]) -> dict[tuple[str, int], float]:
-    """{(mixer, width): the learning rate with the highest mean accuracy over its seeds}"""
+def by_rates(rows: list[Row]) -> dict[tuple[str, int], dict[float, list[float]]]:
+    """{(mixer, width): {learning rate: the accuracy of each seed}}"""
     found: dict[tuple[str, int], dict[float, list[float]]] = {}
     for row in rows:
         if row.pairs == ALL:
             of_rates = found.setdefault((row.mixer, row.width), {})
             of_rates.setdefault(row.learning_rate, []).append(row.accuracy)
+    return found
+
+
+def best_rates(rows: list[Row]) -> dict[tuple[str, int], float]:
+    """{(mixer, width): the learning rate with the highest mean accuracy over its seeds}"""
     return {
         cell: max(of_rates, key=lambda rate: statistics.fmean(of_rates[rate]))
-        for cell, of_rates in found.items()
+        for cell, of_rates in by_rates(rows).items()
     }
 
 
@@ -133,27 +141,50 @@ def accuracies(rows: list[Row], pairs: str) -> dict[tuple[str, int], list[float]
     return found
 
 
+def chance(pairs: int, given_out: bool, rows: int = 4000) -> float:
+    """Mean right answers in a row of those who know its values but not whose they are, by simulation.
+
+    They guess the value that is most frequent among the row's, or, with `given_out`, among those that no
+    answer before has used up.
+    """
+    random, right = np.random.default_rng(0), 0
+    for values in random.integers(VALUES, size=(rows, pairs)):  # in the order of the queries
+        left = np.bincount(values, minlength=VALUES)
+        for value in values:
+            right += value == left.argmax()
+            left[value] -= given_out
+    return right / rows
+
+
 def page(rows: list[Row]) -> str:
     """mqar.md: accuracy by width, and at the largest width by the number of pairs in a row."""
-    rates, found = best_rates(rows), accuracies(rows, ALL)
-    mixers, widths = mixers_of(rows), widths_of(rows)
+    found, mixers = accuracies(rows, ALL), mixers_of(rows)
     by_width = [
         {"mixer": name}
         | {
-            f"width {width}": f"{_spread(found[name, width])} ({rates[name, width]:g})"
+            f"width {width}": f"{_spread(found[name, width])} ({_rate(rows, (name, width))})"
             if (name, width) in found
             else ""
-            for width in widths
+            for width in widths_of(rows)
         }
         for name in mixers
     ]
     by_pairs = []
     for name in mixers:
         largest = largest_width(rows, name)
-        parts = {pairs: accuracies(rows, pairs) for pairs in pairs_of(rows)}
+        parts = {pairs: accuracies(rows, pairs) for pairs in (ALL, *pairs_of(rows))}
         count = next(r.parameters for r in rows if (r.mixer, r.width) == (name, largest))
-        cells = {f"{pairs} pairs": _spread(part[name, largest]) for pairs, part in parts.items()}
+        cells = {
+            pairs if pairs == ALL else f"{pairs} pairs": _spread(part[name, largest])
+            for pairs, part in parts.items()
+        }
         by_pairs.append({"mixer": name, "width": str(largest), "parameters": f"{count:,}", **cells})
+    numbers = pairs_of(rows)
+    for name, given_out in CHANCES.items():
+        right = {pairs: chance(int(pairs), given_out) for pairs in numbers}
+        cells = {f"{pairs} pairs": _spread([n / int(pairs)]) for pairs, n in right.items()}
+        overall = sum(right.values()) / sum(map(int, numbers))
+        by_pairs.append({"mixer": name, "width": "", "parameters": "", "all": _spread([overall]), **cells})
     return "\n".join(
         [
             "# Accuracy on MQAR",
@@ -163,11 +194,12 @@ def page(rows: list[Row]) -> str:
             "![accuracy by width and by pairs](mqar.png)",
             "",
             "Percent of all answers, mean ± standard deviation over seeds, at the learning rate with the",
-            "highest mean (in brackets):",
+            "highest mean (in brackets; edge: the lowest or the highest that was tried):",
             "",
             table(by_width),
             "",
-            "The same runs at the largest width, by the number of pairs in a row:",
+            "The same runs at the largest width, by the number of pairs in a row. Guessing knows which",
+            "values the row has, and not which key has which:",
             "",
             table(by_pairs),
             "",
@@ -191,6 +223,12 @@ def widths_of(rows: list[Row]) -> list[int]:
 
 def pairs_of(rows: list[Row]) -> list[str]:
     return sorted({row.pairs for row in rows} - {ALL}, key=int)
+
+
+def _rate(rows: list[Row], cell: tuple[str, int]) -> str:
+    """The best learning rate of a mixer and width, and whether a better one may lie beyond."""
+    rate, tried = best_rates(rows)[cell], by_rates(rows)[cell]
+    return f"{rate:g}" + (", edge" if rate in (min(tried), max(tried)) else "")
 
 
 def _spread(values: list[float]) -> str:

@@ -34,14 +34,23 @@ def test_the_page():
     )
     assert by_width[0] == ["mixer", "width 32", "width 64"]
     assert by_width[2:] == [
-        ["softmax", "60.0 ± 14.1 (0.001)", "100.0 (0.004)"],
-        ["rope", "25.0 (0.001)", ""],
+        ["softmax", "60.0 ± 14.1 (0.001, edge)", "100.0 (0.004, edge)"],
+        ["rope", "25.0 (0.001, edge)", ""],
     ]
-    assert by_pairs[0] == ["mixer", "width", "parameters", "2 pairs", "10 pairs"]
-    assert by_pairs[2:] == [
-        ["softmax", "64", "64,000", "100.0", "100.0"],
-        ["rope", "32", "32,000", "25.0", "25.0"],
+    assert by_pairs[0] == ["mixer", "width", "parameters", "all", "2 pairs", "10 pairs"]
+    assert by_pairs[2:4] == [
+        ["softmax", "64", "64,000", "100.0", "100.0", "100.0"],
+        ["rope", "32", "32,000", "25.0", "25.0", "25.0"],
     ]
+    assert [row[0] for row in by_pairs[4:]] == list(table.CHANCES)
+
+
+def test_guessing():
+    """One pair: always right. Two: the first is right if they are alike, or by half; then one is left."""
+    first = 1 / table.VALUES + (1 - 1 / table.VALUES) / 2
+    assert table.chance(1, True) == table.chance(1, False) == 1
+    assert table.chance(2, True, 40_000) == pytest.approx(first + 1, abs=0.01)
+    assert table.chance(2, False, 40_000) == pytest.approx(2 * first, abs=0.01)
 
 
 @pytest.mark.parametrize(
