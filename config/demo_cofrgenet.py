@@ -2,7 +2,7 @@
 # speeches: the same steps on the same batches as config/demo_dense.py.
 #   python data/sotu/prepare.py
 #   python train.py config/demo_cofrgenet.py
-# What to expect: a validation loss of 5.10 after two minutes on two cores; the dense model's is 4.79
+# What to expect: a validation loss of 5.10 after 2.5 minutes on two cores; the dense model's is 4.79
 # (README.md). Both learning rates are the best of a sweep in factors of two. Here: 3e-3 (validation loss
 # 5.142), 6e-3 (5.104), 12e-3 (5.159).
 out_dir = "out/demo_cofrgenet"

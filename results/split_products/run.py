@@ -31,7 +31,10 @@ KEYS = (
     "--device=cpu",
 )  # fmt: skip
 STUDIES = {  # arguments, forms
-    "denominators": (("config/ours/demo.py", "--batch_size=4"), ("float32", "parts")),
+    "denominators": (
+        ("config/ours/demo.py", "--batch_size=4", "--gradient_accumulation_steps=1"),
+        ("float32", "parts"),
+    ),
     "scores": (
         (
             "config/demo_cofrgenet.py", "--batch_size=2", "--gradient_accumulation_steps=1",
