@@ -141,7 +141,9 @@ def test_the_front_page_says_what_the_scaling_study_says():
     assert f"{told}{ours[2]} times at 0.8 million and {ours[3]} times at 3.3 million" in text
     of_f = [float(row["value"]) for row in rows if "rope" in row["family"]]
     first, middle, last = (f"{of_f[n]:.2f} times" for n in (0, 2, -1))
-    told = f"worth {first} its parameters at 0.16 million, {middle} at 0.75 million and {last} at 3.1 million"
+    told = (
+        f"worth {first} its parameters at 0.16 million, {middle} at 0.75 million and {last} at 3.1 million"
+    )
     assert told in text
     full = [1 / float(row["value"]) for row in rows if "cattn" in row["family"]]
     assert f"needs {min(full):.1f} to {max(full):.1f} times the parameters" in text
