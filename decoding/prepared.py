@@ -45,11 +45,13 @@ def prepared(model: LanguageModel, rows: int) -> LanguageModel:
     new = copy.deepcopy(model, shared)
     for name in ("embed", "loss"):  # compiled functions of the given model
         vars(new).pop(name, None)
+    # ExPE's columns are multiplied in float32: their weights stay what they are
+    exact = getattr(getattr(new, "position", None), "exact_columns", 0)
     for module in list(new.modules()):
         if hasattr(module, "prepare_to_decode"):
             module.prepare_to_decode()
         for name, child in module.named_children():
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and not (name == "qkv" and exact):
                 setattr(module, name, FrozenLinear(child.weight, child.bias, rows))
     head, config = FrozenLinear(model.head_weight(), None, rows), model.config
     new.logits = lambda h: softcapped(head(h)[..., : config.vocab_size], config.logit_softcap)

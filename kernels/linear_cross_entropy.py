@@ -55,18 +55,21 @@ def linear_cross_entropy(
     count = max(1, -(-4 * rows * weight.shape[0] // chunk_bytes))
     h, targets = h.reshape(rows, -1), targets.reshape(rows)
     chunk = max(1, -(-rows // count))
-    return _LinearCrossEntropy.apply(h, weight, targets, columns, chunk, dtype, label_smoothing, softcap)
+    keys = (columns, chunk, dtype, label_smoothing, softcap)
+    return _LinearCrossEntropy.apply(h, weight, targets, *keys, torch.is_grad_enabled())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing, softcap):
+    def forward(ctx, h, weight, targets, columns, chunk, dtype, smoothing, softcap, differentiated):
         wide = torch.promote_types(dtype, torch.float32)
         gradient_of = _compiled if torch.compiler.is_compiling() else _eager
         if softcap:
             gradient_of = partial(_softcapped, gradient_of, softcap)
         w, total, grads_h = weight.to(dtype), torch.zeros((), dtype=wide, device=h.device), []
-        grad_w = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
+        # needs_input_grad is true under torch.no_grad too
+        of_h, of_w = (differentiated and needed for needed in ctx.needs_input_grad[:2])
+        grad_w = torch.zeros_like(weight, dtype=wide) if of_w else None
         scored = targets != IGNORED
         for h_c, target, valid in zip(
             h.to(dtype).split(chunk), targets.split(chunk), scored.split(chunk), strict=True
@@ -74,12 +77,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # nothing here names the logits: they are gone before the products of their gradient
             nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns, smoothing)
             total = total + nats.where(valid, 0.0).sum()
-            if not any(ctx.needs_input_grad):
-                continue
-            # gradient of the sum, not of the mean: divided by the tokens, small values underflow in float16
-            grad = grad.to(dtype)
-            grads_h.append(grad @ w)
-            if grad_w is not None:
+            if of_h or of_w:
+                # of the sum, not of the mean: divided by the tokens, small values underflow in float16
+                grad = grad.to(dtype)
+                grads_h.append(grad @ w)
+            if of_w:
                 _add_product(grad_w, grad, h_c)
             del grad  # before the next chunk's logits
         count = scored.sum()
@@ -95,7 +97,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_h, of_w = ctx.types
         grad_h = (grad_h * scale).to(of_h) if ctx.needs_input_grad[0] else None
         grad_w = (grad_w * scale).to(of_w) if grad_w is not None else None
-        return grad_h, grad_w, None, None, None, None, None, None
+        return grad_h, grad_w, None, None, None, None, None, None, None
 
 
 @torch.library.custom_op(f"{NAMESPACE}::add_product", mutates_args=("total",))
@@ -170,7 +172,7 @@ def _softcapped(gradient_of, softcap, logits, *rest):
     """What `gradient_of` gives for c tanh(s / c), with its gradient for s. Writes over s."""
     bent = logits.div_(softcap).tanh_()
     nats, grad = gradient_of(softcap * bent, *rest)
-    return nats, grad * (1 - bent.square())
+    return nats, grad.mul_(bent.square_().neg_().add_(1))
 
 
 def softcapped(logits: torch.Tensor, softcap: float) -> torch.Tensor:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from kernels.embedding import embedding
 from layers.position import NoPosition
 
 
@@ -44,7 +45,8 @@ class RelativeBias(NoPosition):
     def bias(self, pos, keys, causal=True):
         table = self.decoder if causal else self.encoder
         distance = keys - pos[:, None]
-        return table(bucket(distance, self.buckets, self.max_distance, causal)).permute(2, 0, 1)
+        buckets = bucket(distance, self.buckets, self.max_distance, causal)
+        return embedding(table.weight, buckets).permute(2, 0, 1)
 
     @classmethod
     def validate(cls, config):

@@ -27,7 +27,7 @@ class SlidingWindow(SoftmaxAttention):
     """x: [B, T, C] -> [B, T, C]. Parameters are those of softmax attention.
 
     Longer texts are cut into pieces of W tokens, each of which attends to itself and to the piece before
-    it. Decoding keeps W tokens: position t is in row t mod W.
+    it. Decoding keeps W tokens, position t in row t mod W, and a step reads all W rows.
     """
 
     Keys = Keys
@@ -47,20 +47,28 @@ class SlidingWindow(SoftmaxAttention):
         if len(pos) == 1:
             k_all, v_all = self._keep(cache, k, v, pos)
             out = self.attend_cached(q.to(v_all.dtype), k_all, v_all, pos).to(v.dtype)
-        elif pos[0] == 0:
-            out = self.attend(q.to(v.dtype), k.to(v.dtype), v)
         else:
-            rows, newest = torch.arange(self.window, device=pos.device), pos[0] - 1
-            kept_at = newest - (newest - rows) % self.window  # negative: a row of another text
-            keys = torch.cat((kept_at, pos))
-            seen = self._seen(pos, keys) & (keys >= 0)
+            kept_at = pos[0] - self.window + torch.arange(self.window, device=pos.device)
             k, v = (
-                torch.cat((old, new.to(old.dtype)), -2) for old, new in zip(cache[:2], (k, v), strict=True)
+                torch.cat((held.index_select(-2, kept_at % self.window), new.to(held.dtype)), -2)
+                for held, new in zip(cache[:2], (k, v), strict=True)
             )
-            out = self.attend_masked(q.to(v.dtype), k, v, seen).to(x.dtype)
-        if len(pos) > 1:
+            out = self._attend_after(q.to(v.dtype), k, v, torch.cat((kept_at, pos))).to(x.dtype)
             self._keep(cache, k, v, pos)
         return self.joined(out)
+
+    def _attend_after(self, q, k, v, keys):
+        """As `attend`, with the W tokens before in front. q: [B, H, T, D], k and v: [B, H_kv, W + T, D], of
+        tokens at keys: [W + T]; those below 0 are of another text, and not seen.
+        """
+        window = self.window
+        near = keys[: 2 * window]
+        mask = self._seen(near[window:], near) & (near >= 0)
+        of_first = q[..., :window, :], k[..., : 2 * window, :], v[..., : 2 * window, :]
+        first = self.attend_masked(*of_first, mask)
+        if len(keys) == len(near):
+            return first
+        return torch.cat((first, self._later(q, k[..., window:, :], v[..., window:, :])), -2)
 
     def _keep(self, cache, k, v, pos):
         """Writes the last W of these tokens into the cache -> its keys and values"""
@@ -74,12 +82,16 @@ class SlidingWindow(SoftmaxAttention):
         return (keys <= pos[:, None]) & (keys > pos[:, None] - self.window)
 
     def attend(self, q, k, v):
-        length, window = q.shape[-2], self.window
-        if length <= window:
+        if q.shape[-2] <= self.window:
             return super().attend(q, k, v)
+        first = super().attend(*(one[..., : self.window, :] for one in (q, k, v)))
+        return torch.cat((first, self._later(q, k, v)), -2)
+
+    def _later(self, q, k, v):
+        """The part of `attend` from token W on: [B, H, T - W, D]"""
+        length, window = q.shape[-2], self.window
         pieces, batch = -(-length // window), len(q)
         q, k, v = (F.pad(one, (0, 0, 0, pieces * window - length)) for one in (q, k, v))
-        first = super().attend(*(one[..., :window, :] for one in (q, k, v)))
 
         def apart(rows, width):
             """[B, H, .., D] -> pieces of so many rows, each begun W later, [B pieces, H, width, D]"""
@@ -90,8 +102,7 @@ class SlidingWindow(SoftmaxAttention):
         out = self.attend_masked(
             apart(q[..., window:, :], window), apart(k, 2 * window), apart(v, 2 * window), mask
         )
-        out = out.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
-        return torch.cat((first, out), -2)[..., :length, :]
+        return out.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)[..., : length - window, :]
 
     def visible(self, pos, length):
         """As in the base class, of the rows of the cache."""

@@ -26,7 +26,7 @@ class Core:
     model: Literal["gpt", "saffu"] = "gpt"  # gpt: blocks on a residual stream; saffu: see docs/saffu.md
     n_layer: Count = 12  # blocks
     encoder_layers: Natural = 0  # blocks that read a source, seen whole, for pairs; 0: no encoder
-    n_head: Count = 12  # heads of softmax attention, synthesizer and bigbird
+    n_head: Count = 12  # heads of softmax, sliding_window, synthesizer and bigbird
     n_embd: Count = 768  # width of the residual stream
     block_size: Annotated[Count, CUTS] = 1024  # longest sequence, in tokens
     vocab_size: CountOrNone = None  # tokens in the vocabulary; None: that of the data set
@@ -35,7 +35,7 @@ class Core:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"  # before each mixer and the head
     norm_eps: Positive = 1e-5  # added to the variance
     tie_embeddings: bool = True  # the head shares its matrix with the embedding
-    value_embeddings: bool = False  # in every second layer of softmax attention: a table that adds to v
+    value_embeddings: bool = False  # in every second layer from the last on: a table that adds to v
     logit_softcap: Annotated[float, AtLeast(0)] = 0.0  # c of logits c tanh(logits / c); 0: none
     # attention and feed-forward: several names with commas between them repeat over the layers
     attention: Annotated[str, Named(ATTENTION, pattern=True)] = "softmax"  # token mixer

@@ -59,8 +59,11 @@ class LanguageModel(nn.Module, ABC):
 
     def logits(self, h):
         """h: [..., C] of `hidden` -> [..., vocab_size]"""
-        scores = F.linear(h, self.head_weight())[..., : self.config.vocab_size]
-        return softcapped(scores, self.config.logit_softcap)
+        return softcapped(self.scores(h), self.config.logit_softcap)
+
+    def scores(self, h):
+        """`logits` before the cap"""
+        return F.linear(h, self.head_weight())[..., : self.config.vocab_size]
 
     def loss(self, h, targets):
         """h: [B, T, C] of `hidden`, targets: [B, T] int64 -> the mean cross-entropy of `forward`"""
@@ -79,7 +82,7 @@ class LanguageModel(nn.Module, ABC):
         losses = torch.zeros(targets.shape, device=targets.device)
         parts = []
         for part, target in zip(h[scored].split(rows), targets[scored].split(rows), strict=True):
-            logits = self.logits(part).float()
+            logits = softcapped(self.scores(part).float(), self.config.logit_softcap)
             parts.append(F.cross_entropy(logits, target, reduction="none"))
         losses[scored] = torch.cat(parts)
         return losses
@@ -90,7 +93,7 @@ class LanguageModel(nn.Module, ABC):
 
         With a cache of `new_cache(B)` the tokens stand after those that are in it, which are seen too, and
         join them: a prompt at once or in pieces, then one token at a time. A step of one token costs
-        `flops_per_token(config, tokens so far)`.
+        `flops_per_token(config, tokens so far)`; a window of attention is read whole from the first on.
 
         Raises ValueError as `forward` does, and for tokens that the cache has no room for.
         """

@@ -89,6 +89,19 @@ def test_steps_under_autocast(build, attention):
     assert prepared(model, 2).head_weight() is model.head_weight()
 
 
+@torch.no_grad()
+def test_exact_columns_stay_exact_under_autocast(build):
+    """ExPE with steps between positions so large that rounded weights would show."""
+    model = build(position="expe", expe_theta=20.0, block_size=64).eval()
+    tokens = torch.randint(0, 100, (2, 60))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = []
+        for step in (model.decode, Decoder(model)):
+            cache = model.new_cache(2)
+            found.append(torch.stack([step(tokens[:, t : t + 1], cache) for t in range(60)], 1).float())
+    assert (found[0] - found[1]).norm() < 1e-3 * found[0].norm()
+
+
 @pytest.mark.parametrize("attention", ["softmax", "cattn_m", "cattn_relative", "cattn_u"])
 @torch.no_grad()
 def test_a_cache_grows_and_one_graph_stays(build, attention):

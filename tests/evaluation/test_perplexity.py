@@ -146,6 +146,17 @@ def test_texts_that_are_refused(loaded):
         perplexity(tiny, [np.array([256, 300])], 5)
 
 
+@torch.no_grad()
+def test_a_softcap_is_not_rounded_twice(build):
+    """Under autocast too, losses of tokens are those of training."""
+    model = build(logit_softcap=15.0).eval()
+    model.embedding.weight.mul_(100)  # the head's too
+    tokens = torch.randint(100, (8, 17), generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model.token_losses(tokens, tokens.flip(0))
+        torch.testing.assert_close(losses.mean(), model(tokens, tokens.flip(0)), rtol=1e-5, atol=0)
+
+
 def test_losses_of_tokens_are_those_of_training(build):
     """Their mean is what the model returns in training, with left-out targets and without."""
     model = build().eval()

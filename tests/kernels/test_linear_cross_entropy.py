@@ -1,11 +1,9 @@
 import math
-from weakref import ref
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.linear_cross_entropy import (
     IGNORED,
@@ -15,6 +13,7 @@ from kernels.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_naive,
 )
+from tests.largest_tensor import Largest
 
 
 def example(rows, width, vocabulary, columns, dtype=torch.float32, ignored=0):
@@ -154,36 +153,31 @@ def test_not_finite_stays_so():
     assert grad_w.isnan().all()
 
 
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in elements, and how many as large live at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.size, self.together, self.alive = 0, 0, []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                size = tensor.untyped_storage().nbytes() // tensor.element_size()
-                if size > self.size:
-                    self.size, self.together, self.alive = size, 0, []
-                if size == self.size:
-                    self.alive = [one for one in (*self.alive, ref(tensor)) if one() is not None]
-                    storages = {one().untyped_storage().data_ptr() for one in self.alive}
-                    self.together = max(self.together, len(storages))
-        return out
-
-
 @pytest.mark.parametrize("rows", [64, 640])
-@pytest.mark.parametrize(("softcap", "together"), [(0.0, 2), (2.5, 4)])
-def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows, softcap, together):
+@pytest.mark.parametrize(("softcap", "together"), [(0.0, 2), (2.5, 3)])
+@pytest.mark.parametrize("trains", [True, False])
+def test_memory_grows_with_the_chunk_and_not_with_the_tokens(rows, softcap, together, trains):
     """Two of a chunk's matrices live at once, the logits and the softmax, which becomes their gradient."""
     h, weight, targets = example(rows, 4, 1000, 1000)
-    with Largest() as largest:
-        linear_cross_entropy(h, weight, targets, None, 4 * 1000 * 16, softcap=softcap).backward()
+    with Largest() as largest, torch.set_grad_enabled(trains):
+        loss = linear_cross_entropy(h, weight, targets, None, 4 * 1000 * 16, softcap=softcap)
+        if trains:
+            loss.backward()
     assert largest.size == 16 * 1000
     assert largest.together == together
+
+
+@pytest.mark.parametrize(
+    ("grad", "needed", "products"), [(True, True, 2), (True, False, 1), (False, True, 1)]
+)
+def test_no_gradient_is_computed_that_nobody_asks_for(grad, needed, products):
+    """Under torch.no_grad, as in an evaluation, parameters still say that they need one. The product of the
+    weight's gradient is hidden from the counter.
+    """
+    h, weight, targets = example(17, 4, 30, 30)
+    with FlopCounterMode(display=False) as counted, torch.set_grad_enabled(grad):
+        linear_cross_entropy(h.requires_grad_(needed), weight.requires_grad_(needed), targets)
+    assert counted.get_total_flops() == products * 2 * 17 * 4 * 30
 
 
 @pytest.mark.parametrize(("kind", "smoothing"), [("eager", 0.0), ("eager", 0.1), ("inductor", 0.1)])

@@ -47,6 +47,13 @@ def test_equations(tiny):
     attention.float(), position.float()
 
 
+def test_the_tables_gradient_is_deterministic_when_compiled(build):
+    """Of our own operator: the compiler would add up that of nn.Embedding by atomics."""
+    position = build(position="t5").position
+    bias = position.bias(torch.arange(9), torch.arange(9))
+    assert "_EmbeddingBackward" in str(bias.grad_fn.next_functions)
+
+
 def test_wrong_keys_are_named():
     def mistakes(**keys):
         return " ".join(ModelConfig(position="t5", **keys).check())

@@ -5,6 +5,7 @@ import torch
 
 from layers.attention import SoftmaxAttention
 from layers.sliding_window import SlidingWindow
+from tests.largest_tensor import Largest
 
 W = 5
 KEYS = [
@@ -55,6 +56,30 @@ def test_the_cache_gives_what_the_whole_gives(build, keys, pieces):
             found = model.decode(tokens[:, end - piece : end], cache)
             torch.testing.assert_close(found, whole[:, end - 1], rtol=1e-4, atol=1e-4)
     assert [held.shape[-2] for held in cache.blocks[0][:2]] == [W, W]
+
+
+@pytest.mark.parametrize("attention", ["sliding_window", "sliding_window,gated_deltanet"])
+@torch.no_grad()
+def test_a_prompt_compiles_in_one_graph(build, attention):
+    model = build(attention=attention, position="rope").eval()
+    tokens, caches = torch.randint(100, (1, 17)), [model.new_cache(1) for _ in range(2)]
+    whole = model(tokens)
+    step = torch.compile(model.hidden, backend="eager", fullgraph=True, dynamic=False)
+    for start, end in ((0, 12), (12, 17)):
+        found = model.logits(step(tokens[:, start:end], caches[0]))
+        torch.testing.assert_close(found, whole[:, start:end], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_later_piece_of_a_prompt_costs_what_windows_cost(build):
+    """1,000 tokens after 20: no scores of 1,000 by 1,000."""
+    keys = {"block_size": 2048, "attention_window": 8, "n_layer": 1}
+    model = build(attention="sliding_window", position="rope", **keys)
+    cache = model.new_cache(1, 1020)
+    model.decode(torch.randint(100, (1, 20)), cache)
+    with Largest() as largest:
+        model.decode(torch.randint(100, (1, 1000)), cache)
+    assert largest.size <= 1024 * 96  # of the MLP
 
 
 @torch.no_grad()
