@@ -1,6 +1,6 @@
 """Train the runs of a plan, each with train.py in a process of its own, one or several at a time."""
 
-from host.disk import lock, no_link
+from host.disk import lock, no_link, read_json
 
 import contextlib
 import ctypes
@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from ablation.deadline import Deadline
-from ablation.plan import Plan
+from ablation.plan import MAY_CHANGE, Plan
 from ablation.product import Planned
 from training.config import DEFAULTS
 from training.stopping import Stop
@@ -209,10 +209,14 @@ def ended(plan: Plan, run: Planned, status: int, asked: bool) -> str:
 
 def command(run: Planned, folder: Path, defaults: dict) -> list[str]:
     """The command line of a run: the data set, and the keys that are not at train.py's defaults, whatever
-    file they are from, so that a file that is edited meanwhile changes nothing.
+    file they are from, so that a file that is edited meanwhile changes nothing. A run that goes on would
+    take other keys from its own config.json: those that may change by now are named too.
     """
     own, always = {"out_dir", "resume"}, {"dataset"}  # a command that names nothing is refused
     given = {k: v for k, v in run.config.items() if k not in own and (k in always or v != defaults[k])}
+    with contextlib.suppress(OSError, ValueError):
+        before = read_json(folder / run.name / "config.json", ValueError)
+        given |= {k: v for k, v in run.config.items() if k in MAY_CHANGE - own and before.get(k, v) != v}
     keys = [f"--{key}={value}" for key, value in given.items()]
     return [sys.executable, str(TRAIN), *keys, f"--out_dir={folder / run.name}", "--resume=True"]
 

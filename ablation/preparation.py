@@ -6,13 +6,15 @@ from ablation.product import Planned
 from configurator import ConfigError
 from corpus import DataError
 from reports.plural import counted
+from training.checkpoint import CheckpointError
 from training.config import DEFAULTS, TrainConfig
-from training.inputs import open_data
+from training.inputs import open_data, open_source
 
 # the keys that `open_data` reads
 OF_THE_DATA = (
     *("dataset", "block_size", "vocab_size", "eval_tokens"),
-    *("batch_size", "gradient_accumulation_steps"),
+    *("batch_size", "gradient_accumulation_steps", "score_source"),
+    *("model", "encoder_layers", "init_from"),
 )
 
 
@@ -39,8 +41,11 @@ def check(plan: Plan, runs: list[Planned]):
             continue
         seen.add(data)
         try:
-            open_data(TrainConfig(**run.config))
-        except (DataError, OSError) as error:
+            config = TrainConfig(**run.config)
+            opened, _ = open_data(config)
+            if config.init_from:
+                open_source(config, opened)
+        except (CheckpointError, DataError, OSError) as error:
             mistakes[str(error)] = None
     if mistakes:
         raise ConfigError(list(mistakes))

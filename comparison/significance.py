@@ -3,6 +3,7 @@
 Runs with the same seed saw the same batches, so the effect of the data cancels out in their difference.
 """
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -43,8 +44,15 @@ def paired(each: list[float]) -> Difference:
     """each: the difference of every pair, at least one."""
     if len(each) < 2:
         return Difference(1, each[0], None, None)
-    mean, deviation = statistics.fmean(each), statistics.stdev(each)
-    return Difference(len(each), mean, deviation, _p(mean, deviation, len(each)))
+    mean, spread = mean_and_deviation(each)
+    return Difference(len(each), mean, spread, _p(mean, spread, len(each)))
+
+
+def mean_and_deviation(values: list[float]) -> tuple[float, float]:
+    """The mean and the sample standard deviation of two values or more; nan where a loss is not finite."""
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    return statistics.fmean(values), statistics.stdev(values)
 
 
 def _p(mean: float, deviation: float, pairs: int) -> float:

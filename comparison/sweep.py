@@ -9,6 +9,7 @@ from comparison.differences import SCORED
 from comparison.figure import loss_key
 from comparison.labels import FOLLOWS, labels, text, without_keys
 from comparison.runs import INCIDENTAL, Arm
+from comparison.significance import mean_and_deviation
 from reports import picture
 from reports.markdown_table import table
 from reports.plural import counted
@@ -125,8 +126,8 @@ def _cell(line: SweptModel, value: float, key: str) -> str:
     if not arm.runs:
         return "failed"
     losses = [run.evaluations[arm.steps[-1]][key] for run in arm.runs]
-    spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-    cell = f"{statistics.fmean(losses):.4f}{spread}"
+    numbers = mean_and_deviation(losses) if len(losses) > 1 else losses
+    cell = " ± ".join(f"{number:.4f}" for number in numbers)
     if value == line.best:
         cell = f"**{cell}**"
     if arm.failed:

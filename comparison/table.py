@@ -2,10 +2,9 @@
 
 import csv
 import io
-import statistics
 
 from comparison.runs import Arm
-from comparison.significance import difference
+from comparison.significance import difference, mean_and_deviation
 from models.kinds import without_embeddings
 from reports.markdown_table import table
 
@@ -80,10 +79,10 @@ def row(arm: Arm, baseline: Arm | None = None) -> dict[str, str]:
             cells["difference"] += f" ± {found.deviation:.4f} ({found.pairs})"
             cells["p"] = f"{found.p:.2g}"
     for key, values in arm.quantities().items():
-        if values:
-            cells[key] = FORMATS[key](statistics.fmean(values))
         if len(values) > 1:
-            cells[key] += f" ± {FORMATS[key](statistics.stdev(values))}"
+            cells[key] = " ± ".join(map(FORMATS[key], mean_and_deviation(values)))
+        elif values:
+            cells[key] = FORMATS[key](values[0])
     return cells
 
 
@@ -110,8 +109,9 @@ def numbers(arms: list[Arm], baseline: str | None = None) -> str:
             cells["tokens"] = arm.runs[0].evaluations[arm.steps[-1]]["tokens"]
             cells["wakes"] = " ".join(map(str, arm.wakes or []))
             for key, values in arm.quantities().items():
-                cells[key] = statistics.fmean(values) if values else ""
-                cells[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else ""
+                several = len(values) > 1
+                both = mean_and_deviation(values) if several else (values[0] if values else "", "")
+                cells[key], cells[f"{key}_deviation"] = both
         if against not in (None, arm) and (found := difference(arm, against)):
             values = (found.mean, found.deviation, found.pairs, found.p)
             cells |= dict(zip(of_pairs, values, strict=True))

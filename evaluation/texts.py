@@ -287,6 +287,8 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
     if path.suffix == ".bin" and not path.exists():
         raise EvaluationError(f"there is no {name}: give a file of a prepared data set, or its folder")
     if path.suffix == ".bin" or (path / "meta.json").is_file():
+        if path.suffix == ".bin" and split not in (None, path.stem):
+            raise EvaluationError(f"{name} is one split: leave out --split={split}, or give its folder")
         folder, of = (path.parent, path.stem) if path.suffix == ".bin" else (path, split or "val")
         dataset = Dataset(folder, of, block_size=1)
         if "mqar" in dataset.meta:

@@ -191,6 +191,8 @@ class Study:
         self.note(known)
         ready = [run for run in known if run.name not in self.handed and run.name not in self.plan.done]
         self.handed |= {run.name for run in ready}
+        for run in ready:  # what failed is tried again, and nothing is known of it until that ends
+            self.plan.failed.pop(run.name, None)
         return ready, sum(run.work(run.tokens) for run in self.to_come())
 
     def note(self, runs: list[Scaled], save: bool = True):

@@ -165,6 +165,8 @@ def test_all_mistakes_at_once(command, capsys, tmp_path):
     said = refused(arguments, capsys)
     assert "nowhere " in said
     assert "nowhere-else " in said
+    said = refused(command("--vary=score_source=False,True"), capsys)
+    assert "not pairs" in said
     assert not (tmp_path / "ablation").exists()
 
 

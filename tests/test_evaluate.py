@@ -402,6 +402,8 @@ def test_mistakes_are_named_before_any_work(runs, run, dataset, capsys, tmp_path
     ):  # fmt: skip
         assert part in said
     assert "needs --texts" in refused(capsys, runs["rope"], "--task=extrapolation")
+    said = refused(capsys, runs["rope"], f"--texts={dataset}/val.bin", "--split=train")
+    assert "val.bin is one split: leave out --split=train" in said
     for task in ("recall", "extrapolation"):
         keys = (f"--task={task}", f"--texts={dataset}/val.bin", f"--plot={tmp_path}/p.png")
         said = refused(capsys, runs["rope"], *keys, "--plot_labels=a,b")

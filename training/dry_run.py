@@ -45,9 +45,16 @@ def show(config, here: Callable):
     model = model_config(config)
     if wrong := model.check():  # of the vocabulary, which was not known before
         raise TrainingError("; ".join(wrong))
-    tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size * config.max_iters
+    tokens = tokens_of_step(config, data) * config.max_iters
     for line in lines(config, model, vocabulary, data, lambda: here(asked, model, tokens)):
         print(line, flush=True)
+
+
+def tokens_of_step(config, data: Dataset | mixture.Mixture | None) -> int:
+    """Tokens that go through the model: a row of MQAR is shorter than block_size, perhaps."""
+    rows = isinstance(data, Dataset) and data.unit == "rows"
+    width = data.stride if rows else config.block_size
+    return config.batch_size * config.gradient_accumulation_steps * width
 
 
 def lines(
@@ -65,7 +72,7 @@ def lines(
     counts = parameter_counts(model)
     total = sum(counts.values())
     forward = flops_per_token(model)
-    tokens = config.batch_size * config.gradient_accumulation_steps * config.block_size
+    tokens = tokens_of_step(config, data)
     all_tokens = tokens * config.max_iters
     body = without_embeddings(counts)
     yield f"parameters       {total:,} ({body:,} without embeddings), vocabulary {vocabulary}"
@@ -88,7 +95,7 @@ def lines(
         yield f"without effect   {', '.join(idle)}"
     if config.dyadic:
         with torch.device("meta"):
-            yield Dyadic(built(model), config.dyadic_iters or config.max_iters).table()
+            yield Dyadic(built(model), config.dyadic_iters or config.max_iters).table(config.max_iters)
     yield from _memory(config, model)
 
 

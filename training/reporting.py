@@ -61,7 +61,7 @@ def announcement(
     if idle := model.unused_keys():
         lines.append(f"without effect in this model: {', '.join(idle)}")
     if dyadic:
-        lines.append(dyadic.table())
+        lines.append(dyadic.table(config.max_iters))
     return "\n".join(lines)
 
 

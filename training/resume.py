@@ -91,7 +91,8 @@ def restore(
             wrong.append(f"{change} ({rule.reason})")
     before = content["ranks"]
     if before != world:
-        changes["ranks"] = f"ranks were {before}, now {world}: the same samples and losses, up to rounding"
+        same = "samples, and other dropout" if config.dropout else "samples and losses, up to rounding"
+        changes["ranks"] = f"ranks were {before}, now {world}: the same {same}"
     if "max_iters" in changes and config.max_iters < content["step"]:
         wrong.append(
             f"max_iters={config.max_iters}, but the run has done {counted(content['step'], 'step')}"

@@ -71,14 +71,14 @@ class Dyadic:
                 for parameter in parameters:
                     parameter.grad = None
 
-    def table(self) -> str:
-        """What wakes when, for the start of a run."""
+    def table(self, max_iters: int) -> str:
+        """What wakes when, for the start of a run, which may be longer than the schedule's iterations."""
         if not self.parameters:
             return "dyadic schedule: the model has no ladders, so nothing sleeps"
         lines = ["dyadic schedule: everything but the ladders trains from step 0; ladder weights of"]
         for depth, parameters in self.parameters.items():
             wake = wake_step(depth, self.iterations)
-            updates = self.iterations - wake
+            updates = max(0, max_iters - wake)
             when = f"wake at step {wake:>9,} and get {updates:>9,} update{'s' if updates > 1 else ''}"
             when = when if updates else "never wake"
             count = sum(p.numel() for p in parameters)

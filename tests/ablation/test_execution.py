@@ -1,5 +1,6 @@
 """How the runs of an ablation are started, stopped and told about."""
 
+import json
 import os
 import signal
 import subprocess
@@ -103,6 +104,17 @@ def test_a_run_at_all_defaults_still_names_its_data(tmp_path):
     run = Planned("a", "a", dict(DEFAULTS))
     given = execution.command(run, tmp_path, DEFAULTS)[2:]
     assert f"--dataset={DEFAULTS['dataset']}" in given
+
+
+def test_a_run_that_goes_on_gets_what_may_have_changed(tmp_path):
+    """It would take other keys from its own config.json."""
+    run = Planned("a", "a", {**DEFAULTS, "log_interval": 3})
+    (tmp_path / "a").mkdir()
+    before = {**DEFAULTS, "keep_checkpoints": 7, "log_interval": 1}
+    (tmp_path / "a" / "config.json").write_text(json.dumps(before))
+    given = execution.command(run, tmp_path, DEFAULTS)[2:]
+    assert {"--log_interval=3", f"--keep_checkpoints={DEFAULTS['keep_checkpoints']}"} <= set(given)
+    assert len(given) == 5  # and the data, the folder, resume
 
 
 def test_runs_that_depend_on_the_ends_of_others(tmp_path, monkeypatch):

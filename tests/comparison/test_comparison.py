@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import scipy.stats
 
 from compare import main
-from comparison import table
+from comparison import sweep, table
 from comparison.differences import differences
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
@@ -51,6 +52,22 @@ def test_mean_and_deviation_over_seeds(write):
     assert (one["seeds"], one["validation loss"], one["best"]) == ("", "3.0000", "3.0000")
     assert "clamped" not in one  # nothing here has ladders
     assert "depths wake at step" not in one
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_run_whose_last_loss_is_not_finite_is_in_the_table(write, lost):
+    """It trained to its end, so that it is not among those that failed."""
+    ends = {"a": (2.0, 3.0), "b": (lost, 2.0), "c": (-lost, lost)}
+    folders = [
+        write(f"{name}_{seed}", [5.0, 1.5, end], seed=seed, learning_rate=1e-3 * (1 + ord(name)))
+        for name, of in ends.items()
+        for seed, end in enumerate(of)
+    ]
+    found = arms(read_runs([str(f) for f in folders]))
+    rows = cells(table.markdown(found, found[0].name))
+    assert [row["validation loss"] for row in rows] == ["2.5000 ± 0.7071"] + 2 * ["nan ± nan"]
+    assert "nan" in table.numbers(found, found[0].name)
+    assert len(sweep.markdown(sweep.sweep(found, "learning_rate")).splitlines()) == 5
 
 
 def test_the_same_table_as_numbers(write):

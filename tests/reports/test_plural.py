@@ -28,7 +28,7 @@ def test_one_document_of_a_split(tmp_path):
 def test_one_update(build):
     model = build(ffn="cffn_gated", cf_depth=2)
     for iterations, told in ((3, "get         1 update\n"), (4, "get         2 updates\n")):
-        assert told in Dyadic(model, iterations).table() + "\n"
+        assert told in Dyadic(model, iterations).table(iterations) + "\n"
 
 
 def test_one_thread():

@@ -54,6 +54,17 @@ def test_runs_of_a_plan(tmp_path, dataset, monkeypatch):
     assert said.startswith("about 1.2 h on this machine: measured in")
 
 
+def test_where_nothing_was_measured_no_time_is_named(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr(quick_times, "of_token", lambda *given: None)
+    plan = Plan(tmp_path)
+    runs = [
+        Planned(run.name, run.arm, {**DEFAULTS, **SMALL, "dataset": str(dataset)}) for run in planned(2)
+    ]
+    plan.extend(runs, [])
+    said = quick_times.of_runs(plan, runs, parallel=1)
+    assert said == "on this machine: 2 runs not measured: too large, of pairs, or a SAFFU"
+
+
 def test_a_model_is_really_measured():
     config = TrainConfig(**SMALL, batch_size=2, gradient_accumulation_steps=2)
     assert 0 < quick_times.of_token(config, model_config(config)) < 1

@@ -185,6 +185,17 @@ def test_rates_at_which_training_fails(study, monkeypatch):
     assert made.state["families"][made.families[0].name]["rate"] == 1.41e-3
 
 
+def test_what_failed_is_tried_again_and_not_known_meanwhile(study):
+    made = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
+    failed, other = made.more()[0]
+    made.plan.failed[failed.name] = "killed"
+    assert made.loss(failed) == math.inf
+    again = study("--sizes=20K", "--seeds=1", "--rates=8e-3,16e-3", models=(DENSE,))
+    again.plan.failed[failed.name] = "killed"
+    assert {run.name for run in again.more()[0]} == {failed.name, other.name}
+    assert again.loss(failed) is None
+
+
 def test_a_family_that_never_trains(study, monkeypatch):
     made = study("--sizes=20K,40K", "--seeds=1")
     dense, _ = made.families

@@ -8,6 +8,8 @@ import pytest
 
 from model import flops_per_token
 from models.architecture import ModelConfig
+from tests.corpus.test_mqar import LENGTH
+from tests.corpus.test_mqar import prepared as mqar_rows
 from train import main
 from training import dry_run
 
@@ -44,6 +46,14 @@ def test_epochs_of_prepared_data(arguments, run, capsys, uncounted):
     planned = re.search(r"tokens .* in 20 steps (\(.* epochs\))", capsys.readouterr().out)[1]
     run("a")
     assert planned in capsys.readouterr().out
+
+
+def test_rows_are_as_long_as_they_are(arguments, capsys, tmp_path):
+    """Rows of MQAR may be shorter than block_size."""
+    rows = mqar_rows(tmp_path / "rows")
+    keys = (f"--dataset={rows}", "--block_size=64", "--batch_size=2", "--gradient_accumulation_steps=2")
+    main([*arguments, *keys, "--dry_run=True"])
+    assert f"tokens           {4 * LENGTH:,} per step" in capsys.readouterr().out
 
 
 def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):

@@ -126,11 +126,14 @@ def test_depths_sleep_and_wake(build, keys):
 
 def test_the_table_that_is_printed(build):
     model = build(attention="cattn_m", ffn="cffn_product", cf_ladders=2)
-    lines = Dyadic(model, 600_000).table().splitlines()[1:]
+    lines = Dyadic(model, 600_000).table(600_000).splitlines()[1:]
     assert [line.split()[1] for line in lines] == ["1:", "2:", "3:", "4:"]
     # per layer two ensembles of depth 3 or more in attention and first factor, three in all at depths 1..3
     assert lines[0].split()[2] == f"{2 * 3 * 2 * 25:,}"
     assert lines[3].split()[2] == f"{2 * 2 * 25:,}"
     assert "wake at step   300,000 and get   300,000 updates" in lines[0]
-    assert "never wake" in Dyadic(model, 7).table()
-    assert "no ladders" in Dyadic(build(), 7).table()
+    assert "never wake" in Dyadic(model, 7).table(7)
+    longer = Dyadic(model, 7).table(10).splitlines()  # a finished run that trains on: all depths wake
+    assert [line.split("wake at step")[1].split()[0] for line in longer[1:]] == ["4", "6", "7", "7"]
+    assert "get         3 updates" in longer[4]
+    assert "no ladders" in Dyadic(build(), 7).table(7)
