@@ -90,7 +90,7 @@ def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop
             shared = device.type == "cuda" or (config.sharding != "none" and ranks.world > 1)
             # one rank of each machine compares the checksums
             found = (folder, config, fingerprint(data), shared, ranks.local_rank == 0, ranks.world)
-            restored = ranks.agree(lambda: restore(*found), ERRORS)
+            restored = ranks.agree(lambda: restore(*found), ERRORS, long=True)
             if ranks.same("the last checkpoint", restored and restored[0].name):
                 message = f"not all ranks see the checkpoints of {folder}; it must be on a shared disk"
                 ranks.fail(TrainingError(message))
@@ -111,7 +111,7 @@ def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop
             ranks.on_first(lambda: checkpoint.remove_left_overs(folder / "ckpt"), ERRORS)
             start, records = content.get("start"), content.get("records", 0)
             state = (path, content, model, optimizer, scaler)
-            progress = ranks.agree(lambda: load_state(*state), (CheckpointError,))
+            progress = ranks.agree(lambda: load_state(*state), (CheckpointError,), long=True)
             ranks.say(f"resuming from {path}, step {progress.step:,} of {config.max_iters:,}")
             later = later_bests(path, progress) if ranks.first else []
             for line in [*changes.values(), *later]:
@@ -120,7 +120,7 @@ def run(given: TrainConfig, dtype: str, ranks: Ranks, device: torch.device, stop
             begin = f"at {config.init_from}" if config.init_from else "from scratch"
             ranks.say(f"{folder} holds no checkpoint: starting {begin}")
         if source is not None:
-            for line in ranks.agree(lambda: initialise(model, source), (CheckpointError,)):
+            for line in ranks.agree(lambda: initialise(model, source), (CheckpointError,), long=True):
                 ranks.say(line)
 
         ranks.say(announcement(config, data, ranks.world, device, dyadic))

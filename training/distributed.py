@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -28,6 +29,7 @@ from reports.plural import counted
 # How long a rank waits for the answers of the others once its own collective has failed. torchrun kills all
 # ranks that are left 30 s after one has failed.
 ANSWER_SECONDS = 20
+BEAT_SECONDS = 10  # between two signs of life of a rank that works for longer
 OF_A_COLLECTIVE = re.compile(r"gloo|nccl|timed? ?out|connection (closed|reset)|broken pipe", re.IGNORECASE)
 
 
@@ -111,7 +113,7 @@ class Ranks:
         self.world = world_size()
         self.store = self.cpu_group = None
         self.limit = None  # of a collective between tensors on the device
-        self.answer_seconds = ANSWER_SECONDS
+        self.answer_seconds, self.beat_seconds = ANSWER_SECONDS, BEAT_SECONDS
         self.where = "the start"  # for messages
 
     @property
@@ -136,6 +138,7 @@ class Ranks:
         # nccl kills a process whose collective is late without a message, so let gloo notice first
         self.limit = 2 * limit if device.type == "cuda" else limit
         self.answer_seconds = min(seconds + 3, ANSWER_SECONDS)
+        self.beat_seconds = min(seconds / 4, BEAT_SECONDS)
         try:
             store, rank, world = next(dist.rendezvous("env://", timeout=limit))
             store.set_timeout(limit)
@@ -222,17 +225,18 @@ class Ranks:
             dist.all_gather_object(values, value, group=self.cpu_group)
         return values
 
-    def agree(self, check: Callable, errors: tuple[type[Exception], ...]):
+    def agree(self, check: Callable, errors: tuple[type[Exception], ...], long: bool = False):
         """Run `check()` on every rank -> its value. If it fails on any rank, no rank goes on.
 
         The lowest failing rank raises its own error, one of `errors` or an OSError, the others
-        OtherRankError.
+        OtherRankError. long: it may take longer on some rank than the others wait for a collective.
         """
         value = failure = None
-        try:
-            value = check()
-        except (*errors, OSError) as error:
-            failure = error
+        with self._showing_life() if long and self.world > 1 else contextlib.nullcontext():
+            try:
+                value = check()
+            except (*errors, OSError) as error:
+                failure = error
         failed = [rank for rank, bad in enumerate(self.gather(failure is not None)) if bad]
         if failure is not None and self.rank == failed[0]:
             raise failure
@@ -240,9 +244,31 @@ class Ranks:
             raise OtherRankError(f"rank {failed[0]} cannot go on")
         return value
 
-    def on_first(self, action: Callable, errors: tuple[type[Exception], ...]):
-        """Run `action()` on rank 0 alone. If it fails, no rank goes on."""
-        return self.agree(action if self.first else lambda: None, errors)
+    @contextlib.contextmanager
+    def _showing_life(self):
+        """All ranks enter and leave together; within, a thread of each tells the others that it lives."""
+        done, lost = threading.Event(), []
+
+        def beat():
+            try:
+                while self.any(not done.wait(self.beat_seconds)):
+                    pass
+            except RuntimeError as error:
+                lost.append(error)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+        if lost:
+            raise lost[0]
+
+    def on_first(self, action: Callable, errors: tuple[type[Exception], ...], long: bool = False):
+        """Run `action()` on rank 0 alone. If it fails, no rank goes on. long: as in `agree`."""
+        return self.agree(action if self.first else lambda: None, errors, long)
 
     def fail(self, error: Exception):
         """Every rank has found the same error: rank 0 raises it, the others OtherRankError."""

@@ -201,8 +201,8 @@ class Report:
             f"{memory_in_words(self.peak)}curve: {self.folder / 'loss.png'}\n{use}"
         )
 
-    def on_first(self, action):
-        return self.ranks.on_first(action, (ValueError, OSError, RuntimeError))
+    def on_first(self, action, long: bool = False):
+        return self.ranks.on_first(action, (ValueError, OSError, RuntimeError), long)
 
     def _open_log(self, given, changes: dict[str, str], records: int) -> Log:
         config, progress = self.config, self.progress

@@ -353,7 +353,7 @@ class Trainer:
             folder = self.folder / "ckpt"
             checkpoint.save(folder, content["step"], content, self.config.keep_checkpoints, improved)
 
-        self.report.on_first(write)
+        self.report.on_first(write, long=True)
 
     def finish_saving(self):
         """Wait for a checkpoint that is being written."""

@@ -83,6 +83,7 @@ def runs(dataset, tmp_path_factory):
         "unreadable": (arguments, {"unreadable": 6}),
         "undivided": ([*arguments, "--gradient_accumulation_steps=3"], {}),
         "in_use": (arguments, {}),
+        "slow": ([*arguments, "--distributed_timeout=3", "--max_iters=4"], {"slow": 5}),
         "full": (arguments, {"file_limit": 50_000}),  # the last one: the limit stays
     }
     (folder / "in_use").mkdir()
@@ -208,6 +209,13 @@ def test_the_rank_that_cannot_read_a_file_says_so_alone(runs):
     _, printed = runs
     assert printed.count("[Errno 5] Input/output error: 'train.bin'") == 1
     assert "dead or hanging" not in printed
+
+
+def test_a_checkpoint_may_take_longer_than_a_collective(runs):
+    """One rank writes for 5 s; the others, who wait for 3 s at most, hear meanwhile that it lives."""
+    folder, printed = runs
+    assert "step_00000004.pt" in [path.name for path in (folder / "slow" / "ckpt").iterdir()], printed
+    assert records(folder / "slow" / "log.jsonl")[-1]["step"] == 4
 
 
 def test_loaders_of_many_ranks_share_out_the_samples(dataset):

@@ -9,6 +9,7 @@ Options:
     poison: in that step the last rank's first ffn gives NaN
     unreadable: in that step the first rank cannot read its data
     file_limit: no file may grow beyond this size from the first checkpoint on
+    slow: writing a checkpoint takes so many seconds more
     stop: a signal ends the run after so many steps, with a checkpoint
     die: in that step the last rank is killed, unless torchrun has started it again
     answer_seconds: how long ranks wait for the answer of one that is missing
@@ -25,6 +26,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
 from tests.training.held_bytes import HeldBytes
-from training import distributed, sharding, trainer
+from training import checkpoint, distributed, sharding, trainer
 from training.distributed import Ranks, ends_process
 from training.log import Log
 from training.resume import load_state
@@ -127,6 +129,14 @@ def counted_load_state(path, content, *parts):
     return progress
 
 
+saved = checkpoint.save
+
+
+def slow_save(*given):
+    time.sleep(Watched.options["slow"])
+    return saved(*given)
+
+
 def play(runs: list[dict]):
     """Train all of them, one after the other, in this process."""
     torch.set_num_threads(1)
@@ -135,6 +145,7 @@ def play(runs: list[dict]):
     for run in runs:
         Watched.options, Watched.loading = run, None
         distributed.ANSWER_SECONDS = run.get("answer_seconds", distributed.ANSWER_SECONDS)
+        checkpoint.save = slow_save if "slow" in run else saved
         try:
             train.main(run["arguments"])
         except SystemExit as stop:
@@ -144,6 +155,7 @@ def play(runs: list[dict]):
         # a process that ends closes its connections, for which other ranks may wait; here, cycles hold them
         gc.collect()
     train.Trainer, train.load_state, Log.draw = trainer.Trainer, load_state, drawn
+    checkpoint.save = saved
 
 
 def ranks_end_at_once():
