@@ -58,14 +58,19 @@ class Decoder:
         if not tokens.is_cuda:
             cache.reserve(1)
             whole = replace(cache, whole=True)
-            for tensor in cache.with_rows():
-                torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 2)
+            make_rows_a_symbol(cache)
             return self.run(tokens, whole)
         if self.captured is None or self.captured.cache.filled is not cache.filled:
             self.captured = None  # free its memory first
             cache.reserve(cache.length - int(cache.filled))  # the graph is that of tensors of one size
             self.captured = CapturedStep(self.run, tokens, replace(cache, whole=True))
         return self.captured(tokens)
+
+
+def make_rows_a_symbol(cache: Cache):
+    """For a compiler: caches of other lengths then have the same graph."""
+    for tensor in cache.with_rows():
+        torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 2)
 
 
 class CapturedStep:
@@ -75,6 +80,8 @@ class CapturedStep:
         self.cache, self.tokens = cache, tokens.clone()
         blocks = [tuple(map(torch.clone, held)) for held in cache.blocks]
         spare = replace(cache, blocks=blocks, filled=cache.filled.clone())
+        for one in (cache, spare):
+            make_rows_a_symbol(one)
 
         def warm_up():  # runs several times, and the cache may have room for one token
             spare.filled.copy_(cache.filled)

@@ -1,5 +1,6 @@
 """Selects the code that computes an operator: plain PyTorch, or Triton kernels on a GPU."""
 
+import functools
 import os
 import re
 from importlib.util import find_spec
@@ -40,6 +41,19 @@ def named(backend: str) -> str:
     if backend not in BACKENDS:
         raise ValueError(f"cf_backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     return backend
+
+
+def on_its_device(launch):
+    """Wraps a function that launches kernels: they run on the device of its first tensor. Triton itself
+    takes the current device, and so would read the memory of another GPU.
+    """
+
+    @functools.wraps(launch)
+    def guarded(*arguments, **keys):
+        with torch.cuda.device_of(next(x for x in arguments if isinstance(x, torch.Tensor))):
+            return launch(*arguments, **keys)
+
+    return guarded
 
 
 def use_triton(backend: str, *tensors: torch.Tensor) -> bool:

@@ -51,11 +51,12 @@ def _clamped_reciprocal(K_d, eps):
 
 @triton.jit
 def _forward_kernel(
-    a_ptr, z_ptr, low_ptr, high_ptr, tokens, depth_stride, constant,
+    a_ptr, z_ptr, low_ptr, high_ptr, blocks, tokens, depth_stride, constant,
     D: tl.constexpr, POSITIVE: tl.constexpr, FAST: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """a: [D, ladders, tokens] -> z: [ladders, tokens]; low, high: [ladders, blocks of tokens]"""
-    block, ladder = tl.program_id(0), tl.program_id(1)
+    program = tl.program_id(0)
+    block, ladder = program % blocks, program // blocks
     token = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = token < tokens
     here = ladder.to(tl.int64) * tokens + token
@@ -76,9 +77,8 @@ def _forward_kernel(
     if RANGE:
         z = z.to(tl.float32)
         seen = mask & (tl.abs(z) < float("inf"))  # neither infinite nor NaN
-        last = ladder * tl.num_programs(0) + block
-        tl.store(low_ptr + last, tl.min(tl.where(seen, z, float("inf")), 0))
-        tl.store(high_ptr + last, tl.max(tl.where(seen, z, float("-inf")), 0))
+        tl.store(low_ptr + program, tl.min(tl.where(seen, z, float("inf")), 0))
+        tl.store(high_ptr + program, tl.max(tl.where(seen, z, float("-inf")), 0))
 
 
 @triton.jit
@@ -138,10 +138,11 @@ def _forward(
     low = a.new_full((ladders if ranged else 0, max(blocks, 1)), float("inf"), dtype=torch.float32)
     high = torch.full_like(low, float("-inf"))
     if z.numel():
-        _launched(_forward_kernel)[(blocks, rows)](
-            a, z, low, high, columns, z.numel(), constant,
-            D=depth, POSITIVE=positive, FAST=constant >= FAST_FLOOR, RANGE=ranged, BLOCK=block,
-        )  # fmt: skip
+        with torch.cuda.device_of(a):
+            _launched(_forward_kernel)[(blocks * rows,)](
+                a, z, low, high, blocks, columns, z.numel(), constant,
+                D=depth, POSITIVE=positive, FAST=constant >= FAST_FLOOR, RANGE=ranged, BLOCK=block,
+            )  # fmt: skip
     return z, low.amin(1), high.amax(1)
 
 
@@ -152,10 +153,11 @@ def _backward(a: torch.Tensor, grad_z: torch.Tensor, positive: bool, constant: f
     grad = torch.empty_like(a)
     block = _block(len(a), grad_z.numel())
     if a.numel():
-        _launched(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
-            a, grad_z, grad, grad_z.numel(), constant,
-            D=len(a), POSITIVE=positive, FAST=constant >= FAST_FLOOR, BLOCK=block,
-        )  # fmt: skip
+        with torch.cuda.device_of(a):
+            _launched(_backward_kernel)[(triton.cdiv(grad_z.numel(), block),)](
+                a, grad_z, grad, grad_z.numel(), constant,
+                D=len(a), POSITIVE=positive, FAST=constant >= FAST_FLOOR, BLOCK=block,
+            )  # fmt: skip
     return grad
 
 

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.backend import on_its_device
 from kernels.gemv_triton import dependent_launch
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -51,6 +52,7 @@ def split_attention_kernel(
     tl.store(stats_ptr + 2 * here + 1, total)
 
 
+@on_its_device
 def split_attention(q, k, v, filled) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention of the token in row `filled` of its cache.
 
@@ -103,6 +105,7 @@ def weighted_values_kernel(
     tl.store(out_ptr + (split * batch + b) * width + column, out, mask)
 
 
+@on_its_device
 def weighted_values(scores, v, filled, strict: bool) -> torch.Tensor:
     """softmax(scores) v up to row `filled` of the cache, strict: before it; of no rows 0.
 

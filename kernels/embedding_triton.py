@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.backend import on_its_device
+
 ROWS, COLUMNS = 32, 64  # that a program reads at a time
 
 
@@ -39,6 +41,7 @@ def _sum_kernel(
         tl.store(out_ptr + token * width + columns, out, inside)
 
 
+@on_its_device
 def embedding_backward(grad: torch.Tensor, tokens: torch.Tensor, rows: int) -> torch.Tensor:
     """grad: [..., C] float32 or half precision, tokens: [...] int64 -> [rows, C] in grad's dtype; sums are
     float32.

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.backend import INTERPRETED
+from kernels.backend import INTERPRETED, on_its_device
 from kernels.continued_fraction_triton import FAST_FLOOR, _clamped_reciprocal, _softplus
 
 WIDEST = 16_384  # numbers of h in a program's registers
@@ -258,6 +258,7 @@ def gemv_kernel(
             tl.store(second_ptr + place, y, there & (column >= WIDTH))
 
 
+@on_its_device
 def gemv(
     rows: Rows,
     W: torch.Tensor,

@@ -77,9 +77,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # nothing here names the logits: they are gone before the products of their gradient
             nats, grad = gradient_of(F.linear(h_c, w).to(wide), target, valid, columns, smoothing)
             total = total + nats.where(valid, 0.0).sum()
-            if of_h or of_w:
-                # of the sum, not of the mean: divided by the tokens, small values underflow in float16
-                grad = grad.to(dtype)
+            # of the sum, not of the mean: divided by the tokens, small values underflow in float16
+            grad = grad.to(dtype) if of_h or of_w else None
+            if of_h:
                 grads_h.append(grad @ w)
             if of_w:
                 _add_product(grad_w, grad, h_c)

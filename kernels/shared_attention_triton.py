@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from kernels import attention_tiles_triton as tiles
 from kernels import split
-from kernels.backend import INTERPRETED, NAMESPACE
+from kernels.backend import INTERPRETED, NAMESPACE, on_its_device
 
 LOG2E = 1.4426950408889634
 PADDING = 128  # operands are padded to a multiple, which every height of a tile divides
@@ -127,6 +127,7 @@ def _common(q, k, f, v, shift):
 
 
 @torch.library.custom_op(f"{NAMESPACE}::shared_attention_triton", mutates_args=())
+@on_its_device
 def _forward(
     q: torch.Tensor,
     k: torch.Tensor | None,
@@ -158,6 +159,7 @@ def _(q, k, f, v, rank, strict):
 
 
 @torch.library.custom_op(f"{NAMESPACE}::shared_attention_triton_backward", mutates_args=())
+@on_its_device
 def _backward(
     q: torch.Tensor, k: torch.Tensor | None, f: torch.Tensor | None, v: torch.Tensor,
     rank: int, strict: bool, grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,

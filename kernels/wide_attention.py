@@ -126,7 +126,7 @@ def _gradients(y, F, v, bias, grad, shift, hidden=0):
         upstream = grad.transpose(0, 1)[:, :, shift:]
         of_y, of_v = (
             torch.zeros_like(x.transpose(0, 1), dtype=x_type, memory_format=torch.contiguous_format)
-            for x, x_type in ((y, rows.dtype), (v, v.dtype))
+            for x, x_type in ((y, rows.dtype), (v, torch.promote_types(v.dtype, torch.float32)))
         )
         of_F = torch.zeros_like(F, dtype=rows.dtype, memory_format=torch.contiguous_format)
         # without a bias an empty tensor, because an operator cannot return None
@@ -150,7 +150,7 @@ def _gradients(y, F, v, bias, grad, shift, hidden=0):
             of_y[:, :, start + shift : end + shift] = of_strip.view_as(strip)
     of_y = of_y.transpose(0, 1).to(y.dtype).contiguous()
     of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
-    return of_y, of_F.to(F.dtype), of_v.transpose(0, 1).contiguous(), of_bias
+    return of_y, of_F.to(F.dtype), of_v.transpose(0, 1).to(v.dtype).contiguous(), of_bias
 
 
 @_strips_backward.register_fake

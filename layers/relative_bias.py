@@ -43,10 +43,16 @@ class RelativeBias(NoPosition):
         self.encoder = nn.Embedding(self.buckets, config.n_head) if config.encoder_layers else None
 
     def bias(self, pos, keys, causal=True):
-        table = self.decoder if causal else self.encoder
-        distance = keys - pos[:, None]
-        buckets = bucket(distance, self.buckets, self.max_distance, causal)
-        return embedding(table.weight, buckets).permute(2, 0, 1)
+        """Places follow one another, in pos and in keys: the table is read once for each distance, and each
+        row of the result is the row before it, moved by one.
+        """
+        table, rows, columns = self.decoder if causal else self.encoder, len(pos), len(keys)
+        distances = keys[0] - pos[-1] + torch.arange(rows + columns, device=pos.device)
+        each = embedding(table.weight, bucket(distances, self.buckets, self.max_distance, causal)).mT
+        # rows of one number less than are there: each begins one later than the row before
+        width = rows + columns - 1
+        moved = each[:, None].expand(-1, rows, -1).flatten(1)[:, rows - 1 : rows - 1 + rows * width]
+        return moved.unflatten(1, (rows, width))[..., :columns]
 
     @classmethod
     def validate(cls, config):

@@ -70,7 +70,7 @@ class Cache:
         source = None
         if self.source is not None:
             source = repeat(self.source[0]), self.source[1].repeat_interleave(times, 0)
-        return replace(self, blocks=repeat(self.blocks), source=source)
+        return replace(self, blocks=repeat(self.blocks), source=source, filled=self.filled.clone())
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources,

@@ -44,7 +44,7 @@ class ContextCache:
 
     def repeated(self, times: int) -> "ContextCache":
         """A cache in which each row of the batch stands `times` times, one after the other."""
-        return ContextCache(self.tokens.repeat_interleave(times, 0), self.filled)
+        return ContextCache(self.tokens.repeat_interleave(times, 0), self.filled.clone())
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64."""

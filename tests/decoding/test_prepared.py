@@ -12,7 +12,7 @@ from decoding.prepared import FrozenLinear, prepared
 from kernels import packed_linear
 from layers import ATTENTION
 from models.cache import ROWS
-from models.compilation import compile_parts
+from models.compilation import compile_parts, eager
 from tests.counting_compiler import Counter
 from tests.decoding.test_decode import legal, recorded
 
@@ -147,6 +147,21 @@ def test_a_captured_step_warms_up_on_a_spare_cache(build, attention, monkeypatch
         step = decoder.CapturedStep(model.decode, tokens[:, start : start + 1], replace(cache, whole=True))
         for t in range(start, 6):
             torch.testing.assert_close(step(tokens[:, t : t + 1]), whole[:, t], rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_captured_steps_of_caches_of_many_lengths_have_one_graph(build, monkeypatch):
+    """Such as those of prompts of many lengths."""
+    monkeypatch.setattr(decoder, "captured", lambda warm_up, function: (warm_up(), (function, None))[1])
+    model, counter = build(position="rope").eval(), Counter()
+    compile_parts(model, counter)
+    for length in range(8, 17):
+        cache = model.new_cache(1, length)
+        with eager():
+            model.decode(torch.zeros(1, 5, dtype=torch.int64), cache)
+        cache.reserve(cache.length - 5)
+        decoder.CapturedStep(model.decode, torch.zeros(1, 1, dtype=torch.int64), replace(cache, whole=True))
+    assert counter.graphs == 2  # embedding, block
 
 
 @torch.no_grad()

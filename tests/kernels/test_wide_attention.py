@@ -153,3 +153,16 @@ def test_one_graph():
 def test_refuses_what_does_not_fit(shape):
     with pytest.raises(ValueError, match="wide attention needs y"):
         wide_attention(torch.zeros(2, 1, 5, 4), torch.zeros(shape), torch.zeros(2, 1, 5, 4))
+
+
+def test_the_gradient_of_the_values_is_rounded_once(monkeypatch):
+    """To half precision, and not at each of 64 strips."""
+    monkeypatch.setitem(module.ROWS, "cpu", (16, 16))
+    torch.manual_seed(0)
+    y, F = torch.randn(1, 1, 1024, 4), 0.02 * torch.randn(1, 4, 1024)
+    v, upstream = (torch.randn(1, 1, 1024, 8).bfloat16() for _ in range(2))
+    v.requires_grad_()
+    wide = v.detach().double().requires_grad_()
+    (found,) = torch.autograd.grad(wide_attention(y, F, v), v, upstream)
+    (exact,) = torch.autograd.grad(wide_attention(y.double(), F.double(), wide), wide, upstream.double())
+    assert (found.double() - exact).norm() < 4e-3 * exact.norm()

@@ -1,7 +1,10 @@
 """T5's relative positions: buckets as published, scores as written, distances only."""
 
+import pytest
 import torch
 
+from kernels.embedding import embedding
+from layers import relative_bias
 from layers.attention import SoftmaxAttention
 from layers.relative_bias import RelativeBias, bucket
 from models.architecture import ModelConfig
@@ -47,11 +50,23 @@ def test_equations(tiny):
     attention.float(), position.float()
 
 
-def test_the_tables_gradient_is_deterministic_when_compiled(build):
-    """Of our own operator: the compiler would add up that of nn.Embedding by atomics."""
-    position = build(position="t5").position
-    bias = position.bias(torch.arange(9), torch.arange(9))
-    assert "_EmbeddingBackward" in str(bias.grad_fn.next_functions)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("rows", "columns", "first"), [(9, 9, 0), (1, 9, 8), (1, 1, 0), (4, 13, 9)])
+def test_all_pairs_of_a_query_and_a_key(build, causal, rows, columns, first, monkeypatch):
+    """Against the table at each of their distances, with gradients. The operator whose sums have a fixed
+    order sees each distance once.
+    """
+    position, seen = build(position="t5", encoder_layers=1).position, []
+    monkeypatch.setattr(relative_bias, "embedding", lambda w, t: seen.append(len(t)) or embedding(w, t))
+    pos, keys = first + torch.arange(rows), torch.arange(columns)
+    table = (position.decoder if causal else position.encoder).weight
+    found = position.bias(pos, keys, causal)
+    wanted = table[bucket(keys - pos[:, None], 32, 128, causal)].permute(2, 0, 1)
+    assert torch.equal(found, wanted)
+    upstream = torch.randn(wanted.shape)
+    ours, theirs = (torch.autograd.grad(bias, table, upstream)[0] for bias in (found, wanted))
+    torch.testing.assert_close(ours, theirs)
+    assert seen == [rows + columns]
 
 
 def test_wrong_keys_are_named():
