@@ -260,7 +260,8 @@ def read_start(start: str) -> str:
         path = Path(name)
         try:
             refuse_unreadable(path)
-            return path.read_text(encoding="utf-8-sig")
+            with path.open(encoding="utf-8-sig", newline="") as file:  # as data are prepared
+                return file.read()
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 ({error})") from None
         except OSError as error:

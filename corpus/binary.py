@@ -111,6 +111,7 @@ def prepare(
     out = Path(os.path.abspath(out))
     if finished := _finished(out, recipe):
         return finished
+    out = Path(os.path.realpath(out))  # a link may lead to another disk
 
     if scan:
         check_splits(_Reader(documents()), choice)
@@ -178,6 +179,7 @@ def prepare_tokens(
     out = Path(os.path.abspath(out))
     if finished := _finished(out, {"source": source, "tokenizer": name}):
         return finished
+    out = Path(os.path.realpath(out))  # a link may lead to another disk
     token_bytes = tokenizer.byte_counts()
     with partial_folder(out) as partial:
         counts = {}

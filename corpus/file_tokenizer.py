@@ -8,9 +8,11 @@ from host.disk import read_json
 
 import contextlib
 import hashlib
+import itertools
 import json
 import sys
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -264,14 +266,25 @@ class InexactTokenizer(FileTokenizer):
         return self.library.decode([i for i in ids if i != self.end_of_text], skip_special_tokens=False)
 
     def continued(self, prompt, ids):
-        before, new = list(prompt)[-CONTEXT:], []
+        # tokens before, in groups that end where a character does: a part of one would spoil its neighbours
+        groups, new = deque([self._context(list(prompt))]), []
         for i in ids:
             new.append(i)
+            before = [*itertools.chain.from_iterable(groups)]
             known, text = self.decode(before), self.decode(before + new)
             if not text.endswith("\ufffd") or len(new) == CONTEXT:  # else bytes of a character are missing
                 yield text[len(known) :]
-                before, new = (before + new)[-CONTEXT:], []
+                groups.append(new)
+                new = []
+                while sum(map(len, groups)) - len(groups[0]) >= CONTEXT:
+                    groups.popleft()
+        before = [*itertools.chain.from_iterable(groups)]
         yield self.decode(before + new)[len(self.decode(before)) :]
+
+    def _context(self, prompt: list[int]) -> list[int]:
+        """The last tokens of a prompt, from where a character begins."""
+        parts = (prompt[-count:] for count in range(CONTEXT, CONTEXT + 4))  # of at most 4 bytes
+        return next((part for part in parts if "\ufffd" not in self.decode(part)), prompt[-CONTEXT:])
 
     @property
     def _token_bytes(self):
@@ -310,7 +323,8 @@ def end_token_of(path: Path, end_token: str | None = None) -> str:
         if not path.with_name(file).is_file():
             continue
         content = read_json(path.with_name(file), DataError)
-        found = content.get(part, {}).get("end_token") if part else content.get("eos_token")
+        holder = content.get(part) if part else content
+        found = holder.get("end_token" if part else "eos_token") if isinstance(holder, dict) else None
         found = found.get("content") if isinstance(found, dict) else found  # with its flags
         if isinstance(found, str):
             return found

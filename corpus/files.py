@@ -272,6 +272,9 @@ def _csv(file: TextIO, path: Path) -> Iterator[tuple[dict, str]]:
     csv.field_size_limit(sys.maxsize)  # a document may be longer than the 128 KiB that csv allows
     rows = csv.DictReader(file, strict=True)
     try:
+        names = rows.fieldnames or []
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(f"{path}: the first line names {', '.join(map(repr, twice))} twice")
         for row in rows:
             where = f"{path}, line {rows.line_num}"
             if None in row or None in row.values():

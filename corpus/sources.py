@@ -55,6 +55,31 @@ class Source:
         return self.documents(lambda row, where: files.text_of(row, field, where))
 
 
+def first(documents: Callable[..., Iterator], count: int) -> Callable[..., Iterator]:
+    """The first documents alone, which go on from a state as all of them do."""
+    return lambda state=None: _First(documents, count, state)
+
+
+class _First:
+    def __init__(self, documents, count: int, state: dict | None):
+        self.read, self._count = (state["read"], count) if state else (0, count)
+        self._documents = documents(state["documents"]) if state else documents()
+        if hasattr(self._documents, "state"):
+            self.state = lambda: {"read": self.read, "documents": self._documents.state()}
+        if hasattr(self._documents, "about"):
+            self.about = self._documents.about
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> str | None:
+        if self.read >= self._count:
+            raise StopIteration
+        document = next(self._documents)
+        self.read += 1
+        return document
+
+
 def opened(
     given: str | None,
     name: str,

@@ -34,6 +34,8 @@ def _end(kind, error, trace):
 
 def _nobody_reads() -> bool:
     """Whether standard output is a pipe whose reader has gone."""
+    if not hasattr(select, "poll"):  # on Windows
+        return False
     poll = select.poll()
     poll.register(1, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -221,8 +221,8 @@ def our_weights(tensors: dict, config: ModelConfig, path: Path) -> dict[str, tor
     tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     names = t5.names(config) if of_t5 else _names(config)
     if config.tie_embeddings and (head := tensors.pop("lm_head.weight", None)) is not None:
-        (embedding,) = names["embedding.weight"]
-        if embedding in tensors and not torch.equal(head, tensors[embedding]):
+        (embedding,) = names["embedding.weight"]  # a file may have the head's name alone
+        if not torch.equal(head, tensors.setdefault(embedding, head)):
             raise CheckpointError(
                 f"{path}: lm_head.weight is not {embedding}, though tie_word_embeddings says so: set it to "
                 "false in config.json"

@@ -16,7 +16,7 @@ copyright everywhere. Others can be named:
     schlachter      a revision of 1951 of a translation of 1905
 
 With --language, a pair is an English verse and the same verse in that language. Every English translation
-is crossed with every other one. Whole chapters are held out, so that no verse is in both splits.
+is crossed with every other one. Whole chapters are held out, so that no pair is in both splits.
 
 In English, a document is a verse, or with --unit=chapter a chapter. With --unit=opening, a pair is the
 first sentence of a chapter and the rest of that chapter, for models that continue a text.
@@ -161,13 +161,14 @@ def openings(texts: list[str]) -> list[Pair]:
 
 
 def crossed(english: list[dict], others: list[dict]) -> list[Pair]:
-    """Each pair of different texts once, in the order of the Bible; the group is the chapter."""
-    pairs = {}
+    """Each pair of different texts once, in the order of the Bible; the group is its first chapter."""
+    pairs: dict[tuple[str, str], Pair] = {}
     for place in dict.fromkeys(place for verses in english for place in verses):
         for source, target in itertools.product(english, others):
             if place in source and place in target and source[place] != target[place]:
-                pairs[Pair(source[place], target[place], f"{place[0]} {place[1]}")] = None
-    return list(pairs)
+                texts = source[place], target[place]
+                pairs.setdefault(texts, Pair(*texts, f"{place[0]} {place[1]}"))
+    return list(pairs.values())
 
 
 if __name__ == "__main__":

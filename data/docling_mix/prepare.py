@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules in th
 
 from configurator import parse  # noqa: E402
 from corpus import DataError, files, hub, preparing  # noqa: E402
+from corpus.sources import local  # noqa: E402
 from corpus.tokenizer_registry import Keys, parse_tokenizer_name  # noqa: E402
 
 WEIGHTS = {
@@ -90,7 +91,9 @@ def main(config: PrepareConfig) -> None:
     # a tokenizer.json out of data/x/bpe4096 is called bpe4096
     label = argument.resolve().parent.name if isinstance(argument, Path) else kind
     folders = {name: Path(config.out) / name / label for name in chosen}
-    sources = open_sources(config, [name for name in chosen if not (folders[name] / "meta.json").is_file()])
+    finished = [name for name in chosen if (folders[name] / "meta.json").is_file()]
+    sources = {name: SOURCES[name](config) for name in finished}  # to be compared with what was asked then
+    sources |= open_sources(config, [name for name in chosen if name not in finished])
     for name, source in sources.items():
         print(f"== {name}", file=sys.stderr)
         own = dataclasses.replace(config, out=str(folders[name]))
@@ -180,14 +183,8 @@ def stack_edu(config: PrepareConfig) -> Documents:
             "HuggingFaceTB/stack-edu holds ids only, and the contents are Software Heritage's: download "
             "them with the script on the data set's page, and give them as --stack_edu_files=PATH"
         )
-    paths = files.find(split(config.stack_edu_files))
-    about = {
-        "files": [path.name for path in paths[:20]],
-        "number_of_files": len(paths),
-        "bytes_of_files": sum(path.stat().st_size for path in paths),
-        "field": "text",
-    }
-    return Documents(lambda: files.documents(paths, "text", None), about)
+    source = local(config.stack_edu_files, ["text"])
+    return Documents(source.texts("text"), source.about | {"field": "text"})
 
 
 def split(names: str) -> list[str]:

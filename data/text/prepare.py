@@ -13,7 +13,6 @@ document alone needs --split=contiguous: the end of each document, from a start 
 near, is validation. Files are streamed: only a few documents per worker are in memory.
 """
 
-import itertools
 import os
 import sys
 from dataclasses import dataclass
@@ -64,13 +63,10 @@ def main(config: PrepareConfig) -> None:
     source = open_source(config)
     documents, options = source.texts(config.field), {"contiguous": config.split == "contiguous"}
     options["scan"] = "hub" not in source.about
-    if config.max_docs is None:
-        preparing.run(config, documents, source.about, **options)
-    else:
+    if config.max_docs is not None:
         source.about["max_docs"] = config.max_docs
-        preparing.run(
-            config, lambda: itertools.islice(documents(), config.max_docs), source.about, **options
-        )
+        documents = sources.first(documents, config.max_docs)
+    preparing.run(config, documents, source.about, **options)
 
 
 def open_source(config: PrepareConfig) -> sources.Source:
@@ -88,6 +84,12 @@ def open_source(config: PrepareConfig) -> sources.Source:
             f"--input={config.input} names plain files, which have no configuration and no split: leave "
             "out --hub_config and --hub_split, and name the files of one split"
         )
+    if "files" in source.about:  # of which the first ones are named
+        of_text = [".txt" in Path(name).suffixes for name in source.about["files"]]
+        if separator is not None and not any(of_text):
+            raise DataError("--separator cuts .txt files, and --input names none: leave it out")
+        if config.field != "text" and all(of_text):
+            raise DataError(f"--field={config.field}: .txt files have no columns, leave it out")
     source.about |= {"field": config.field, "separator": separator}
     return source
 

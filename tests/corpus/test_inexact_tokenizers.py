@@ -95,15 +95,16 @@ def test_tokens_are_those_of_the_library(files, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["and 数数 fractions", " a b", "é", ""])
+@pytest.mark.parametrize("text", ["and 数数 fractions", "数" * 12 + "é数数 数", " a b", "é", ""])
 def test_a_continuation_is_spelled_as_in_the_whole_text(files, kind, text):
     tokenizer = build_tokenizer(str(files(kind)), None, KINDS[kind])
-    prompt = [tokenizer.end_of_text, *tokenizer.encode("Fellow citizens: the")]
     ids = tokenizer.encode(text) * 3
-    pieces = list(tokenizer.continued(prompt, ids))
-    assert "".join(pieces) == tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
-    assert "\ufffd" not in "".join(pieces)
-    assert len(pieces) <= len(ids) + 1
+    for start in ("Fellow citizens: the", "the 数数数数数"):
+        prompt = [tokenizer.end_of_text, *tokenizer.encode(start)]
+        pieces = list(tokenizer.continued(prompt, ids))
+        assert "".join(pieces) == tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
+        assert "\ufffd" not in "".join(pieces)
+        assert len(pieces) <= len(ids) + 1
 
 
 def test_bytes_without_a_character_are_written_too(files):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_nine_sources_and_the_mixture_of_them(tmp_path, served, stack, texts, ca
     run(tmp_path / "mix", stack_edu_files=stack)
     assert served["asked"] == []  # what is finished is not looked for again
     assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+def test_what_is_finished_is_compared_with_what_is_asked(tmp_path, served, stack):
+    keys = {"sources": "stack_edu", "stack_edu_files": stack}
+    run(tmp_path / "mix", **keys)
+    before = (tmp_path / "mix/stack_edu/bytes/meta.json").read_bytes()
+    with pytest.raises(DataError, match=r"(?s)prepared otherwise.*max_tokens"):
+        run(tmp_path / "mix", max_tokens=10**5, **keys)
+    write_parquet(Path(stack), {"text": texts_of("other")})
+    with pytest.raises(DataError, match=r"(?s)prepared otherwise.*sha256"):
+        run(tmp_path / "mix", **keys)
+    assert (tmp_path / "mix/stack_edu/bytes/meta.json").read_bytes() == before
 
 
 def test_each_source_gets_its_share_of_the_tokens(tmp_path, served):

@@ -69,6 +69,10 @@ def test_a_folder_of_save_to_disk(saved, tmp_path, texts):
     assert sorted(texts(tmp_path / "b")) == sorted(OTHERS)
     run(tmp_path / "c", input=str(saved / "test"), max_docs=30)
     assert sorted(texts(tmp_path / "c")) == sorted(OTHERS[:30])
+    documents = sources.first(sources.local(str(saved / "test"), ["text"]).texts(), 30)
+    begun = documents()
+    read = [next(begun) for _ in range(7)]
+    assert read + list(documents(json.loads(json.dumps(begun.state())))) == OTHERS[:30]
     with pytest.raises(DataError, match=r"no split 'dev': it has \['train', 'test'\]"):
         run(tmp_path / "d", input=str(saved), hub_split="dev")
     with pytest.raises(DataError, match=r"no field 'content'.*text, id"):

@@ -157,10 +157,16 @@ def test_pairs_of_verses(tmp_path, texts, bible_package):
         ("5", 2, 1, 1, "So be it"),
         ("k", 2, 1, 2, "A"),
     ]
+    # a verse that stands in many chapters: its pair is in one split
+    rows += [
+        (key, 3, chapter, 1, text)
+        for chapter in range(1, 31)
+        for key, text in (("4", "Selah"), ("l", "Pause"))
+    ]
     keys = {"wheel": str(bible_package(rows)), "language": "fr"}
     names = ["king_james", "world_english", "basic_english", "segond", "darby"]
     meta = run(bible, tmp_path / "set", translations=names, **keys)
-    assert meta["pairs"] == 60 * 4 + 1
+    assert meta["pairs"] == 60 * 4 + 2
     found = {}
     for split in ("train", "val"):
         sides = texts(tmp_path / "set", split)
@@ -171,7 +177,7 @@ def test_pairs_of_verses(tmp_path, texts, bible_package):
     assert not places["train"] & places["val"]
     chapters = {split: {place.split(".")[0] for place in some} for split, some in places.items()}
     assert not (chapters["train"] & chapters["val"])
-    assert run(bible, tmp_path / "few", **keys)["pairs"] == 60 * 4 + 1
+    assert run(bible, tmp_path / "few", **keys)["pairs"] == 60 * 4 + 2
     wrong = bible.PrepareConfig(language="de", translations=["king_james", "segond"]).check()
     assert "'segond' is none of language=de" in wrong[0]
     assert "one of language=de" in wrong[1]

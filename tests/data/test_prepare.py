@@ -59,7 +59,8 @@ def write_rows(path, rows=ROWS, field="text"):
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".txt"])
 def test_formats(tmp_path, suffix):
     path = write_rows(tmp_path / f"rows{suffix}")
-    meta = run(tmp_path / "set", input=str(path), separator=r"\n====\n")
+    keys = {"separator": r"\n====\n"} if suffix.startswith(".txt") else {}
+    meta = run(tmp_path / "set", input=str(path), **keys)
     assert texts(tmp_path / "set") == sorted(ROWS)
     assert meta["source"]["files"] == [path.name]
 
@@ -77,6 +78,19 @@ def test_folders_globs_and_lists(tmp_path):
     assert len(texts(tmp_path / "two")) == 15
     run(tmp_path / "three", input=str(folder), max_docs=20)
     assert len(texts(tmp_path / "three")) == 20
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    run(tmp_path / "link", input=str(folder))
+    assert len(texts(tmp_path / "elsewhere")) == 35
+    for keys, told in (
+        ({"input": f"{folder}/rows.jsonl", "separator": "x"}, "separator cuts .txt files"),
+        ({"input": f"{folder}/deep", "field": "body"}, "have no columns"),
+    ):
+        with pytest.raises(DataError, match=told):
+            run(tmp_path / "four", **keys)
+    (tmp_path / "twice.csv").write_text("text,text\na,b\n")
+    with pytest.raises(DataError, match="the first line names 'text' twice"):
+        run(tmp_path / "four", input=str(tmp_path / "twice.csv"))
 
 
 def test_text_files_are_read_in_pieces(tmp_path, monkeypatch):
