@@ -5,7 +5,7 @@
 #   torchrun --nproc_per_node=8 train.py config/cofrgenet.py config/size/small.py --out_dir=out/small
 # Attention as in config/cofrgenet_a.py, feed-forward layers as in config/cofrgenet_f.py. Their heads
 # explain our readings of the paper.
-# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
+# A departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
 # worse and with spikes, already at width 128 (results/trainability/paper.md). The overlay
 # config/ablate/as_printed.py restores the clamp.
 # The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do

@@ -5,7 +5,7 @@
 # Our reading: scores S = U x + V z, which is equation 8 collapsed as in section 4.2, with
 # U [block_size, p]. Table 1 counts L (p + l) + p^2 parameters per layer. This model has l p + L (d - 1) p
 # more per layer, and the intercepts. The other reading is F [L, l] of Figure 2: --cattn_scores=rank.
-# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
+# A departure from print: denominators are kept positive. Clamped at 0.01 as printed, the model trains
 # worse and with spikes, already at width 128 (results/trainability/paper.md). The overlay
 # config/ablate/as_printed.py restores the clamp.
 # The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do

@@ -5,7 +5,7 @@
 # Our reading: y = U h + V z(h), h = sigmoid(G x) * x, which is equation 8 on the gated input. It has
 # the 2 p^2 + L p (d + 1) parameters per layer of Table 1, and L d + p intercepts, which Table 1 does not
 # count.
-# One departure from print: denominators are kept positive. Clamped at 0.01 as printed, training fails when
+# A departure from print: denominators are kept positive. Clamped at 0.01 as printed, training fails when
 # N(0, 0.02) spreads the denominators as widely as at this width (results/trainability/paper.md). The
 # overlay config/ablate/as_printed.py restores the clamp.
 # The papers do not say where intercepts start (here at 1). They try 1, 3, 5 and 7 ladders and depths and do

@@ -4,7 +4,8 @@
 #   torchrun --nproc_per_node=8 train.py config/gated_deltanet.py
 #   torchrun --nproc_per_node=8 train.py config/gated_deltanet.py config/size/small.py --out_dir=out/small
 # Keys are 3/4 and values 3/2 as wide as the model, as in the paper, with 6 p^2 weights in a layer where
-# softmax attention has 4 p^2. The state carries the order of the tokens: no positions are added.
+# softmax attention has 4 p^2. The number of heads is GPT2-xl's: the authors have fewer and wider ones,
+# whose state is larger. The state carries the order of the tokens: no positions are added.
 # What to expect: 1,805,730,208 parameters, 1.06 of the dense FLOPs. Nobody has run it to the end here.
 out_dir = "out/gated_deltanet"
 dataset = "data/openwebtext/gpt2"

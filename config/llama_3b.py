@@ -2,11 +2,12 @@
 #   python data/fineweb_edu/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/llama_3b.py    (several nodes: launch/slurm.sh)
 #   python train.py config/llama_3b.py --dry_run=True    (what it takes)
-# Steps, peak learning rate and batch size (2M steps, 2T tokens) are those of the CoFrGeNet paper's Llama,
-# which has Adam and the docling data mix (config/ablate/docling_mix.py). The rest of the recipe is
-# nanoGPT's: AdamW with weight decay (--weight_decay=0 is Adam). The data are FineWeb-Edu. The tokenizer
-# is GPT-2's, because data/ cannot read Llama's tokenizer file. vocab_size is Llama's, so that the parameter
-# count is the published one. The context length is our choice; no parameter depends on it.
+# Steps and peak learning rate are those of the CoFrGeNet paper's Llama (about 2M steps, 2T tokens, of
+# which the batch follows), which has Adam and the docling data mix (config/ablate/docling_mix.py). The
+# rest of the recipe is nanoGPT's: AdamW with weight decay (--weight_decay=0 is Adam, with betas 0.9 and
+# 0.95). The data are FineWeb-Edu. The tokenizer is GPT-2's, because data/ cannot read Llama's tokenizer
+# file. vocab_size is Llama's, so that the parameter count is the published one. The context length is our
+# choice; no parameter depends on it.
 # What to expect: 3,212,749,824 parameters. Published: 3.2B. Nobody has run it to the end here.
 out_dir = "out/llama_3b"
 dataset = "data/fineweb_edu/gpt2"

@@ -6,7 +6,7 @@ baseline.
 """
 
 TABLE_3_COLUMNS = ("ptb", "wikitext2", "lambada", "ag_news", "lm1b", "wikitext103")
-# perplexity, window 1024; trained on OpenWebText (OWT) or GneissWeb (GW)
+# perplexity; the window is not given; trained on OpenWebText (OWT) or GneissWeb (GW)
 TABLE_3 = {
     "GPT2-xl (1.5B), OWT": (30.12, 18.30, 8.66, 37.13, 41.20, 17.50),
     "CoFrGeNet-F (985M), OWT": (29.89, 17.12, 8.12, 35.72, 40.14, 16.14),

@@ -39,7 +39,7 @@ PORTION = 1 << 20  # tokens whose bytes are counted at once
 
 @dataclass(frozen=True)
 class Published:
-    """A data set of the papers' table 3 on the hub, and the stride they give for a window of 1024."""
+    """A data set of the papers' table 3 on the hub, and the stride they give; a window of 1024 is ours."""
 
     path: str
     config: str | None

@@ -47,7 +47,8 @@ def continued_fraction(
     99th percentile of the relative error would be 8 % at d=3 and 19 % at d=7.
 
     pole selects what happens when the denominator K_d comes near zero:
-    - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1.
+    - "clamp", as printed in the papers: K_d is replaced by s max(|K_d|, eps), s = -1 if K_d < 0, else 1
+      (printed is sgn, which is 0 at 0).
       The gradient there is equation 9 with the clamped denominator, (-1)^k (K_{d-k} / (s eps))^2.
     - "positive": every a_k passes through softplus(a_k) + floor, so that no continuant changes its
       sign. Then |z| <= 1/floor and |dz/da_k| <= max(1/(4 floor), 1).

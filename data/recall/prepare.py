@@ -11,6 +11,9 @@ Keys are distinct within a row, values are drawn with replacement. Each key is a
 again in a slot of its own, and other slots hold two fillers. The slots of keys 1, 2, .. D are drawn one
 after the other without replacement, slot s = 1 .. S with weight s^(exponent - 1), the paper's power law:
 queries stand dense behind the pairs and thin out. Each number of pairs has the same share of the rows.
+
+Departures from Zoology's code: values are drawn with replacement there without; a value stands behind its
+query, where Zoology has it as a label alone; the vocabulary is 256 by default, there 8,192.
 """
 
 import sys

@@ -1,9 +1,10 @@
 # The ExPE paper's Small model with ExPE.
 #   python data/fineweb_edu/prepare.py --tokenizer=bpe:32768 --out=data/fineweb_edu/bpe32768
 #   torchrun --nproc_per_node=8 train.py config/paper/expe/small_expe.py
-# The paper gives: Llama 3's block, 512 tokens of context, 10B tokens of FineWeb-Edu, and shapes based on
-# GPT-3's. Their table is in an appendix that we have not seen: this is GPT-3 Small, without grouped queries
-# and with a head of its own.
+# The paper gives: Llama 3's block, 512 tokens of context, and shapes based on GPT-3's. Of FineWeb-Edu it
+# names "10 billion parameters", which we take as tokens, and 600 million training tokens: a 17th. Their
+# table is in an appendix that we have not seen: this is GPT-3 Small, without grouped queries and with a
+# head of its own.
 # Batch size, learning rate, warmup and weight decay are not given and are GPT-3's. The tokenizer trained
 # here has as many tokens as Mistral's, which the paper uses.
 # S = 0. theta = 1/2048, because in the paper's text the values of 512 tokens run from 0 to 1/4. Its "for
