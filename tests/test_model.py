@@ -404,3 +404,19 @@ def test_compiles_into_one_graph(build, attention, ffn, keys):
 def test_unsound_configurations_are_refused(tiny, keys, message):
     with pytest.raises(ValueError, match=message):
         GPT(tiny(**keys))
+
+
+def test_dropout_acts_on_what_the_first_block_reads(build):
+    """On the sum of tokens and positions."""
+    model = build(dropout=0.5, position="learned")
+    tokens, pos = torch.randint(100, (2, 17)), torch.arange(17)
+    found, whole = model.train().embed(tokens, pos), model.eval().embed(tokens, pos)
+    torch.testing.assert_close(found, 2 * whole * (found != 0))
+
+
+@torch.no_grad()
+def test_maps_of_an_encoder_start_by_its_own_depth(tiny):
+    model = GPT(tiny(n_layer=2, encoder_layers=8, n_head=2, n_embd=192)).init_weights()
+    for blocks, std in ((model.encoder.blocks, 0.02 / 4), (model.blocks, 0.02 * 6**-0.5)):
+        for block in blocks:
+            assert block.attention.proj.weight.std() == pytest.approx(std, rel=0.05)

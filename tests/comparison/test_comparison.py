@@ -16,6 +16,7 @@ import scipy.stats
 from compare import main
 from comparison import sweep, table
 from comparison.differences import differences
+from comparison.pooled import rows_of
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
 from model import flops_per_token, parameter_counts
@@ -353,3 +354,21 @@ def test_a_reader_that_has_had_enough(write, tmp_path):
     assert process.stderr.read() == ""
     process.wait()
     assert (tmp_path / "a.png").is_file()
+
+
+def test_gradients_of_the_rows_are_those_after_the_warmup(write):
+    folder = write("a", [5.0, 4.0, 3.0], warmup_iters=2)
+    norms = {1: 50.0, 2: 60.0, 3: 1.0, 5: 2.0, 10: 3.0, 15: 40.0, 20: 5.0}
+    with (folder / "log.jsonl").open("a") as file:
+        for step, norm in norms.items():
+            file.write(json.dumps({"step": step, "tokens": 0, "seconds": 0.0, "grad_norm": norm}) + "\n")
+    (arm,) = arms(read_runs([str(folder)]))
+    keys = ("gradient_median", "gradient_95", "gradient_largest", "spikes")
+    found = [[row[key] for key in keys] for row in rows_of(arm)]
+    assert found == [[None] * 4, [2.0, 3.0, 3.0, 0], [3.0, 40.0, 40.0, 1]]
+
+
+def test_the_last_step_is_one_that_both_evaluated(write):
+    folders = [write("base", [5.0, 3.0, 2.0]), write("short", [5.0, 2.5], n_layer=1)]
+    base, short = arms(read_runs([str(f) for f in folders]))
+    assert difference(short, base).mean == -0.5

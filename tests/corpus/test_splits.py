@@ -114,3 +114,10 @@ def test_no_more_is_read_than_needed():
     documents = iter([str(i) for i in range(10_000)])
     check_splits(documents, Choice(0.1))
     assert int(next(documents)) < 1000
+
+
+def test_a_text_is_cut_at_the_nearest_end_of_a_line():
+    early, late = "x" * 30 + "\n" + "x" * 69, "x" * 54 + "\n" + "x" * 45
+    both = early[:54] + "\n" + early[55:]
+    assert [cut(text, 0.5) for text in (early, late, both)] == [31, 55, 55]
+    assert cut(both.replace("\n", " "), 0.5) == 54

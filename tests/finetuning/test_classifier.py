@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import get_total_norm
 
 from corpus.tokenizer import BytesTokenizer
+from finetune import FinetuneConfig
+from finetuning import loop
 from finetuning.classifier import Classifier
 from finetuning.glue import Example
 from finetuning.inputs import MULTIPLE, by_length, encode, padded, shortened, steps_in_epoch, training_order
+from finetuning.tasks import TASKS
 from layers import ATTENTION, FFN
 from tests.model_variants import BLOCKS
+from training.optimizer import Optimizer
 
 MODELS = [{"attention": attention, "ffn": ffn} for attention in ATTENTION for ffn in FFN]
 MODELS += [{**keys, "attention": "softmax"} for keys in BLOCKS if "cattn_value_heads" not in keys]
@@ -120,3 +125,38 @@ def test_an_epoch_is_every_example_once():
 def test_evaluation_reads_every_example_longest_first():
     inputs = inputs_of("aaa", "a", "aaaaa", "aa")
     assert [batch.tolist() for batch in by_length(inputs, 3)] == [[2, 0, 3], [1]]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_predicting_leaves_the_mode_as_it_was(build, training):
+    classifier = Classifier(build(), 2).train(training)
+    loop.predict(classifier, small(inputs_of(*TEXTS)), 0, 2, torch.device("cpu"), "float32")
+    assert {module.training for module in classifier.modules()} == {training}
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3])
+def test_the_rate_rises_and_falls_and_gradients_are_clipped(build, monkeypatch, clip):
+    rates, norms, step = [], [], Optimizer.step
+
+    def noted(self, **keys):
+        rates.append({group["lr"] for group in self.param_groups})
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        norms.append(float(get_total_norm([w.grad for w in weights if w.grad is not None])))
+        return step(self, **keys)
+
+    monkeypatch.setattr(Optimizer, "step", noted)
+    train = small(inputs_of(*TEXTS * 4))
+    config = FinetuneConfig(["x"], batch_size=2, epochs=2, warmup_share=0.25, grad_clip=clip)
+    keys = (0, 1e-3, 1, config, torch.device("cpu"), "float32", "test")
+    loop.finetune(Classifier(build(), 2), TASKS["rte"], train, {"validation": train}, *keys)
+    rise, fall = [1e-3 * n / 5 for n in range(1, 5)], [1e-3 * (1 - n / 11) for n in range(12)]
+    assert [some.pop() for some in rates] == pytest.approx(rise + fall)
+    assert (max(norms) < 1.001e-3) == (clip > 0)
+
+
+@torch.no_grad()
+def test_logits_of_classes_are_not_rounded(build):
+    classifier, tokens = Classifier(build(), 3).eval(), torch.randint(100, (2, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = classifier(tokens, torch.tensor([5, 3]))
+    assert not torch.equal(logits, logits.bfloat16().float())

@@ -382,3 +382,51 @@ def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
         assert before.shape == x.shape
         assert torch.equal(before[:, :s], after[:, :s])
         assert not torch.equal(before[:, s:], after[:, s:])
+
+
+@pytest.mark.parametrize("keys", [{}, {"n_kv_head": 1}, {"attention": "sliding_window"}])
+@pytest.mark.parametrize("way", ["forward", "encode"])
+def test_dropout_acts_on_weights_in_training(tiny, keys, way):
+    config = tiny(dropout=0.5, **keys)
+    layer, x = ATTENTION[config.attention](config), torch.randn(2, 17, 24)
+    if way == "encode" and not layer.bidirectional:
+        pytest.skip("causal")
+    layer.dropout.p = 0.0
+
+    def out():
+        return layer(x) if way == "forward" else layer.encode(x, torch.tensor([17, 9]))
+
+    assert not torch.equal(out(), out())
+    if "attention" in keys:  # beyond the first window too
+        assert not torch.equal(out()[:, 5:], out()[:, 5:])
+    layer.eval()
+    assert torch.equal(out(), out())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"attention": "cattn_m"},
+        {"attention": "cattn_m", "cattn_strict": True},
+        {"attention": "cattn_m", "cattn_scores": "collapsed"},
+        {"attention": "cattn_relative"},
+        {"attention": "cattn_relative", "cattn_content": True, "token_shift": True},
+    ],
+)
+def test_dropped_weights_are_those_of_evaluation(tiny, keys):
+    """Training with dropout computes them elsewhere than in evaluation."""
+    config = tiny(dropout=0.5, cattn_heads=2, **keys)
+    layer, x = drawn(ATTENTION[config.attention](config)), torch.randn(2, 13, 24)
+    layer.weight_dropout.p, layer.dropout.p = 1e-12, 0.0  # nothing is dropped
+    torch.testing.assert_close(layer.train()(x), layer.eval()(x))
+    layer.train().weight_dropout.p = 0.5
+    assert not torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_every_norm_has_the_eps_of_the_config(build, attention, norm):
+    qk = {"qk_norm": True} if attention == "softmax" else {}
+    model = build(attention=attention, norm=norm, norm_eps=0.25, **qk)
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)]
+    assert {module.eps for module in norms} == {0.25}

@@ -4,11 +4,13 @@ import math
 import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from scaling import intervals
 from scaling.answers import Lead, answers, crossing, default_losses, multiplier
 from scaling.curves import Curves, rows_of
+from scaling.deviations import SLOPES, Deviations
 from scaling.fits import Law, fit
 from scaling.interpolation import Polyline
 from scaling.page import remarks
@@ -254,3 +256,30 @@ def test_a_fit_that_misses_means_is_told(amount, law):
     names = {"dense": "the dense one", "ours": "ours"}
     (told,) = (line for line in remarks(found, names) if line.startswith(f"the fits of {law} miss "))
     assert " means of 4 by more than seeds explain, most of all the dense one at " in told
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_noise_of_two_means(seeds):
+    random = np.random.Generator(np.random.PCG64(0))
+    losses = {("dense", size): dict(enumerate(random.normal(3, 0.01, 500))) for size in ("1M", "2M", "4M")}
+    found = intervals.noise(Deviations(losses), ("dense", "2M"), seeds)
+    assert found == pytest.approx(1.96 * 0.01 * math.sqrt(2 / seeds), rel=0.08)
+
+
+def test_losses_drawn_anew_spread_as_seeds_do():
+    """And two families share as much of a seed's luck."""
+    random = np.random.Generator(np.random.PCG64(0))
+    shared = random.normal(size=300)
+    noise = {name: math.sqrt(0.5) * (shared + random.normal(size=300)) for name in "ab"}
+    losses = {(name, "1M"): dict(enumerate(3 + 0.01 * of)) for name, of in noise.items()}
+    draws = Deviations(losses).drawn(4000, random)
+    one, other = (draws((name, "1M"), 0) for name in "ab")
+    assert one.std() == pytest.approx(0.01 * noise["a"].std(), rel=0.06)
+    together = np.corrcoef(*noise.values())[0, 1]
+    assert np.corrcoef(one, other)[0, 1] == pytest.approx(together, abs=0.06)
+
+
+def test_a_slope_of_which_losses_say_nothing_is_what_was_believed():
+    found = Deviations({("a", "1M"): {1: 3.0, 2: 3.1}}).weights.sum(axis=(0, 2))
+    expected = np.exp(-((SLOPES / 0.5) ** 2) / 2)
+    assert found == pytest.approx(expected / expected.sum())

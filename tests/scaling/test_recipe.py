@@ -2,7 +2,9 @@
 
 import pytest
 
-from scaling.recipe import moved_rate
+from scaling.recipe import moved_rate, steps
+from scaling.sizing import parse
+from training.config import TrainConfig
 
 
 def test_rates_move_with_the_width():
@@ -44,3 +46,17 @@ def test_the_warmup_is_at_most_a_tenth_of_the_run(study):
     made = study("--sizes=20K", "--rates=4e-3", "--warmup_iters=100")
     (run,) = made.runs_at(made.families[0], made.sizes[0])[:1]
     assert run.config["warmup_iters"] == 15
+
+
+def test_a_run_has_the_nearest_number_of_fifths():
+    config = TrainConfig(batch_size=4, gradient_accumulation_steps=1, block_size=64)
+    assert [steps(config, parse(size), 20.0) for size in ("1K", "19K", "20K")] == [80, 1485, 1560]
+
+
+def test_muons_rate_keeps_its_ratio(study):
+    made = study("--sizes=20K,80K", "--rates=4e-3", "--optimizer=muon", "--muon_learning_rate=2e-2")
+    family = made.families[0]
+    for size in made.sizes:
+        run, *_ = made.runs_at(family, size)
+        found = run.config["muon_learning_rate"] / run.config["learning_rate"]
+        assert found == pytest.approx(2e-2 / family.config.learning_rate, rel=0.01)

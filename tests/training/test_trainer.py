@@ -167,3 +167,22 @@ def test_no_step_synchronises_a_gpu(run, monkeypatch, keys):
     ladders = ("--attention=cattn_m", "--ffn=cffn_product", "--dyadic=True", "--cf_eval_clip=True")
     run("a", *ladders, *keys, "--max_iters=12", "--log_interval=5", "--device=cuda")
     assert len(made) == 12
+
+
+def test_groups_have_rates_of_their_own(run, monkeypatch):
+    """Ladders and Muon a share of the schedule's, whose decay is the last fifth where it is not given."""
+    seen, real = [], trainer.Trainer.set_learning_rates
+
+    def noted(self, step):
+        rate = real(self, step)
+        seen.append((rate, {(g["depth"] > 0, g["muon"]): g["lr"] for g in self.optimizer.param_groups}))
+        return rate
+
+    monkeypatch.setattr(trainer.Trainer, "set_learning_rates", noted)
+    keys = ("--max_iters=10", "--learning_rate=1e-3", "--min_lr=0", "--warmup_iters=0", "--lr_schedule=wsd")
+    groups = ("--ffn=cffn_gated", "--optimizer=muon", "--muon_learning_rate=0.02", "--ladder_lr=0.5")
+    run("a", *groups, *keys)
+    for rate, of in seen:
+        expected = {(False, False): rate, (True, False): 0.5 * rate, (False, True): 20 * rate}
+        assert of == pytest.approx(expected)
+    assert [rate for rate, _ in seen] == pytest.approx([1e-3] * 8 + [5e-4, 0])
