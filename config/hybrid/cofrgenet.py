@@ -6,7 +6,7 @@
 # third layer. The papers have no such model. Positions are learned, as in theirs: CAttnM scores absolute
 # positions anyway, and the softmax layers see them in the embedding.
 # What to expect: 633,381,264 parameters, 0.43 of the dense FLOPs. Not measured at this
-# size. At half a million parameters 3.49, dense 2.92 (results/hybrids).
+# size. At half a million parameters 3.48, dense 2.92 (results/hybrids).
 out_dir = "out/hybrid_cofrgenet"
 dataset = "data/openwebtext/gpt2"
 
