@@ -162,9 +162,11 @@ class Report:
         record = {"seconds": self.progress.seconds, **result}
         self.record(record | {"ladders": ladders} if ladders else record)
         self.on_first(lambda: self.log.draw())
+        # rows have symbols, whose names have bytes, and not the answers
+        bits = "" if self.unit == "rows" else f", {result['val_bits_per_byte']:.4f} bits per byte"
         self.ranks.say(
             f"step {self.progress.step:>7,}: validation loss {result['val_loss']:.4f}, perplexity "
-            f"{result['val_perplexity']:.2f}, {result['val_bits_per_byte']:.4f} bits per byte"
+            f"{result['val_perplexity']:.2f}{bits}"
             + "".join(f", {name} {result[f'val_loss_{name}']:.4f}" for name in parts)
         )
 
