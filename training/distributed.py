@@ -229,7 +229,8 @@ class Ranks:
         """Run `check()` on every rank -> its value. If it fails on any rank, no rank goes on.
 
         The lowest failing rank raises its own error, one of `errors` or an OSError, the others
-        OtherRankError. long: it may take longer on some rank than the others wait for a collective.
+        OtherRankError. long: it may take longer on some rank than the others wait for a collective; it
+        makes none itself.
         """
         value = failure = None
         with self._showing_life() if long and self.world > 1 else contextlib.nullcontext():
