@@ -92,24 +92,13 @@ def find(names: list[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def documents(
-    paths: list[Path], field: str, separator: str | None, max_expansion: int = MAX_EXPANSION
-) -> Iterator[str]:
-    """The documents of the files, in order. Raises DataError that names the file and the line.
-
-    max_expansion: see corpus/compressed.py.
-    """
-    for row, where in rows(paths, [field], separator, max_expansion):
-        yield text_of(row, field, where)
-
-
 def rows(
     paths: list[Path], fields: list[str], separator: str | None = None, max_expansion: int = MAX_EXPANSION
 ) -> Iterator[tuple[dict, str]]:
     r"""(row, its place for messages) of each row of the files; of .txt files, {fields[0]: text}.
 
     Of Parquet files, only the columns `fields` are read. separator: cuts .txt files; each \n in it stands
-    for \r\n too. Raises DataError.
+    for \r\n too. max_expansion: see corpus/compressed.py. Raises DataError that names file and line.
     """
     for path in paths:
         if format_of(path) == ".parquet":

@@ -21,7 +21,7 @@ from layers import ATTENTION
 from model import GPT
 from models.architecture import ModelConfig
 from models.kinds import built
-from sample import load_model, main, show
+from sample import load_model, main, read_start, show
 from training import pretrained
 from training.pretrained import Source
 
@@ -180,6 +180,8 @@ def test_a_search_that_finds_few_texts(trained, capsys, monkeypatch):
 
 def test_start_from_a_file_or_a_checkpoint(trained, capsys, tmp_path):
     prompt = tmp_path / "prompt.txt"
+    prompt.write_bytes(b"a\r\nb")  # as data are prepared
+    assert read_start(f"FILE:{prompt}") == "a\r\nb"
     prompt.write_text("déjà vu", encoding="utf-8-sig")  # the mark is no part of the text
     said = sample(capsys, trained / "ckpt" / "best.pt", f"--start=FILE:{prompt}", "--max_new_tokens=5")
     assert "déjà vu" in said

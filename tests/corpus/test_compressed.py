@@ -23,7 +23,8 @@ every_ending = pytest.mark.parametrize("ending", COMPRESS)
 
 
 def read(path, separator=None, **keys):
-    return list(files.documents(files.find([str(path)]), "text", separator, **keys))
+    found = files.rows(files.find([str(path)]), ["text"], separator, **keys)
+    return [files.text_of(row, "text", where) for row, where in found]
 
 
 @contextlib.contextmanager

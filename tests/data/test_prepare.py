@@ -56,6 +56,11 @@ def write_rows(path, rows=ROWS, field="text"):
     return path
 
 
+def documents(paths, separator):
+    rows = files.rows(paths, ["text"], separator)
+    return (files.text_of(row, "text", where) for row, where in rows)
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".txt"])
 def test_formats(tmp_path, suffix):
     path = write_rows(tmp_path / f"rows{suffix}")
@@ -98,13 +103,13 @@ def test_text_files_are_read_in_pieces(tmp_path, monkeypatch):
     path.write_bytes("\ufeffa\r\n--\r\nb--c--\r\rd\r\n\r\r\n\r\ne.\n\nf".encode())
     for chunk in (1, 2, 3, 1000):
         monkeypatch.setattr(files, "CHUNK", chunk)
-        assert list(files.documents([path], "text", "--"))[:3] == ["a\r\n", "\r\nb", "c"]
-        assert next(files.documents([path], "text", "\n--\n")) == "a"
+        assert list(documents([path], "--"))[:3] == ["a\r\n", "\r\nb", "c"]
+        assert next(documents([path], "\n--\n")) == "a"
         found = ["a\r\n--\r\nb--c--\r\rd\r\n\r", "e.", "f"]  # a \r before \r\n ends no line
-        assert list(files.documents([path], "text", "\n\n")) == found
-        assert list(files.documents([path], "text", "\r\r"))[1] == "d\r\n"
-        assert list(files.documents([path], "text", "."))[1] == "\n\nf"  # no pattern
-    assert list(files.documents([path], "text", None)) == [path.read_bytes().decode("utf-8-sig")]
+        assert list(documents([path], "\n\n")) == found
+        assert list(documents([path], "\r\r"))[1] == "d\r\n"
+        assert list(documents([path], "."))[1] == "\n\nf"  # no pattern
+    assert list(documents([path], None)) == [path.read_bytes().decode("utf-8-sig")]
 
 
 def test_the_help_says_how_much_text_a_compressed_file_may_always_give():
@@ -182,7 +187,7 @@ def test_unreadable_file(tmp_path, monkeypatch):
 def test_long_csv_fields_and_empty_cells(tmp_path):
     write_rows(tmp_path / "a.csv", ["x" * 500_000, ""])
     write_rows(tmp_path / "b.parquet", [None, "y"])
-    found = list(files.documents([tmp_path / "a.csv", tmp_path / "b.parquet"], "text", None))
+    found = list(documents([tmp_path / "a.csv", tmp_path / "b.parquet"], None))
     assert found == ["x" * 500_000, "", "", "y"]
 
 

@@ -70,6 +70,13 @@ def test_a_reader_who_has_gone(unbuffered):
         assert script.stderr.read() == ""
 
 
+def test_without_poll_a_script_ends_as_it_should():
+    """As on Windows."""
+    code = "import select; del select.poll; from host import interruption; interruption.install(); print(1)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
 def test_another_pipe_that_breaks_is_told():
     code = "import os; from host import interruption; interruption.install()\n"
     code += "r, w = os.pipe(); os.close(r); os.write(w, b' ')"

@@ -313,6 +313,21 @@ def test_the_cache_of_the_hub_and_a_folder_of_its_name(tmp_path, monkeypatch):
     assert not torch.equal(mine.read()["norm.weight"], source.read()["norm.weight"])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "name"), [(gpt2, "transformer.wte.weight"), (llama, "model.embed_tokens.weight")]
+)
+def test_a_tied_head_may_have_its_own_name_alone(kind, name, tmp_path):
+    """safetensors keeps one name of a tensor that two have."""
+    theirs = drawn(kind(tie_word_embeddings=True))
+    theirs.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = weights.pop(name)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    ours, text = pretrained.build(pretrained.open_source(str(tmp_path))), tokens(length=9)
+    torch.testing.assert_close(ours(text), theirs(text).logits, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", [gpt2, llama])
 def test_a_head_that_should_be_the_embedding_and_is_not(kind, tmp_path):
     drawn(kind(tie_word_embeddings=False)).save_pretrained(tmp_path)
