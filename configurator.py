@@ -356,10 +356,10 @@ def _derived(path: str, function: Callable[[dict], dict], keys: dict, mistakes: 
     """What a config file's `derived` makes of the keys that all files and overrides have named."""
     try:
         found = function(dict(keys))
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
             raise TypeError(f"it must return a dict of keys, not {found!r}")
         return found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         mistakes.append(f"{path}: derived() failed: {type(error).__name__}: {error}")
         return {}
 
@@ -434,7 +434,8 @@ def _convert(value, hint, from_text: bool):
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            near = difflib.get_close_matches(OTHER_WORDS.get(value, str(value).lower()), choices, 1, 0.5)
+            word = OTHER_WORDS.get(str(value), str(value).lower())
+            near = difflib.get_close_matches(word, choices, 1, 0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"must be one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
         return value

@@ -8,6 +8,7 @@ command skips them. To train a language model on new text, see config/finetune_t
 """
 
 from host import interruption, openmp  # noqa: F401 (first, before torch)
+from host.disk import make_folder
 
 import dataclasses
 import math
@@ -34,6 +35,8 @@ from training.checkpoint import CheckpointError
 from training.environment import environment
 from training.hardware import DeviceError, choose_device, choose_dtype, keep_freed_memory, missing_gpu
 from training.log import RunFolderError, write_whole
+
+TABLE = "table.md"
 
 
 @dataclass
@@ -82,6 +85,9 @@ class FinetuneConfig:
             wrong.append(f"data_dir={self.data_dir} is not a folder")
         if (Path(self.out_dir) / "ckpt").is_dir():
             wrong.append(f"out_dir={self.out_dir} is a run folder of train.py: choose another folder")
+        table = Path(self.out_dir) / TABLE
+        if table.is_file() and not table.read_bytes().startswith(b"| model "):
+            wrong.append(f"{table} is none of finetune.py's, and would be replaced: choose another out_dir")
         wrong += missing_gpu(self.device)
         return wrong
 
@@ -111,10 +117,11 @@ def main(argv: list[str]):
         inputs = encode_all(subjects, data)
         jobs = plan(config, subjects, data, dtype)
         done = sum(job.record is not None for job in jobs)
+        make_folder(Path(config.out_dir))
         print(f"{len(jobs)} results, {done} of them already in {config.out_dir}; {device}, {dtype}")
         train(config, jobs, inputs, device, dtype)
         text = report([job.record for job in jobs])
-        write_whole(Path(config.out_dir) / "table.md", text)
+        write_whole(Path(config.out_dir) / TABLE, text)
     except (DataError, CheckpointError, DeviceError, RunFolderError, OSError) as error:
         sys.exit(f"finetune.py: {error}")
     except torch.OutOfMemoryError as error:
@@ -127,7 +134,7 @@ def main(argv: list[str]):
             f"finetune.py: interrupted. Finished results are in {config.out_dir}; the same command goes on"
         )
     print(text)
-    print(f"table: {config.out_dir}/table.md")
+    print(f"table: {config.out_dir}/{TABLE}")
 
 
 def read_tasks(config: FinetuneConfig) -> dict[str, TaskData]:

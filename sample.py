@@ -114,7 +114,8 @@ def main(argv: list[str]):
                         keep(Path(config.out_dir), source.path, config, "".join(written), failed)
     except KeyboardInterrupt:
         if not config.interactive:  # else between a text and the next prompt
-            where = "" if failed else "; finished texts are in samples.txt"
+            kept = Path(config.out_dir) / "samples.txt"
+            where = f"; finished texts are in {kept}" if kept.is_file() and not failed else ""
             sys.exit(f"\nsample.py: interrupted{where}")
     except FloatingPointError as error:
         sys.exit(f"sample.py: {error}")

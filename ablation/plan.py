@@ -97,7 +97,7 @@ class Plan:
         for name, run in self.runs.items():
             log, last = self.folder / name / "log.jsonl", run.config["max_iters"]
             try:
-                if finished(log.parent, last, checkpoint_too=name not in self.done):
+                if finished(log.parent, run.config, checkpoint_too=name not in self.done):
                     over.add(name)
                 elif name in self.done and log.is_file():
                     damaged.append(
@@ -133,13 +133,16 @@ class Plan:
         return list(found.values())
 
 
-def finished(folder: Path, last: int, checkpoint_too: bool) -> bool:
+def finished(folder: Path, config: dict, checkpoint_too: bool) -> bool:
     """Whether the run in `folder` was evaluated at its last step and, if that is asked, saved there.
 
     The evaluation comes first: a run that was killed in between has something left to do. Of a run known
     to be done the checkpoints may have been deleted. Raises RunFolderError where the log is damaged.
     """
-    if not any(r["step"] == last and "val_loss" in r for r in read_log(folder)):
+    last = config["max_iters"]
+    # without steps, a SAFFU's initialisation and each of its tuning passes end with an evaluation at step 0
+    wanted = 1 if last else 1 + config["saffu_tuning"]
+    if sum(r["step"] == last and "val_loss" in r for r in read_log(folder)) < wanted:
         return False
     saved = checkpoint.numbered(folder / "ckpt")
     return not checkpoint_too or (bool(saved) and checkpoint.step_of(saved[-1]) == last)

@@ -5,7 +5,7 @@ from host.disk import make_folder, write_whole
 import os
 from pathlib import Path
 
-from comparison import differences, figure, ladder_figure, sweep, table
+from comparison import differences, figure, ladder_figure, significance, sweep, table
 from comparison.figure import AXES
 from comparison.runs import Arm, Run
 from reports import picture
@@ -26,6 +26,11 @@ def remarks(arms: list[Arm], study: list[str], baseline: str | None = None) -> l
         lines.append(
             f"difference: loss less that of {baseline}, paired by seed; p: of a two-sided paired t-test"
         )
+        (against,) = (arm for arm in arms if arm.name == baseline)
+        for arm in found:
+            step = significance.shared_step(arm, against)
+            if arm is not against and step not in (None, arm.steps[-1]):
+                lines.append(f"{arm.name}: its difference is at step {step:,}, the last that both have")
     return lines
 
 

@@ -25,19 +25,26 @@ class Difference:
 
 
 def difference(arm: Arm, baseline: Arm) -> Difference | None:
-    """The difference at the last step that every run of both evaluated.
-
-    None if they share no seed or no step.
-    """
-    steps = sorted(set(arm.steps) & set(baseline.steps)) if arm.runs and baseline.runs else []
-    if not steps:
+    """The difference at their `shared_step`. None if they share no seed or no such step."""
+    step = shared_step(arm, baseline)
+    if step is None:
         return None
     losses = [
-        {run.config["seed"]: run.evaluations[steps[-1]]["val_loss"] for run in one.runs}
+        {run.config["seed"]: run.evaluations[step]["val_loss"] for run in one.runs}
         for one in (arm, baseline)
     ]
     each = [losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()]
     return paired(each) if each else None
+
+
+def shared_step(arm: Arm, baseline: Arm) -> int | None:
+    """The last step that every run of both evaluated; None if there is none, and where it is 0 and one of
+    them was trained: nothing was, at step 0.
+    """
+    if not arm.runs or not baseline.runs:
+        return None
+    last = max(set(arm.steps) & set(baseline.steps))
+    return last if last or not (arm.steps[-1] or baseline.steps[-1]) else None
 
 
 def paired(each: list[float]) -> Difference:

@@ -26,9 +26,10 @@ def typed() -> list[str] | None:
     return [str(path.relative_to(ROOT)), *sys.argv[1:]]
 
 
-def missing(folder: Path, tokenizer: str | None = None) -> str:
+def missing(folder: Path, tokenizer: str | None = None, kind: str = "text") -> str:
     """That a folder is not prepared, and the command that prepares it; or that it is a file.
 
+    kind: of data/, whose script prepares folders that no other script is known for.
     tokenizer: the one that it must have; None: that of the folder's name (gpt2, bytes, bpe4096), if any.
     """
     if folder.is_file():
@@ -42,7 +43,7 @@ def missing(folder: Path, tokenizer: str | None = None) -> str:
     own = ROOT / "data" / folder.name
     if (own / SCRIPT).is_file() and folder.absolute() in (own, Path.cwd() / folder.name):
         return _of_a_script(folder, own)
-    script, options = _script(folder)
+    script, options = _script(folder, kind=kind)
     tokenizer = None if script.parent.name in WITHOUT_TEXT else tokenizer or _of_name(folder.name)
     lines = [f"{folder} is not a prepared data set (no meta.json); prepare it with"]
     lines.append(typeable(script, [*options, *([f"--tokenizer={tokenizer}"] if tokenizer else [])]))
@@ -116,7 +117,7 @@ def _of_source(folder: Path) -> list[str]:
     return [f"--out={folder.parent.parent}", f"--sources={folder.parent.name}"]
 
 
-def _script(folder: Path, meta: dict | None = None) -> tuple[Path, list[str]]:
+def _script(folder: Path, meta: dict | None = None, kind: str = "text") -> tuple[Path, list[str]]:
     """The script that prepares this folder, and its options: data/NAME/prepare.py for data/NAME/X.
 
     data/NAME/SOURCE/X belongs to a script that prepares several sources.
@@ -124,8 +125,9 @@ def _script(folder: Path, meta: dict | None = None) -> tuple[Path, list[str]]:
     if _of_several(folder):
         return folder.parent.parent / SCRIPT, _of_source(folder)
     own = folder.parent / SCRIPT
+    own = own if own.is_file() else ROOT / "data" / kind / SCRIPT
     texts = ROOT / "data" / "text" / SCRIPT
-    if own.is_file() and not own.samefile(texts):
+    if not own.samefile(texts):
         options = [f"--out={folder}"]
         if own.samefile(ROOT / "data" / "pairs" / SCRIPT):
             options.insert(0, f"--input={FILES}")

@@ -329,11 +329,14 @@ def keys_of(purpose: str, seed: int, epoch: int) -> np.ndarray:
     return np.frombuffer(digest, dtype="<u8")
 
 
-def read_meta(folder: Path) -> dict:
-    """The content of meta.json; raises DataError if there is none, or none that this code can read."""
+def read_meta(folder: Path, kind: str = "text") -> dict:
+    """The content of meta.json; raises DataError if there is none, or none that this code can read.
+
+    kind: as in `commands.missing`.
+    """
     path = folder / "meta.json"
     if not path.is_file():
-        raise DataError(commands.missing(folder))
+        raise DataError(commands.missing(folder, kind=kind))
     meta = read_json(path, DataError, "; prepare the data set again")
     version = meta.get("format")
     if version != FORMAT:

@@ -49,6 +49,8 @@ def parse(text: str) -> tuple[list[str], "Shares"]:
         if not folder:
             raise DataError(f"dataset: {part.strip()!r} has no weight; write folder:weight,folder:weight")
         try:
+            if len(number.lower().partition("e")[2]) > 3:
+                raise ValueError  # 1e99999999 would be computed to its last digit
             weight = Fraction(number)
         except (ValueError, ZeroDivisionError):
             raise DataError(f"dataset: the weight {number!r} of {folder} is not a number") from None

@@ -61,7 +61,8 @@ def beam_search(
     cache = model.new_cache(batch, room, **of_source) if prompt < window else None
     logits = model.decode(text[:, -window:], cache, **of_source).repeat_interleave(beams, 0)
     text = text.repeat_interleave(beams, 0)
-    cache = None if cache is None else cache.repeated(beams)
+    if cache is not None:
+        cache = cache.of_rows(torch.arange(batch, device=device).repeat_interleave(beams))
     of_source = {name: held.repeat_interleave(beams, 0) for name, held in of_source.items()}
     running = torch.full((batch, beams), float("-inf"), device=device)
     running[:, 0] = 0.0  # all beams hold the same prompt: only one of them counts

@@ -8,7 +8,6 @@ their beginning, and the name of that token in a prompt is the token.
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from lm_eval.api.model import TemplateLM
@@ -115,10 +114,8 @@ class HarnessModel(TemplateLM):
             self.loaded.model.decode(torch.tensor(prefixes, device=self.device), cache)
         for part in _parts(rows, self.batch_size):
             which = torch.tensor([number for number, _ in part], device=self.device)
-            copies = [tuple(held.index_select(0, which) for held in block) for block in cache.blocks]
             rest = [read[length:] for _, read in part]
-            copy = replace(cache, blocks=copies, filled=cache.filled.clone())
-            logits = self._logits(rest, [len(read) for read in rest], copy)
+            logits = self._logits(rest, [len(read) for read in rest], cache.of_rows(which))
             yield from zip([read for _, read in part], logits, strict=True)
 
     def _logits(self, rows, counts, cache=None) -> tuple[torch.Tensor, ...]:

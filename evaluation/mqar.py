@@ -79,7 +79,7 @@ def open_rows(models: Sequence[Opened], folder: str | None = None) -> MqarDatase
     folders = mixture.parse(folder)[0]
     if len(folders) > 1:
         raise EvaluationError(f"{folder} is a mixture: name one of its folders with --data=FOLDER")
-    kind = mixture.kind_of(read_meta(Path(folders[0])))
+    kind = mixture.kind_of(read_meta(Path(folders[0]), "recall"))
     if kind is not MqarDataset:
         raise EvaluationError(
             f"{folder} holds {mixture.HELD[kind]}, not rows of MQAR: name such a folder with --data=FOLDER "

@@ -55,6 +55,7 @@ def comparison(
     cells = {row: {c: _cell(values.get(c), form) for c in columns} for row, values in rows.items()}
     for column in columns:
         numbers = {row: v[column] for row, v in rows.items() if isinstance(v.get(column), float | int)}
+        numbers = {row: number for row, number in numbers.items() if math.isfinite(number)}
         if ranked and len(numbers) > 1:
             best = (max if highest(column) else min)(numbers.values())
             for row in numbers:

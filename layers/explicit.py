@@ -44,7 +44,11 @@ def attention(F: torch.Tensor) -> torch.Tensor:
     if len(F) < 2:
         raise ValueError(f"an attention over {len(F)} slot has no explicit solution: it needs at least 2")
     if not (F > 0).all():
-        raise ValueError(f"F(Q, V) has entries that are not positive (the least is {F.min().item():.3g})")
+        raise ValueError(
+            f"F(Q, V) has entries that are not positive (the least is {F.min().item():.3g}), as happens "
+            "with few different tokens: count fewer of them (saffu_tokens), use a larger vocabulary, or "
+            "take saffu_attention=uniform"
+        )
     return decoder(F, math.log(len(F)), floor=0.0)
 
 

@@ -61,16 +61,16 @@ class Cache:
     def clear(self):
         self.filled.zero_()
 
-    def repeated(self, times: int) -> "Cache":
-        """A cache in which each row of the batch stands `times` times, one after the other."""
+    def of_rows(self, rows: torch.Tensor) -> "Cache":
+        """A cache of these rows of the batch, each as often as it is named. rows: int64."""
 
-        def repeat(blocks):
-            return [tuple(held.repeat_interleave(times, 0) for held in block) for block in blocks]
+        def select(blocks):
+            return [tuple(held.index_select(0, rows) for held in block) for block in blocks]
 
         source = None
         if self.source is not None:
-            source = repeat(self.source[0]), self.source[1].repeat_interleave(times, 0)
-        return replace(self, blocks=repeat(self.blocks), source=source, filled=self.filled.clone())
+            source = select(self.source[0]), self.source[1][rows]
+        return replace(self, blocks=select(self.blocks), source=source, filled=self.filled.clone())
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64, of equal sources,

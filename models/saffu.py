@@ -42,9 +42,9 @@ class ContextCache:
     def clear(self):
         self.filled.zero_()
 
-    def repeated(self, times: int) -> "ContextCache":
-        """A cache in which each row of the batch stands `times` times, one after the other."""
-        return ContextCache(self.tokens.repeat_interleave(times, 0), self.filled.clone())
+    def of_rows(self, rows: torch.Tensor) -> "ContextCache":
+        """A cache of these rows of the batch, each as often as it is named. rows: int64."""
+        return ContextCache(self.tokens[rows], self.filled.clone())
 
     def reorder(self, rows: torch.Tensor):
         """Row i of the batch becomes that of row rows[i], in place. rows: [B] int64."""
@@ -102,9 +102,9 @@ class Saffu(LanguageModel):
         ends = last_ends(tokens, self.config.saffu_end_of_text)
         return extended(tokens, self.config.vocab_size), [unit.places(ends) for unit in self.units]
 
-    def logits(self, h):
+    def scores(self, h):
         with without_autocast(h):
-            return super().logits(h)
+            return super().scores(h)
 
     def loss(self, h, targets):
         with without_autocast(h):

@@ -192,8 +192,13 @@ class CoFrGeNetForCausalLM(PreTrainedModel, GenerationMixin):
         super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
         if generation_config.output_attentions:
             raise ValueError("not supported: output_attentions; leave it out")
-        # the last token is never read
-        self.model.check_length(generation_config.max_length - 1)
+
+    def _prepare_generated_length(self, **given):
+        config = super()._prepare_generated_length(**given)
+        # max_length counts input_ids, and leaves out inputs_embeds
+        prompt = given["inputs_tensor"].shape[1] - given["input_ids_length"]
+        self.model.check_length(prompt + config.max_length - 1)  # the last token is never read
+        return config
 
     @classmethod
     def _supports_default_dynamic_cache(cls, *_):

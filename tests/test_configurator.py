@@ -77,6 +77,8 @@ def test_what_a_model_derives_from_its_size(tmp_path):
     [
         ("return {'limit': keys['size']}", "derived() failed: KeyError: 'size'"),
         ("return 3", "TypeError: it must return a dict"),
+        ("return {1: 2}", "TypeError: it must return a dict"),
+        ("raise SystemExit('no')", "derived() failed: SystemExit: no"),
         ("return {'limt': 3}", "derived: unknown key 'limt'; did you mean limit?"),
         ("return {'limit': 'many'}", "derived: limit must be"),
     ],

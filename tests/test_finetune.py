@@ -287,6 +287,10 @@ def test_all_mistakes_before_any_training(trained, glue, tmp_path, capsys):
     ):  # fmt: skip
         assert mistake in said, mistake
     assert not out.exists()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "table.md").write_text("# mine")
+    said = refused(capsys, trained, f"--data_dir={glue}", f"--out_dir={tmp_path / 'notes'}")
+    assert "notes/table.md is none of finetune.py's" in said
 
 
 def test_models_of_one_name(run, glue, tmp_path, trained, capsys):

@@ -151,6 +151,12 @@ def test_unsound_keys_are_refused(arguments, capsys, tmp_path, override, message
     assert not (tmp_path / "out").exists()
 
 
+def test_the_warmup_that_is_advised_is_taken(arguments, capsys, tmp_path):
+    keys = ("--lr_schedule=rsqrt", "--max_iters=5", f"--out_dir={tmp_path / 'out'}")
+    assert "take --warmup_iters=1, a tenth" in refused(capsys, arguments, "--warmup_iters=5", *keys)
+    assert "a tenth" not in refused(capsys, arguments, "--max_iters=-5", f"--out_dir={tmp_path / 'out'}")
+
+
 def test_a_damaged_checkpoint_is_named(run, arguments, capsys):
     folder, _ = run("a", "--max_iters=5")
     path, best = checkpoint.find(folder), folder / "ckpt/best.pt"

@@ -206,13 +206,14 @@ class TrainConfig(
                 "lr_schedule=rsqrt is learning_rate sqrt(warmup_iters / step), 0 for warmup_iters=0: "
                 "set it, such as to 400"
             )
-        if self.min_lr > self.learning_rate:
+        if self.min_lr > self.learning_rate > 0:
             above = f"min_lr={self.min_lr} is above learning_rate={self.learning_rate}"
             wrong.append(f"{above}: take --min_lr={self.learning_rate / 10:.4g}, a tenth")
-        if self.warmup_iters >= self.max_iters and not self.saffu_only:
-            tenth = f"take --warmup_iters={self.max_iters // 10}, a tenth"
+        if self.warmup_iters >= self.max_iters > 0:
+            tenth = self.max_iters // 10 or int(self.lr_schedule == "rsqrt")
             wrong.append(
-                f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}: {tenth}"
+                f"warmup_iters={self.warmup_iters} leaves nothing of max_iters={self.max_iters}: "
+                f"take --warmup_iters={tenth}, a tenth"
             )
         if self.warmup_iters < self.max_iters < self.warmup_iters + (self.wsd_decay_iters or 0):
             wrong.append(

@@ -78,6 +78,6 @@ def one_speaks(ranks: Ranks) -> Iterator[None]:
 def how_to_go_on(out_dir: str) -> str:
     if not (Path(out_dir) / "config.json").exists():
         return "No run was started"
-    saved = checkpoint.numbered(Path(out_dir) / "ckpt")
-    where = f"goes on from {saved[-1].name}" if saved else "starts again: there is no checkpoint yet"
-    return f"--resume=True --out_dir={out_dir} {where}"
+    if saved := checkpoint.saved(Path(out_dir)):
+        return f"--resume=True --out_dir={out_dir} goes on from {saved[-1].name}"
+    return "The same command with --resume=True starts again: there is no checkpoint yet"

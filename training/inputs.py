@@ -47,6 +47,7 @@ def saved_config(given: dict) -> Path | dict | None:
             )
             raise ConfigError([f"resume: {folder} {missing}: put the file back, or name what it held"])
         runs = [str(run.parent) for run in folder.parent.glob("*/ckpt") if run.parent != folder]
+        runs = [] if (folder / "config.json").is_file() else runs
         near = difflib.get_close_matches(str(folder), runs, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         missing = "has no checkpoint to go on from, and no config file or key says what to train anew"

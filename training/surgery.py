@@ -49,7 +49,8 @@ def architecture(source: Source, given: dict) -> dict:
     ends = dict.fromkeys(
         f"{part}={name}"
         for part, before, name in kept
-        if _same_weights(part, before, name) and not REGISTRIES[part][name].any_length
+        if _same_weights(part, before, name)
+        and not (REGISTRIES[part][before].any_length or REGISTRIES[part][name].any_length)
     )
     if ends and given.get("block_size", 0) > old.block_size:
         wrong["block_size"] = (
@@ -66,6 +67,9 @@ def architecture(source: Source, given: dict) -> dict:
 def fixed_keys(old: ModelConfig, new: ModelConfig) -> list[str]:
     """The keys that the kept weights depend on: with other values they would compute something else."""
     fixed = set(TRUNK)
+    same = [now for was, now in _pairs("attention", old, new) if _same_weights("attention", was, now)]
+    if not any(REGISTRIES["attention"][name].takes_values for name in same):
+        fixed -= {"value_embeddings"}  # the tables go with the attention
     for part in REGISTRIES:
         for before, name in _pairs(part, old, new):
             if _same_weights(part, before, name):
@@ -150,10 +154,11 @@ def _count(weights) -> int:
 
 def _place(key: str) -> tuple[str, int] | None:
     """ "blocks.3.ffn.up.weight", in the encoder too -> ("ffn", 3); of the position: layer 0; None for what
-    no key replaces.
+    no key replaces. A value embedding goes with its attention.
     """
     names = key.removeprefix("encoder.").split(".")
     part, layer = (names[2], int(names[1])) if names[0] == "blocks" else (names[0], 0)
+    part = "attention" if part == "values" else part
     return (part, layer) if part in REGISTRIES else None
 
 
@@ -162,7 +167,7 @@ def crop_block_size(weights: dict, config: ModelConfig, block_size: int) -> dict
     cropped = {}
     for key, weight in weights.items():
         place = _place(key)
-        if place is not None and place[0] != "ffn":
+        if place is not None and place[0] != "ffn" and f"{place[0]}." in key:
             part, layer = place
             names = config.names(part)
             cls = REGISTRIES[part][names[layer % len(names)]]

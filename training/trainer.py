@@ -315,7 +315,8 @@ class Trainer:
         if self.sharded:
             self.model.reshard()  # the embedding is kept after a forward pass, for a backward pass
         for layer, statistics in ladders.items():
-            statistics["grad_norm"] = gradients[layer].item() if gradients else None
+            norm = gradients[layer].item() if gradients else math.nan
+            statistics["grad_norm"] = norm if math.isfinite(norm) else None  # JSON has no nan
         self.report.evaluation(result, list(parts), ladders)
         self.validation_loss = result["val_loss"]
         improved = progress.step > 0 and result["val_loss"] < progress.best_val_loss

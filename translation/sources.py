@@ -75,7 +75,7 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> SourceTexts:
             "texts as --input=FILE"
         )
     folder, split = (file.parent, file.stem) if file.suffix == ".bin" else (file, "val")
-    if "pairs" not in read_meta(folder):
+    if "pairs" not in read_meta(folder, "pairs"):
         raise TranslationError(f"{path} holds documents, not pairs: prepare pairs, such as by {PREPARE}")
     dataset = PairDataset(folder, split, opened.config.block_size)
     pretrained.check_tokenizer(opened.source, dataset.tokenizer())

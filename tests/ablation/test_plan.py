@@ -19,8 +19,23 @@ def test_a_run_that_changed_name_for_name(tmp_path):
 
 
 def log_of(folder, lines):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "log.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_a_saffu_without_steps_is_finished_after_its_tuning(tmp_path):
+    """All of its evaluations are at step 0."""
+    plan = Plan(tmp_path / "study")
+    (run,) = planned(1)
+    run.config.update(saffu_only=True, max_iters=0, saffu_tuning=2)
+    plan.extend([run], [])
+    record = '{"step": 0, "tokens": 0, "val_loss": 2.0}'
+    log_of(plan.folder / run.name, [])
+    (plan.folder / run.name / "ckpt" / "step_00000000.pt").mkdir(parents=True)
+    for count in (1, 2, 3):
+        (plan.folder / run.name / "log.jsonl").write_text(f"{record}\n" * count)
+        plan.find_finished()
+        assert plan.done == ({run.name} if count == 3 else set())
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from compare import main
 from comparison import sweep, table
 from comparison.differences import differences
 from comparison.pooled import rows_of
+from comparison.report import remarks
 from comparison.runs import Arm, arms, read_run, read_runs, shared_name
 from comparison.significance import Difference, difference
 from model import flops_per_token, parameter_counts
 from models.architecture import model_config
-from training.log import RunFolderError
+from training.log import Log, RunFolderError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,6 +114,25 @@ def test_differences_to_a_baseline_are_paired_by_seed(write, capsys, tmp_path):
     assert "less that of base, paired" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="baseline=bass"):
         main([*map(str, folders), "--baseline=bass", f"--plot={tmp_path}/d.png"])
+
+
+def test_at_which_step_differences_are(write):
+    """The last one that both have, which is said where it is not that of the table; never the start."""
+    keys = {"base": {}, "late": {"max_iters": 30}, "apart": {"max_iters": 33, "n_layer": 1}}
+    folders = [
+        write("base", [5.0, 2.0, 1.9]),
+        write("late", [5.0, 2.2, 1.5, 1.4], **keys["late"]),
+        write("apart", [5.3], **keys["apart"]),
+    ]
+    log = Log(folders[2], 1)
+    log.add({"step": 33, "tokens": 0, "seconds": 0.0, "val_loss": 1.0, "val_bits_per_byte": 1.0})
+    log.file.close()
+    found = arms(read_runs([str(f) for f in folders]))
+    assert difference(found[1], found[0]).mean == pytest.approx(1.5 - 1.9)
+    assert difference(found[2], found[0]) is None
+    said = [line for line in remarks(found, [], "base") if "its difference" in line]
+    assert said == ["late: its difference is at step 20, the last that both have"]
+    assert difference(*arms(read_runs([str(write("a", [5.0])), str(write("b", [5.5], n_layer=1))]))).mean
 
 
 @pytest.mark.parametrize(("losses", "p"), [([2.0, 2.5], 1.0), ([1.5, 2.0], 0.0)])

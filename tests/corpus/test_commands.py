@@ -51,6 +51,13 @@ def test_a_missing_data_set_of_every_script(monkeypatch, name, folder, tokenizer
     ]
 
 
+@pytest.mark.parametrize("kind", ["pairs", "recall"])
+def test_a_missing_data_set_of_another_kind(tmp_path, kind):
+    command = commands.missing(tmp_path / "none", kind=kind).splitlines()[1]
+    assert f"data/{kind}/prepare.py" in command
+    assert read(command.replace(str(ROOT / "data"), "data")).out == str(tmp_path / "none")
+
+
 def test_texts_in_the_place_of_a_data_set(monkeypatch, tmp_path):
     """A folder of files, and a name of the hub."""
     (tmp_path / "my books").mkdir()

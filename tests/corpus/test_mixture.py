@@ -220,6 +220,7 @@ def test_what_is_said_of_the_sources(folders):
         ("data/a:1,data/b:two", "weight 'two' of data/b"),
         ("data/a:nan,data/b:1", "weight 'nan' of data/a"),
         ("data/a:1/0,data/b:1", "weight '1/0' of data/a"),
+        ("data/a:1e99999999,data/b:1", "weight '1e99999999' of data/a is not a number"),
         ("data/a:1,data/b:0", "data/b must be above 0, not 0"),
         ("data/a:-0.5,data/b:1", "data/a must be above 0, not -0.5"),
         ("data/a:1,data/x/../a:2", "names data/x/../a twice"),

@@ -113,6 +113,19 @@ def test_every_cache(build, monkeypatch, keys, new):
 
 
 @torch.no_grad()
+def test_each_prompt_keeps_its_source_beyond_the_window(build):
+    model = build(vocab_size=12, block_size=6, encoder_layers=1).eval()
+    prompts, source = torch.randint(0, 12, (3, 4)), torch.randint(0, 12, (3, 5))
+    of_source = {"source": source, "lengths": torch.tensor([5, 2, 4])}
+    together = beam_search(model, prompts, 3, 9, NEVER, **of_source)
+    for row, found in enumerate(together):
+        one = {name: held[row : row + 1] for name, held in of_source.items()}
+        (alone,) = beam_search(model, prompts[row : row + 1], 3, 9, NEVER, **one)
+        assert [one.tokens for one in found] == [one.tokens for one in alone]
+    assert len({tuple(found[0].tokens) for found in together}) == 3
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("length_penalty", [1.0, 0.0, -2.0])
 def test_enough_beams_find_all_texts(length_penalty):
     torch.manual_seed(1)

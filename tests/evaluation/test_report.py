@@ -60,6 +60,11 @@ def test_lengths_are_ranked_on_the_same_tokens_only():
     assert "trained on windows of 32 and 48 tokens" in said
 
 
+def test_a_model_that_diverged_is_not_the_best():
+    rows = {"nan": {"loss": float("nan")}, "a": {"loss": 3.0}, "b": {"loss": 4.0}}
+    assert bold(report.comparison(rows, ["loss"], ".2f")) == ["3.00"]
+
+
 def test_scores_of_tasks_with_their_standard_errors():
     """Also of filtered texts, and only where the harness gives a number."""
     exact = {"exact_match,first": 0.5, "exact_match_stderr,first": 0.0312}

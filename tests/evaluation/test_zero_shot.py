@@ -15,6 +15,8 @@ from corpus.file_tokenizer import BpeTokenizer
 from corpus.tokenizer import END_OF_TEXT
 from evaluation import EvaluationError, models, zero_shot
 from evaluation import harness as harness_process
+from models import kinds
+from models.architecture import ModelConfig
 from models.language_model import sample_token
 from tests.conftest import documents
 from tests.training.transformers_models import drawn, gpt2, llama
@@ -287,6 +289,13 @@ MIXERS = [
     {"attention": "bigbird"},
     {"attention": "synthesizer", "position": "none"},
     {"position": "expe", "n_kv_head": 1},
+    {
+        "model": "saffu",
+        "saffu_block": 6,
+        "saffu_radius": 3,
+        "saffu_block_width": 12,
+        "saffu_radius_width": 11,
+    },
 ]
 
 
@@ -308,7 +317,13 @@ def loaded(model, tokenizer, dtype="float32"):
 def test_equals_one_request_at_a_time(harness, build, tokenizer, keys):
     from evaluation.harness_model import HarnessModel
 
-    model = build(block_size=BLOCK, vocab_size=tokenizer.vocab_size, **keys)
+    keys = {"block_size": BLOCK, "vocab_size": tokenizer.vocab_size, **keys}
+    if keys.get("model") == "saffu":
+        model = kinds.built(ModelConfig(saffu_end_of_text=tokenizer.end_of_text, **keys)).init_weights()
+        for parameter in model.parameters():
+            parameter.mul_(30)
+    else:
+        model = build(**keys)
     adapter = HarnessModel(loaded(model, tokenizer), 4)
     found = adapter.loglikelihood(requests(*pairs()), disable_tqdm=True)
     for (context, continuation), (nats, greedy) in zip(pairs(), found, strict=True):

@@ -27,6 +27,17 @@ def test_queries_and_keys_are_normalised_by_head(tiny, dtype):
 
 
 @torch.no_grad()
+def test_keys_are_normalised_with_what_they_hold_of_the_token_before(tiny):
+    """k_t = norm(W_k x_t + W_p x_(t-1)): the norm comes last, so that it bounds the scores."""
+    mixer = SoftmaxAttention(tiny(qk_norm=True, token_shift=True, n_head=1)).double()
+    x = torch.randn(1, 4, 24).double()
+    _, k, _ = mixer.project(x)
+    for t in range(4):
+        wanted = mixer.qkv(x[0, t])[24:48] + (mixer.previous(x[0, t - 1]) if t else 0)
+        torch.testing.assert_close(k[0, 0, t], wanted / (wanted.square().mean() + 1e-5).sqrt())
+
+
+@torch.no_grad()
 def test_scores_do_not_grow_with_the_weights(tiny):
     mixer = SoftmaxAttention(tiny(qk_norm=True, norm_eps=1e-12)).double()
     x = torch.randn(2, 5, 24).double()

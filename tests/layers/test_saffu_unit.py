@@ -42,10 +42,12 @@ def naive_contexts(tokens, slots):
 @pytest.mark.parametrize("slots", [2, 3, 5, 30])
 def test_contexts_equal_a_loop_over_documents(slots):
     sequence = [1, 2, END, 3, 4, 5, 6, 7, 8, END, END, 1, 5, 5, 2]
-    tokens = torch.tensor([sequence, [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, END]])
+    # the last one begins as every stream of an evaluation does
+    ended = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, END]
+    tokens = torch.tensor([sequence, ended, [END, *sequence[:-1]]])
     ends, ids = last_ends(tokens, END), extended(tokens, 10)
     names = {10: "start", 11: "further", 12: "pad"}
-    for row in range(2):
+    for row in range(3):
         expected = naive_contexts(tokens[row].tolist(), slots)
         for places, contexts in zip((block_places, radius_places), expected, strict=True):
             found = ids[row][places(ends, slots)[row]].tolist()

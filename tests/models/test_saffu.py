@@ -158,6 +158,7 @@ def test_losses():
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(made(given, targets), made(given, targets).float())
         assert made(given).dtype == torch.float32
+        assert torch.equal(made.token_losses(given, targets), losses)
     longer = made(tokens(40))
     assert longer.isfinite().all()
 

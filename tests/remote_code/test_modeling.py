@@ -52,6 +52,10 @@ def test_rows_with_padding_are_what_they_are_alone(made):
     for row in range(4):
         seen = mask[row].bool()
         torch.testing.assert_close(logits[row, seen], ours(given[row, seen][None])[0], atol=1e-5, rtol=0)
+    # a cache of rows that are longer than block_size by their padding
+    wide = torch.nn.functional.pad(given[::2], (10, 0)), torch.nn.functional.pad(mask[::2], (10, 0))
+    padded = theirs(wide[0], attention_mask=wide[1], use_cache=True).logits
+    torch.testing.assert_close(padded[:, 13:], logits[::2, 3:], atol=1e-5, rtol=0)
     last = theirs(given, attention_mask=mask, logits_to_keep=2).logits
     assert torch.equal(last, logits[:, -2:])
     assert torch.equal(theirs(given, return_dict=False)[0], theirs(given).logits)
@@ -182,6 +186,13 @@ def test_what_generate_and_the_rest_refuse(made, tmp_path):
     theirs, _ = made()
     with pytest.raises(ValueError, match=r"103 tokens .*block_size=17"):
         theirs.generate(tokens(1, 4), max_new_tokens=100)
+    read = []
+    theirs.model.blocks[0].register_forward_pre_hook(lambda *_: read.append(1))
+    rows = theirs.get_input_embeddings()(tokens(1, 10)).detach()
+    with pytest.raises(ValueError, match=r"18 tokens .*block_size=17"):
+        theirs.generate(inputs_embeds=rows, max_new_tokens=9)
+    assert not read
+    assert theirs.generate(inputs_embeds=rows, max_new_tokens=8, **GREEDY).shape == (1, 8)
     with pytest.raises(ValueError, match="not supported: output_attentions"):
         theirs.generate(tokens(1, 4), max_new_tokens=2, output_attentions=True)
     theirs, _ = made(value_embeddings=True)

@@ -119,6 +119,18 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_there(run, capsys):
     assert losses(read_log(folder)) == losses(whole)
 
 
+def test_a_full_disk_before_the_first_checkpoint(run, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    again = "The same command with --resume=True starts again: there is no checkpoint yet$"
+    try:
+        with pytest.raises(SystemExit, match=again):
+            run("b", "--max_iters=2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    run("b", "--max_iters=2", "--resume=True")
+
+
 def test_a_log_that_cannot_be_written_ends_the_run(run, capsys, tmp_path):
     folder, before = run("a")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

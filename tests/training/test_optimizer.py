@@ -3,7 +3,9 @@ import itertools
 import pytest
 import torch
 
+import train
 from layers import ATTENTION, FFN
+from training.config import TrainConfig
 from training.optimizer import adamw, muon, norm_and_divisor, orthogonalised
 
 VARIANTS = [{"attention": a, "ffn": f, "bias": True} for a, f in itertools.product(ATTENTION, FFN)]
@@ -11,6 +13,7 @@ VARIANTS += [
     {"ffn": "cffn_gated", "cffn_gate": "glu_collapsed"},
     {"ffn": "cffn_added", "position": "expe", "expe_learned": "random"},
     {"attention": "cattn_m", "cattn_proj": True, "tie_embeddings": False},
+    {"encoder_layers": 1},
 ]
 
 
@@ -58,8 +61,9 @@ def test_what_muon_takes(build, keys):
     *others, matrices = muon(model, 1e-3, 0.1, (0.9, 0.95)).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     maps = {"qkv", "proj", "value", "up", "down", "gate", "U", "V", "U1", "U2", "rates", "out"}
+    maps |= {"query", "key_value"}  # of cross-attention
     found = {names[id(p)] for p in matrices["params"]}
-    expected = (name for name in names.values() if name.startswith("blocks."))
+    expected = (name for name in names.values() if name.startswith(("blocks.", "encoder.blocks.")))
     assert found == {n for n in expected if n.endswith(".weight") and n.split(".")[-2] in maps}
     assert all(p.dim() == 2 for p in matrices["params"])
     assert (matrices["muon"], matrices["depth"], matrices["weight_decay"]) == (True, 0, 0.1)
@@ -68,6 +72,13 @@ def test_what_muon_takes(build, keys):
     for group, before in zip(others, plain, strict=True):
         assert [id(p) for p in group["params"]] == [id(p) for p in before["params"] if id(p) not in taken]
         assert (group["muon"], group["depth"]) == (False, before["depth"])
+
+
+@pytest.mark.parametrize(("dtype", "half"), [("float32", 0), ("float16", 0), ("bfloat16", 1)])
+def test_muons_iteration_is_bfloat16_where_the_run_is(build, dtype, half):
+    config = TrainConfig(optimizer="muon", dtype=dtype)
+    expected = torch.bfloat16 if half else torch.float32
+    assert train.build_optimizer(config, build()).muon_dtype == expected
 
 
 def random_gradients(model, scale=1.0):

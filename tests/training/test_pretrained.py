@@ -176,6 +176,8 @@ def test_files_of_the_hub_lack_the_prefix_and_hold_masks(tmp_path):
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"head_dim": 16}, "head_dim=16"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "lacks 'factor'"),
         ({"rope_scaling": {"type": "linear"}, "rope_parameters": None}, "rope_type='linear'"),
         ({"quantization_config": {"bits": 4}}, "quantized weights are not read"),

@@ -158,6 +158,20 @@ def test_what_the_variants_are():
     # one unit: its output is the exact conditional distribution of g
     alone = started(saffu_block=None)
     assert alone.head.shape == (N, 8)
+    # K_M = 1: its M has no second term, log F alone
+    given = windows()
+    h = alone.hidden(given[:, :-1]).flatten(0, 1).double()
+    F = h.T @ torch.eye(N, dtype=torch.float64)[given[:, 1:].flatten()]
+    common = F > 1e-4
+    torch.testing.assert_close(alone.head.double().T[common], F.log()[common], atol=1e-3, rtol=1e-3)
+    # a head behind both units adds up their vectors, so that its K is the sum of their bounds
+    both = started(saffu_hidden=None)
+    assert both.head.shape[1] == sum(unit.inputs for unit in both.units)
+    features = torch.cat(both.features(given[:, :-1]), -1).flatten(0, 1).double()
+    F = features.T @ torch.eye(N, dtype=torch.float64)[given[:, 1:].flatten()]
+    expected = smoothed(F, sum(unit.slots * math.log(unit.slots) for unit in both.units))
+    common = F > 1e-4
+    torch.testing.assert_close(both.head.double().T[common], expected[common], atol=1e-3, rtol=1e-3)
     # with all of its weight on the prior, a direct decoder is the unigram
     cold = started(saffu_hidden=None, saffu_temperature=1e-9, saffu_block=None, saffu_priming="mean")
     counts = cold.counts.double()
@@ -170,6 +184,10 @@ def test_the_mean_norm_is_near_its_bound():
     for h, unit in zip(model.features(given[:, :-1]), model.units, strict=True):
         norm = h.sum(-1).mean().item()
         assert norm == pytest.approx(unit.slots * math.log(unit.slots), rel=1e-5)
+    # so that saffu_priming=mean has the same K there
+    mean, bound = (started(saffu_attention="uniform", saffu_priming=how) for how in ("mean", "bound"))
+    for one, other in zip(mean.units, bound.units, strict=True):
+        torch.testing.assert_close(one.decoder, other.decoder, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("keys", [{}, {"saffu_hidden": None}, {"saffu_tuning": 1, **CAT}])
@@ -203,6 +221,9 @@ def test_other_starts():
     counts = given[:, 1:].flatten().bincount(minlength=N).double() + 1
     unigram = -(given[:, 1:].flatten().bincount(minlength=N) / 288).double() @ (counts / counts.sum()).log()
     assert loss(prior) == pytest.approx(unigram.item(), abs=0.05)
+    # the outputs of each of the two units sum to 1, so their rows of the head sum to the prior
+    weights = prior.head.double().mean(1) * len(prior.units)
+    torch.testing.assert_close(weights, (counts / counts.sum()).log(), atol=0.03, rtol=0.03)
     assert loss(cold) == pytest.approx(math.log(N), abs=0.05)
     torch.testing.assert_close(cold.units[0].embedding, started().units[0].embedding)
     assert plan(config(saffu_init="random", saffu_embeddings="random")) == []

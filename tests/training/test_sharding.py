@@ -4,10 +4,12 @@ import os
 import re
 import signal
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from model import GPT
 from models.architecture import ModelConfig
@@ -274,6 +276,19 @@ def test_mistakes_in_the_keys(monkeypatch, ranks, on_machine, keys, said):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(on_machine))
     wrong = sharding.mistakes(TrainConfig(**keys))
     assert [said in one for one in wrong] == [True] * (said is not None)
+
+
+def test_neighbours_share_a_model(monkeypatch):
+    """Ranks of one machine have neighbouring numbers, and gather weights in each micro-batch."""
+    monkeypatch.setattr(sharding.dist, "new_subgroups_by_enumeration", lambda ranks, timeout: (ranks, None))
+    made = {}
+    monkeypatch.setattr(
+        DeviceMesh, "from_group", lambda groups, *_, **keys: made.update(groups=groups, **keys)
+    )
+    ranks = SimpleNamespace(world=4, limit=None)
+    sharding.mesh(TrainConfig(sharding="hybrid", sharding_ranks=2), ranks, torch.device("cpu"))
+    assert made["mesh_dim_names"] == ("groups", "ranks")
+    assert made["groups"] == [[[0, 2], [1, 3]], [[0, 1], [2, 3]]]
 
 
 def test_one_rank_holds_everything_and_says_so(run, capsys):

@@ -7,6 +7,7 @@ import torch
 
 from configurator import ConfigError, resolve
 from layers import ATTENTION
+from layers.sliding_window import window_of
 from model import GPT
 from tests.training.transformers_models import drawn, gpt2
 from train import main
@@ -173,6 +174,40 @@ def test_surgery_keeps_what_both_share(run, keys, capsys):
     folder, log = run("trains", f"--init_from={dense}", *keys, "--max_iters=20")
     losses = [record["loss"] for record in log if "loss" in record]
     assert losses[-1] < losses[0]
+
+
+def test_a_value_embedding_goes_with_its_attention(run, capsys):
+    """And makes way for one without values, unless another layer keeps its own."""
+    values, _ = run("values", "--value_embeddings=True", "--n_layer=4", "--max_iters=2")
+    capsys.readouterr()
+    mixed = "--attention=softmax,gated_deltanet,softmax,softmax"
+    folder, _ = run("mixed", f"--init_from={values}", "--n_layer=4", mixed, "--max_iters=2")
+    said = capsys.readouterr().out
+    weights = checkpoint.load(checkpoint.find(values))["model"]
+    part = ("blocks.1.attention.", "blocks.1.values.")
+    dropped = sum(w.numel() for key, w in weights.items() if key.startswith(part))
+    assert f"dropped: attention=softmax, {dropped:,} weights" in said
+    weights = checkpoint.load(checkpoint.find(folder))["model"]
+    assert any(key.startswith("blocks.3.values.") for key in weights)
+    folder, _ = run("none", f"--init_from={values}", "--n_layer=4", "--attention=cattn_u", "--max_iters=2")
+    assert not checkpoint.load(checkpoint.find(folder))["config"]["value_embeddings"]
+
+
+def test_what_follows_block_size_stays_when_that_is_cut(run):
+    """Of the parts that are kept: ExPE's theta and the window of attention."""
+    keys = ("--attention=sliding_window", "--position=expe", "--max_iters=2")
+    long, _ = run("long", *keys, "--block_size=32")
+    folder, _ = run("short", *keys, "--block_size=16", f"--init_from={long}")
+    config = checkpoint.load(checkpoint.find(folder))["config"]
+    model = pretrained.open_source(str(long)).config
+    assert config["expe_theta"] == 1 / (4 * 32)
+    shorter = dataclasses.replace(model, block_size=16)
+    assert config["attention_window"] == window_of(model) != window_of(shorter)
+
+
+def test_another_attention_may_see_more_than_its_predecessor(run):
+    dense, _ = run("dense", "--position=rope", "--block_size=16", "--max_iters=2")
+    run("wider", "--position=rope", "--attention=bigbird", "--block_size=32", f"--init_from={dense}")
 
 
 def test_surgery_refuses_other_widths(run, arguments, tmp_path, capsys):

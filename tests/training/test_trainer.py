@@ -1,5 +1,7 @@
 """The training loop: signals, full disks, float16, recomputation, the dyadic schedule, what is logged."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,29 @@ def test_float16_leaves_out_a_step_whose_gradients_overflow(run, monkeypatch):
     assert values[0] > values[-1] + 0.3
     content = checkpoint.load(checkpoint.find(folder))
     assert all(tensor.isfinite().all() for tensor in content["model"].values())
+
+
+def test_a_log_is_json_where_gradients_overflow(run, monkeypatch):
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *a, **k: real(*a, **k, init_scale=2.0**40))
+    keys = ("--max_iters=4", "--dtype=float16", "--ffn=cffn_gated", "--eval_interval=1")
+    folder, _ = run("a", *keys)
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity
+
+
+def test_each_seed_drops_other_activations(run, monkeypatch):
+    drawn, real = {}, trainer.Trainer.step
+
+    def noted(self, stop):
+        found = real(self, stop)
+        drawn.setdefault(self.config.seed, torch.initial_seed())  # of the first step
+        return found
+
+    monkeypatch.setattr(trainer.Trainer, "step", noted)
+    for seed in (1, 2):
+        run(f"seed{seed}", f"--seed={seed}", "--max_iters=2", "--dropout=0.1")
+    assert len(set(drawn.values())) == 2
 
 
 def test_float16_whose_gradients_never_fit_ends(run, monkeypatch):
