@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from transformers import GenerationMixin, PreTrainedModel
@@ -344,11 +344,9 @@ class GroupedCache:
         for group in self.groups:
             rows = [row for row, origin in enumerate(origins) if origin in group.rows]
             if rows:
-                which = torch.tensor([group.rows.index(origins[row]) for row in rows])
-                blocks = [
-                    tuple(t.index_select(0, which.to(t.device)) for t in b) for b in group.cache.blocks
-                ]
-                groups.append(Group(rows, group.start, replace(group.cache, blocks=blocks)))
+                which = [group.rows.index(origins[row]) for row in rows]
+                which = torch.tensor(which, device=beam_idx.device)
+                groups.append(Group(rows, group.start, group.cache.of_rows(which)))
         self.groups = groups
 
 
