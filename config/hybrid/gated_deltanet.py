@@ -5,7 +5,7 @@
 # The layers of config/gated_deltanet.py. There is no positional encoding: the recurrent layers carry the
 # order of the tokens, and the softmax layers read it from them.
 # What to expect: 1,743,098,056 parameters, 1.05 of the dense FLOPs. Not measured at this
-# size. At half a million parameters 2.83, today's Transformer 2.87; at a million 2.50 (one seed) and
+# size. At half a million parameters 2.83, today's Transformer 2.87; at a million 2.51 and
 # 2.55 (results/hybrids).
 out_dir = "out/hybrid_gated_deltanet"
 dataset = "data/openwebtext/gpt2"
