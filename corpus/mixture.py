@@ -176,7 +176,7 @@ class Mixture:
                 raise DataError(
                     f"{first.folder} and {other.folder} have different tokenizers ({' and '.join(names)}), "
                     "so that a token means other text in each; prepare both with one --tokenizer (a "
-                    "tokenizer.json that one of them holds will do)"
+                    "tokenizer.json that one of them holds will do), rows of MQAR with one --vocab_size"
                 )
         self.names = short_names([source.folder for source in sources])
         self.meta = first.meta

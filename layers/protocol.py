@@ -7,6 +7,7 @@ one line in `layers/__init__.py`. docs/extending.md walks through an example.
 """
 
 import contextlib
+import re
 import sys
 import textwrap
 import traceback
@@ -96,11 +97,12 @@ class Mixer(Part):
 
     @classmethod
     def try_out(cls, config):
-        """Raises ValueError where the default counts fail: with the class, the line and what to do."""
-        if cls.counts_flops() or not cls.counts_itself():
-            layer = _on_meta(cls, config)
-            if cls.counts_flops():
-                _forward_on_meta(layer, config.block_size, config)
+        """Raises ValueError where a layer cannot be built on the meta device, or the default counts fail:
+        with the class, the line and what to do.
+        """
+        layer = _on_meta(cls, config)
+        if cls.counts_flops():
+            _forward_on_meta(layer, config.block_size, config)
 
     @classmethod
     def counts_itself(cls) -> bool:
@@ -258,8 +260,14 @@ def built(cls: type[Part], *built_from) -> Part:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        forgotten = "Module.__init__() call" in str(error) or "__init__() missing" in str(error)
-        advice = f": {begin}" if forgotten else ""
+        said, advice = str(error), ""
+        if re.search(r"Module.__init__\(\) call|__init__\(\) (missing|takes)", said):
+            advice = f": {begin}"
+        elif "meta tensor" in said:
+            advice = (
+                ": the constructor runs on the meta device, where tensors have no values; compute with "
+                "math or numpy there, or draw them in init_weights"
+            )
         if isinstance(error, AttributeError) and error.obj is built_from[0]:
             advice = DECLARE
         raise ValueError(f"{cls.__name__} cannot be built ({_at_fault(cls, error)}){advice}") from error

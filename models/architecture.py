@@ -47,7 +47,8 @@ def declared() -> list[type]:
     """The classes of keys of all parts, but for those that others of them inherit from and those that are
     no dataclasses of keys.
     """
-    of_parts = [part.Keys for registry in REGISTRIES.values() for part in registry.values()]
+    parts = [part for registry in REGISTRIES.values() for part in registry.values()]
+    of_parts = [getattr(part, "Keys", None) for part in parts]
     sound = [cls for cls in of_parts if cls is not None and not config_keys.wrong_declarations(cls)]
     found = dict.fromkeys((Core, *sound, saffu.Keys))
     return [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]

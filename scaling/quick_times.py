@@ -27,7 +27,9 @@ HOW = "measured in a few eager steps, without evaluations; compiled, it may be f
 
 
 def of_token(config: TrainConfig, model: ModelConfig) -> float | None:
-    """Seconds of a training token; None for a model that is too large to try, a SAFFU, and one of pairs."""
+    """Seconds of a training token; None for a model that is too large to try on a processor or does not run
+    on one, for a SAFFU, and for one of pairs.
+    """
     sequence = 3 * flops_per_token(model) * config.block_size
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     too_large = sequence > MOST or BYTES * sum(parameter_counts(model).values()) > memory / 2
@@ -38,7 +40,10 @@ def of_token(config: TrainConfig, model: ModelConfig) -> float | None:
     values = {"device": "cpu", "compile": False, "batch_size": batch_size, "block_size": config.block_size}
     values |= {"dtype": config.dtype, "activation_checkpointing": config.activation_checkpointing}
     few = TrainConfig(**values, gradient_accumulation_steps=max(1, round(sequences / batch_size)))
-    return min(of_model(few, model, 3))  # others may be using the processor
+    try:
+        return min(of_model(few, model, 3))  # others may be using the processor
+    except Exception:  # a layer of a package may raise anything where there is no GPU
+        return None
 
 
 def of_run(config: TrainConfig, model: ModelConfig, tokens: int) -> str | None:
@@ -47,7 +52,11 @@ def of_run(config: TrainConfig, model: ModelConfig, tokens: int) -> str | None:
         return None
     seconds = of_token(config, model)
     if seconds is None:
-        why = "it is a SAFFU" if model.model == "saffu" else "the model is too large to try on a processor"
+        why = (
+            "it is a SAFFU"
+            if model.model == "saffu"
+            else "the model is too large to try on a processor, or does not run on one"
+        )
         return f"on this machine: not measured, because {why}"
     return f"{duration(tokens * seconds / 3600)} on this machine: {1 / seconds:,.0f} tokens/s, {HOW}"
 
@@ -74,7 +83,7 @@ def of_runs(plan: Plan, runs: list[Planned], parallel: int) -> str | None:
                 continue
             left = run.tokens - run.tokens_at(steps_so_far(plan.folder / run.name))
             hours += left * seconds[key] / 3600
-    left_out = f"{counted(unknown, 'run')} not measured: too large, of pairs, or a SAFFU"
+    left_out = f"{counted(unknown, 'run')} not measured: too large, for GPUs, of pairs, or a SAFFU"
     if unknown == len(todo):
         return f"on this machine: {left_out}"
     left_out = f"; {left_out}" if unknown else ""

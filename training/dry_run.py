@@ -1,6 +1,7 @@
 """What a run would need: parameters, FLOPs, memory and hours. What it plans for GPUs allocates nothing."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,8 +106,13 @@ def _memory(config, model: ModelConfig) -> Iterator[str]:
         shapes = built(model)
     keys = (model, config.batch_size, config.dtype)
     # without checkpointing, the backward pass needs all rounded weights, whether autocast keeps them or not
-    kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
-    kept |= {(False, True): kept[False, False], (True, True): activations(*keys, True, keep=False)}
+    try:
+        kept = {(False, False): activations(*keys, False), (True, False): activations(*keys, True)}
+        kept |= {(False, True): kept[False, False], (True, True): activations(*keys, True, keep=False)}
+    except Exception as error:  # a layer of a package may raise anything where tensors have no values
+        why = textwrap.shorten(f"{type(error).__name__}: {error}", 100)
+        yield f"memory           not counted: a layer does not run on tensors without values ({why})"
+        return
     gpus, source = sharding.gpus(config)
     group = config.sharding_ranks
     if group is None:  # those of a machine

@@ -96,7 +96,7 @@ def _peaks(config, batch_size, dtype, checkpointing, keep=True) -> tuple[int, in
     where the forward pass is fuller. It remains so with more blocks, because what the backward pass needs
     is there at the end of the forward pass.) What follows does not depend on the number of blocks.
     """
-    with FakeTensorMode():
+    with FakeTensorMode(allow_non_fake_inputs=True):  # a constructor may compute with numbers
         model = built(config)
         model.activation_checkpointing = checkpointing
         model.loss_bytes = CHUNK_BYTES["cuda"]  # the plan is for GPUs, though nothing is on one here

@@ -9,6 +9,7 @@ from torch import nn
 from layers import ATTENTION, FFN
 from layers.protocol import ChannelMixer, TokenMixer
 from model import GPT
+from models.architecture import ModelConfig, declared
 
 
 class Broken(ChannelMixer):
@@ -59,6 +60,18 @@ def plain_tensor(self, config):
     self.scale = torch.ones(config.n_embd)
 
 
+def reading(self, config):
+    ChannelMixer.__init__(self, config)
+    self.scale = nn.Parameter(torch.full((3,), torch.tensor(4.0).item()))
+
+
+def one_argument(self):
+    ChannelMixer.__init__(self, self)
+
+
+one_argument.__qualname__ = "Broken.__init__"
+
+
 def list_of_modules(self, config):
     ChannelMixer.__init__(self, config)
     self.up = nn.Linear(config.n_embd, config.n_embd)
@@ -95,6 +108,8 @@ LIST = r"^Broken\.validate must return a list.* "
         ("__init__", no_super_and_no_module, rf"Broken cannot be built{BEGIN}"),
         ("__init__", empty_super, rf"{BUILT}TypeError: .*{BEGIN}"),
         ("__init__", undefined, rf"{BUILT}NameError: name 'factor' is not defined\)$"),
+        ("__init__", reading, rf"{BUILT}RuntimeError: .* meta tensors\): .*init_weights$"),
+        ("__init__", one_argument, rf"Broken cannot be built .*takes 1 .*{BEGIN}"),
         ("__init__", plain_tensor, r"Broken: self\.scale .*nn\.Parameter"),
         ("__init__", list_of_modules, r"Broken: self\.more .*nn\.ModuleList"),
         (
@@ -153,6 +168,7 @@ def test_a_class_outside_the_protocol(tiny, monkeypatch, registry, keys, base):
     monkeypatch.setitem(registry, "plain", Plain)
     (told,) = tiny(**keys).check()
     assert told.endswith(f"=plain: Plain must derive from {base}")
+    declared()  # with which every script begins
 
 
 def test_a_module_that_counts_its_flops_may_read_values(tiny, monkeypatch):
@@ -168,10 +184,10 @@ def test_a_run_of_a_broken_module_ends_with_one_message(run, monkeypatch, capsys
         run("a", "--ffn=broken")
     assert stop.value.code == 2
     assert "ffn=broken: Broken cannot be built" in capsys.readouterr().err
-    for method in ("flops_per_token", "parameter_count"):  # it is then built with the model only
+    for method in ("flops_per_token", "parameter_count"):
         monkeypatch.setattr(Broken, method, classmethod(lambda *arguments: 3))
-    with pytest.raises(SystemExit, match=r"train\.py: .*Broken cannot be built"):
-        run("b", "--ffn=broken")
+    (told,) = ModelConfig(ffn="broken").check()
+    assert "Broken cannot be built" in told
 
 
 def test_the_nearest_name_is_named(tiny):

@@ -35,6 +35,15 @@ def test_a_run(monkeypatch):
     assert quick_times.of_run(config, model_config(config), 14_400) is None
 
 
+def test_a_model_for_gpus_alone(monkeypatch):
+    def launched(*given):
+        raise RuntimeError("0 active drivers ([]). There should only be one.")  # Triton's
+
+    monkeypatch.setattr(quick_times, "of_model", launched)
+    config = TrainConfig(**SMALL)
+    assert "does not run on one" in quick_times.of_run(config, model_config(config), 1)
+
+
 def test_runs_of_a_plan(tmp_path, dataset, monkeypatch):
     """Each model once; finished runs and the steps of begun ones are left out."""
     seen = []
@@ -62,7 +71,7 @@ def test_where_nothing_was_measured_no_time_is_named(tmp_path, dataset, monkeypa
     ]
     plan.extend(runs, [])
     said = quick_times.of_runs(plan, runs, parallel=1)
-    assert said == "on this machine: 2 runs not measured: too large, of pairs, or a SAFFU"
+    assert said == "on this machine: 2 runs not measured: too large, for GPUs, of pairs, or a SAFFU"
 
 
 def test_a_model_is_really_measured():

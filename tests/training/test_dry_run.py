@@ -5,7 +5,11 @@ import resource
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from layers import FFN
+from layers.protocol import ChannelMixer
 from model import flops_per_token
 from models.architecture import ModelConfig
 from tests.corpus.test_mqar import LENGTH
@@ -54,6 +58,34 @@ def test_rows_are_as_long_as_they_are(arguments, capsys, tmp_path):
     keys = (f"--dataset={rows}", "--block_size=64", "--batch_size=2", "--gradient_accumulation_steps=2")
     main([*arguments, *keys, "--dry_run=True"])
     assert f"tokens           {4 * LENGTH:,} per step" in capsys.readouterr().out
+
+
+class Constant(ChannelMixer):
+    """Its constructor computes with a tensor, and a GPU alone runs its forward if `kernel`."""
+
+    kernel = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.tensor(0.9).logit() * torch.ones(config.n_embd))
+
+    def forward(self, x):
+        if self.kernel:
+            raise RuntimeError("0 active drivers")
+        return self.scale * x
+
+    @classmethod
+    def flops_per_token(cls, config, context):
+        return 0
+
+
+def test_a_module_of_ones_own(arguments, capsys, monkeypatch):
+    monkeypatch.setitem(FFN, "constant", Constant)
+    main([*arguments, "--ffn=constant", "--dry_run=True"])
+    assert "GiB on each GPU" in capsys.readouterr().out
+    monkeypatch.setattr(Constant, "kernel", True)
+    main([*arguments, "--ffn=constant", "--dry_run=True"])
+    assert "memory           not counted" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_large_model_is_counted_and_not_allocated(capsys, tmp_path):
