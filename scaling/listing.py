@@ -47,7 +47,7 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
         f"about {shown(left / config.parallel)} of {shown(all_hours / config.parallel)} hours left, "
         f"{at_once}, without evaluations"
     )
-    found += _rate_lines(study, names)
+    found += rate_lines(study, names)
     recipe = study.families[0].config
     longest = steps(recipe, study.sizes[-1], study.ratio) * tokens_per_step(recipe)
     there = training_tokens(recipe)
@@ -88,7 +88,8 @@ def _row(study: Study, family, size, names: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
+def rate_lines(study: Study, names: dict[str, str]) -> list[str]:
+    """How each family's learning rate follows from its sweeps."""
     found = []
     for family in study.families:
         known, exponent = study.state["families"][family.name], study.rates.exponent(family)
@@ -103,6 +104,8 @@ def _rate_lines(study: Study, names: dict[str, str]) -> list[str]:
         else:
             power = "" if exponent == 1 else f" to the power {exponent:g}"
             line += f"; from there it falls with the width{power}"
+            if (kept := study.rates.kept_power(family)) is not None:
+                line += f" up to {known['second']}, and beyond to the power {kept:g}"
         found.append(line)
     if study.checks():
         found.append(f"at {study.config.checked()}, half and twice the learning rate are trained too")

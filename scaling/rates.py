@@ -12,6 +12,10 @@ from scaling.command import Family, ScaleConfig
 from scaling.recipe import moved_rate
 from scaling.sizing import Size
 
+# Beyond the second sweep, the power of the width stays within these. Two sweeps at widths close together
+# give any power, because the losses of their rates differ by less than seeds do.
+LEAST_POWER, MOST_POWER = -1.0, 2.0
+
 
 class Rates:
     """The rules of a command's families.
@@ -47,13 +51,14 @@ class Rates:
         elif known:
             first = known["first"]
         if not known or known["first"] != first:
-            known = {"rate": first[0] if len(first) == 1 else None, "width": 0, "exponent": None}
+            known = {"rate": first[0] if len(first) == 1 else None, "width": 0}
+            known |= {"exponent": None, "second": None}
             self.state[family.name] = {"model": model, "first": first, **known}
         known = self.state[family.name]
         if known["rate"] is None or not known["width"]:
             known["width"] = self.width(family, self.sizes[0])
         if config.rate_exponent is not None:
-            known["exponent"] = config.rate_exponent
+            known |= {"exponent": config.rate_exponent, "second": None}
         elif known["exponent"] is None and (len(first) == 1 or not config.check_rate):
             known["exponent"] = 1.0
 
@@ -106,12 +111,22 @@ class Rates:
         known = self.state[family.name]["exponent"]
         return known if known is not None or self.second(family) else 1.0
 
+    def kept_power(self, family: Family) -> float | None:
+        """The power beyond the second sweep where that through both is out of bounds; None elsewhere."""
+        known = self.state[family.name]
+        if known["second"] is None or LEAST_POWER <= known["exponent"] <= MOST_POWER:
+            return None
+        return min(max(known["exponent"], LEAST_POWER), MOST_POWER)
+
     def at(self, family: Family, width: int) -> float | None:
         """The rule's learning rate at a width; None while the sweeps are not over."""
         known, exponent = self.state[family.name], self.exponent(family)
         if known["rate"] is None or exponent is None:
             return None
-        return moved_rate(known["rate"], known["width"], width, exponent)
+        kept = self.kept_power(family)
+        if kept is None or width <= known["second"]:
+            return moved_rate(known["rate"], known["width"], width, exponent)
+        return moved_rate(self.at(family, known["second"]), known["second"], width, kept)
 
     def of(self, family: Family, size: Size) -> float | None:
         return self.at(family, self.width(family, size))

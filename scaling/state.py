@@ -1,9 +1,10 @@
 """The state of a study, in scaling.json in its folder, beside the list of runs (ablation.json):
 
 recipe    {key: value} of what all runs have in common
-families  {name: {"model", "first", "rate", "width", "exponent"}}: its keys, the rates that the sweep
-          began with, the one that it found (null until it is over), the width at which that was, and
-          the power of the width with which the rate falls (null until the second sweep is over)
+families  {name: {"model", "first", "rate", "width", "exponent", "second"}}: its keys, the rates that the
+          sweep began with, the one that it found (null until it is over), the width at which that was,
+          the power of the width with which the rate falls (null until the second sweep is over), and the
+          width of the second sweep (null where the power was given)
 runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
 seconds   {family: {size: seconds of a training token}}
 memory    the most bytes of a GPU that a step of one of them takes; 0 on a CPU
@@ -26,7 +27,14 @@ FORM = {
     "format": str,
     "recipe": dict,
     "families": {
-        ...: {"model": dict, "first": [NUMBER], "rate": PERHAPS, "width": int, "exponent": PERHAPS}
+        ...: {
+            "model": dict,
+            "first": [NUMBER],
+            "rate": PERHAPS,
+            "width": int,
+            "exponent": PERHAPS,
+            "second": (int, type(None)),
+        }
     },
     "runs": {...: {"family": str, "size": str, "ratio": NUMBER, "rule": bool}},
     "seconds": {...: {...: NUMBER}},

@@ -127,7 +127,7 @@ class Study:
         more, rate = self._swept(family, size, first)
         if rate is not None:
             power = math.log(known["rate"] / rate) / math.log(width / known["width"])
-            known["exponent"] = round(power, 3)
+            known |= {"exponent": round(power, 3), "second": width}
         return runs + more
 
     def _swept(self, family: Family, size: Size, first: list[float]) -> tuple[list[Scaled], float | None]:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ablation.plan import Plan, PlanError
+from scaling import listing
 from scaling.command import parsed
 from scaling.study import Study
 from scaling.sweep import carried_on, lowest
@@ -14,12 +15,16 @@ from tests.scaling.conftest import DENSE, LADDERS
 
 
 def simulated(made, monkeypatch, best, failing=()):
-    """Runs end as soon as they may start, with a loss that is lowest at the rate `best` -> their names."""
+    """Runs end as soon as they may start, with a loss that is lowest at the rate `best` -> their names.
+
+    best: a rate, or {size: rate}.
+    """
+    best_at = best if isinstance(best, dict) else {size.label: best for size in made.sizes}
 
     def loss(run):
         if run.name not in made.plan.done:
             return math.inf if run.name in made.plan.failed else None
-        return abs(math.log(run.rate / best))
+        return abs(math.log(run.rate / best_at[run.size]))
 
     monkeypatch.setattr(made, "loss", loss)
     started = []
@@ -85,6 +90,23 @@ def test_a_second_sweep_gives_the_power_of_the_width(study, monkeypatch):
     assert again.rates.exponent(again.families[1]) == exponent
     assert study("--sizes=20K,40K", "--seeds=1", "--rate_exponent=0.5").rates.exponent(ladders) == 0.5
     assert study("--sizes=20K,40K", "--seeds=1", "--rates=3e-3").rates.exponent(ladders) == 1
+
+
+@pytest.mark.parametrize(("best", "kept"), [(32, -1.0), (1 / 64, 2.0)])
+def test_a_power_out_of_bounds_ends_at_the_second_sweep(study, monkeypatch, best, kept):
+    """The best learning rate is `best` times as high at the second size: chance, at widths so close."""
+    keys = ("--sizes=20K,80K,160K,320K", "--seeds=1", "--rates=1e-3,2e-3,4e-3", "--check_size=80K")
+    made = study(*keys, models=(DENSE,))
+    (dense,) = made.families
+    first, second, *wider = (made.rates.width(dense, size) for size in made.sizes)
+    simulated(made, monkeypatch, dict.fromkeys(("20K", "160K", "320K"), 2e-3) | {"80K": 2e-3 * best})
+    assert made.rates.exponent(dense) == pytest.approx(-math.log(best) / math.log(second / first), rel=0.1)
+    swept = made.rates.at(dense, second)
+    assert swept == pytest.approx(2e-3 * best, rel=0.2)
+    for width in wider:
+        assert made.rates.at(dense, width) == pytest.approx(swept * (second / width) ** kept, rel=0.01)
+    (told,) = listing.rate_lines(made, {dense.name: "dense"})
+    assert f"up to {second}, and beyond to the power {kept:g}" in told
 
 
 def test_a_second_sweep_is_where_the_model_is_wider(study, monkeypatch):
