@@ -59,7 +59,7 @@ def main(argv: list[str]):
         deadline = Deadline(config.minutes) if config.minutes else None
         if config.points is not None:
             found = points.read(config.points)
-            names = called(list(dict.fromkeys(p.family for p in found)), look)
+            names = called(list(dict.fromkeys(p.family for p in found)), config, look)
             output.refuse(folder)
             output.refuse_to_lose(folder, found)
             for line in output.write(found, names, folder, config, look, command):
@@ -76,9 +76,9 @@ def main(argv: list[str]):
             plan = Plan(folder)
             plan.find_finished()
             study = Study(config, families, plan, vocabulary)
-            names = called(list(study.state["families"]), look)
+            names = called(list(study.state["families"]), config, look)
             if config.baseline is not None:
-                output.baseline_of(config.baseline, names)
+                output.baselines(config, names)
             known = study.known()
             check(plan, known)
             if command not in study.state["commands"]:
@@ -162,9 +162,9 @@ def measure(study: Study, config: ScaleConfig, names: dict[str, str]) -> list[st
     return study.state["timed"]
 
 
-def called(families: list[str], look: picture.Look) -> dict[str, str]:
+def called(families: list[str], config: ScaleConfig, look: picture.Look) -> dict[str, str]:
     """{family: what to call it}; raises PlanError where the picture cannot be as it was asked for."""
-    wrong = picture.wrong_size(look, 2, len(figure.LABELS))
+    wrong = picture.wrong_size(look, 1 + len(config.baseline or [""]), len(figure.LABELS))
     if wrong := wrong + picture.wrong_labels(look.labels, families):
         raise PlanError("; ".join(wrong))
     return dict(zip(families, look.labels or shortened(families), strict=True))

@@ -7,7 +7,7 @@ and their largest; elsewhere it is None, "not measured". The fits give the same 
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -76,8 +76,8 @@ class Trend:
 
 @dataclass
 class Answers:
-    """All answers; ratio: the tokens per parameter of all runs. curves: by amount, without hours where
-    no run has any.
+    """All answers over one baseline, the first of the families; ratio: the tokens per parameter of all
+    runs. curves: by amount, without hours where no run has any.
     """
 
     points: list[Point]
@@ -85,11 +85,11 @@ class Answers:
     ratio: float
     curves: dict[str, Curves]
     held_out: list[HeldOut]
-    multipliers: list[Multiplier]
-    checks: list[Check]
-    trends: list[Trend]
-    crossings: list[Crossing]
-    leads: list[Lead]
+    multipliers: list[Multiplier] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    trends: list[Trend] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
+    leads: list[Lead] = field(default_factory=list)
 
     @property
     def baseline(self) -> str:
@@ -107,20 +107,27 @@ def answers(
     first family.
     """
     main = [p for p in points if p.rule and p.loss is not None]
-    families = list(dict.fromkeys([*([baseline] if baseline else []), *(p.family for p in points)]))
-    baseline, rest = families[0], families[1:]
     of = {}
     for amount in AMOUNTS:
         known = [p for p in main if getattr(p, amount) is not None]
         if known:
             of[amount] = curves(known, amount, shared, samples)
     held = [one for found in of.values() for one in held_out(found, shared, samples)]
+    ratio = points[0].tokens_per_parameter
+    families = list(dict.fromkeys(p.family for p in points))
+    return against(Answers(points, families, ratio, of, held), baseline or families[0], losses)
+
+
+def against(study: Answers, baseline: str, losses: list[float] | None = None) -> Answers:
+    """The same study, compared with one of its families."""
+    of = study.curves
+    rest = [family for family in study.families if family != baseline]
     levels = {family: losses or default_losses(of["parameters"], baseline, family) for family in rest}
     pairs = [(family, loss) for family in rest for loss in levels[family]]
     multipliers = [
         multiplier(of[amount], baseline, family, loss) for family, loss in pairs for amount in of
     ]
-    best = best_lines(points, "parameters")
+    best = best_lines(study.points, "parameters")
     checks = [check(of["parameters"], best, baseline, family, loss) for family, loss in pairs]
     trends, crossings, leads = [], [], []
     for family in rest:
@@ -130,8 +137,10 @@ def answers(
             found, leader = crossing(of[amount], baseline, family)
             crossings += found
             leads += leader
-    ratio = points[0].tokens_per_parameter
-    return Answers(points, families, ratio, of, held, multipliers, checks, trends, crossings, leads)
+    return replace(
+        study, families=[baseline, *rest], multipliers=multipliers, checks=checks, trends=trends,
+        crossings=crossings, leads=leads,
+    )  # fmt: skip
 
 
 def default_losses(curves: Curves, baseline: str, family: str) -> list[float]:

@@ -56,7 +56,8 @@ class ScaleConfig:
     #: the command ends after them, with the page of what there is; None: when all is done
     minutes: Annotated[float | None, AtLeast(1)] = None
     points: list[str] | None = None  # points.csv of studies: draw them again in out_dir, and train nothing
-    baseline: str | None = None  # family with which the others are compared; None: the first
+    #: families with which all others are compared, the main one first; None: the first family
+    baseline: list[str] | None = None
     losses: list[float] | None = None  # losses at which multipliers are given; None: four that both reached
     shared_e: bool = True  # the families share the irreducible loss E in every fit
     samples: Count = 300  # studies drawn anew with other seeds, for the 95 % intervals
@@ -77,7 +78,7 @@ class ScaleConfig:
             wrong.append(f"sizes: one of {','.join(self.sizes)} is given twice")
         if most := [size for size in sizes if size.seeds and size.seeds > len(self.seeds)]:
             wrong.append(f"sizes: {most[0].label}:{most[0].seeds} is more than the {len(self.seeds)} seeds")
-        for key in ("seeds", "rates", "losses"):
+        for key in ("seeds", "rates", "losses", "baseline"):
             values = getattr(self, key)
             if values is not None and len(set(values)) < len(values):
                 wrong.append(f"{key}: one of {','.join(map(str, values))} is given twice")

@@ -18,43 +18,48 @@ LABELS = {  # of the columns
 }
 PLACES = 60  # of a curve
 WIDE = 4  # more than so many times from the lowest to the highest: heights at 1, 2 and 5
-SIZE = (7.2, 4.6)  # inches
+SIZE = (7.2, 4.6)  # inches, with one baseline
+ROW = 1.6  # inches, of each further one
 
 
 @picture.drawing()
-def draw(answers: Answers, names: list[str], look: picture.Look = picture.PLAIN):
-    """A figure with a column for each known amount: above, losses with their fits; below, multipliers.
+def draw(answers: Answers, others: list[Answers], names: list[str], look: picture.Look = picture.PLAIN):
+    """A figure with a column for each known amount: above, losses with their fits; below, multipliers, with
+    a row for each baseline.
 
     Points are means over seeds, with the standard deviation; dotted lines are fits, bands the middle 95 %
     of fits of samples. Multipliers are those of the lines between the points, at the baseline's
-    amount, where both were measured. names: of the families, in their order.
+    amount, where both were measured. others: the same study over other baselines. names: of the families,
+    in the order of `answers`.
     """
     amounts = [amount for amount in LABELS if amount in answers.curves]
-    figure, grid = picture.new(look, 2, len(amounts), SIZE, sharex="col", sharey="row")
+    every, labels = [answers, *others], look.names(names)
+    size = SIZE[0], SIZE[1] + ROW * len(others)
+    figure, grid = picture.new(look, 1 + len(every), len(amounts), size, sharex="col", sharey="row")
     handles = []
     for column, amount in enumerate(amounts):
-        upper, lower = grid[0][column], grid[1][column]
-        for axes in (upper, lower):
+        panels = [row[column] for row in grid]
+        for axes in panels:
             axes.set_xscale("log")
             axes.set_yscale("log")
         curves = answers.curves[amount]
         for number, family in enumerate(answers.families):
-            handle = losses(upper, curves, family, number)
+            handle = losses(panels[0], curves, family, number)
             handles += [handle] if column == 0 else []
-            if family != answers.baseline:
-                multipliers(lower, curves, answers.baseline, family, number)
-        lower.axhline(1, color=picture.line_style(0)["color"], lw=0.8)
-        _places(lower, amount, [getattr(p, amount) for p in curves.points])
-        lower.set_xlabel(LABELS[amount])
+            for a, axes in zip(every, panels[1:], strict=True):
+                if family != a.baseline:
+                    multipliers(axes, curves, a.baseline, family, number)
+                else:
+                    axes.axhline(1, color=picture.line_style(number)["color"], lw=0.8)
+        _places(panels[-1], amount, [getattr(p, amount) for p in curves.points])
+        panels[-1].set_xlabel(LABELS[amount])
     grid[0][0].set_ylabel("validation loss (nats per token)")
-    grid[1][0].set_ylabel("multiplier (above 1: better than the baseline)")
     _plain_heights(grid[0][0], [p.loss for c in answers.curves.values() for p in c.points], 1.1)
-    _plain_heights(
-        grid[1][0],
-        [m.value for m in answers.multipliers if m.value and m.amount in amounts] or [0.5, 2.0],
-        2.0,
-    )
-    labels = look.names(names)
+    for a, row in zip(every, grid[1:], strict=True):
+        over = labels[answers.families.index(a.baseline)] if others else "the baseline"
+        row[0].set_ylabel(f"multiplier (above 1: better than {over})")
+        values = [m.value for m in a.multipliers if m.value and m.amount in amounts]
+        _plain_heights(row[0], values or [0.5, 2.0], 2.0)
     if any(curves.laws for curves in answers.curves.values()):
         handles += grid[0][0].plot([], [], color="0.4", ls=":", lw=0.8)
         labels = [*labels, "fit"]

@@ -9,7 +9,7 @@ from ablation.plan import PlanError
 from reports import picture
 from reports.plural import counted
 from scaling import figure, page, points, tables
-from scaling.answers import answers
+from scaling.answers import against, answers
 from scaling.command import ScaleConfig
 from scaling.points import Point
 
@@ -18,7 +18,7 @@ OURS = {
     "scaling.md": page.HEAD,
     "points.csv": "family,size,tokens_per_parameter,seed,",
     "fits.csv": "law,family,sample,",
-    "multipliers.csv": "family,amount,loss,",
+    "multipliers.csv": "baseline,family,amount,loss,",
 }
 
 
@@ -49,12 +49,18 @@ def refuse_to_lose(folder: Path, found: list[Point]):
         )
 
 
-def baseline_of(name: str, names: dict[str, str]) -> str:
-    """The family that --baseline means, by its name or by what it is called. Raises PlanError."""
-    meant = [family for family, called in names.items() if name in (family, called)]
-    if not meant:
-        raise PlanError(f"baseline={name} is none of the families: {', '.join(names.values())}")
-    return meant[0]
+def baselines(config: ScaleConfig, names: dict[str, str]) -> list[str]:
+    """The families that --baseline means, by their names or by what they are called; the first family
+    without it. Raises PlanError.
+    """
+    found = []
+    for name in config.baseline or [next(iter(names))]:
+        meant = [family for family, called in names.items() if name in (family, called)]
+        if not meant or meant[0] in found:
+            why = "named twice" if meant else f"none of the families: {', '.join(names.values())}"
+            raise PlanError(f"baseline={name} is {why}")
+        found.append(meant[0])
+    return found
 
 
 def write(
@@ -73,33 +79,35 @@ def write(
     """
     if not any(p.rule and p.loss is not None for p in found):
         return [*lines, "no run has ended at the rule's learning rate: there is nothing to draw yet"]
-    baseline = config.baseline and baseline_of(config.baseline, names)
-    made = answers(found, config.shared_e, config.samples, config.losses, baseline)
+    first, *rest = baselines(config, names)
+    made = answers(found, config.shared_e, config.samples, config.losses, first)
+    others = [against(made, baseline, config.losses) for baseline in rest]
     told = [*lines, *page.remarks(made, names)]
     make_folder(folder)
     texts = {
-        "scaling.md": page.page(made, names, told, commands, "scaling.png"),
+        "scaling.md": page.page(made, others, names, told, commands, "scaling.png"),
         "fits.csv": page.fits_csv(made),
-        "multipliers.csv": page.multipliers_csv(made),
+        "multipliers.csv": page.multipliers_csv([made, *others]),
     }
     for name, text in texts.items():
         write_whole(folder / name, text)
     points.write(folder / "points.csv", found)
     called = [names[family] for family in made.families]
     look = dataclasses.replace(look, labels=look.labels and called)  # the baseline is first
-    drawn = figure.draw(made, called, picture.Look(labels=look.labels))
+    drawn = figure.draw(made, others, called, picture.Look(labels=look.labels))
     picture.write(drawn, folder / "scaling.png", own=True)
     written = [f"page: {folder / 'scaling.md'}", f"picture: {folder / 'scaling.png'}"]
     written += [f"numbers: {folder / name}" for name in ("points.csv", "fits.csv", "multipliers.csv")]
     if config.plot:
-        picture.write(figure.draw(made, called, look), Path(config.plot))
+        picture.write(figure.draw(made, others, called, look), Path(config.plot))
         written.append(f"picture: {config.plot}")
-    baseline = names[made.baseline]
     screen = ["what was trained:", tables.trained(made, names), ""]
-    screen += [f"multipliers: how many times as much {baseline} needs:", tables.multipliers(made, names)]
-    for title, some in (
-        ("how they change from the first loss to the last:", made.trends and tables.trends(made, names)),
-        (f"where curves cross that of {baseline}:", tables.crossings(made, names)),
-    ):
-        screen += [title, some, ""] if some else []
+    for a in [made, *others]:
+        baseline = names[a.baseline]
+        screen += [f"multipliers: how many times as much {baseline} needs:", tables.multipliers(a, names)]
+        for title, some in (
+            ("how they change from the first loss to the last:", a.trends and tables.trends(a, names)),
+            (f"where curves cross that of {baseline}:", tables.crossings(a, names)),
+        ):
+            screen += [title, some, ""] if some else []
     return [*screen, *told, *written]

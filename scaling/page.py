@@ -14,11 +14,12 @@ from scaling.sizing import parse
 HEAD = "# Scaling\n"
 
 
-def page(answers: Answers, names: dict[str, str], lines: list[str], commands: str, picture: str) -> str:
-    """names: what to call the families. lines: remarks. commands: one in each line. picture: its file,
-    beside the page.
+def page(
+    a: Answers, others: list[Answers], names: dict[str, str], lines: list[str], commands: str, picture: str
+) -> str:
+    """others: the same study over other baselines. names: what to call the families. lines: remarks.
+    commands: one in each line. picture: its file, beside the page.
     """
-    a = answers
     parts = [
         HEAD,
         textwrap.indent(commands, "    ") + "\n",
@@ -35,20 +36,11 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
         "token and position embeddings where nothing else is said. Hours are tokens times the measured "
         "time of a step. *not measured*: not both families reached the loss within the sizes that were "
         "trained.\n",
-        tables.multipliers(a, names),
-        "How the multipliers change from the first of these losses to the last:\n" if a.trends else "",
-        tables.trends(a, names) + "\n" if a.trends else "",
-        "Where curves cross the baseline's, with the one that is better beyond, or who is better at all "
-        "that were measured; and how many of the samples agree. An interval from 0 or to ∞ goes "
-        "beyond what was measured. Empty: no amounts that both have, or amounts that do not rise with the "
-        "size:\n"
-        if a.crossings or a.leads
-        else "",
-        tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",
-        "Multipliers of parameters in other ways (none: not both families have that loss there):\n"
-        if a.checks
-        else "",
-        tables.checks(a, names),
+        *compared(a, names),
+    ]
+    for other in others:
+        parts += [f"## Multipliers over {names[other.baseline]}\n", *compared(other, names)]
+    parts += [
         "## Fits\n",
         "L = E + A x^-α for one amount x: parameters N, FLOPs C or hours T. Fitted with the Huber loss on "
         "log L, as in Hoffmann et al. (2022).\n",
@@ -66,6 +58,26 @@ def page(answers: Answers, names: dict[str, str], lines: list[str], commands: st
             rate_trials.listed(a.points, names) + "\n",
         ]
     return "\n".join(part for part in parts if part)
+
+
+def compared(a: Answers, names: dict[str, str]) -> list[str]:
+    """The tables of one baseline."""
+    return [
+        tables.multipliers(a, names),
+        "How the multipliers change from the first of these losses to the last:\n" if a.trends else "",
+        tables.trends(a, names) + "\n" if a.trends else "",
+        "Where curves cross the baseline's, with the one that is better beyond, or who is better at all "
+        "that were measured; and how many of the samples agree. An interval from 0 or to ∞ goes "
+        "beyond what was measured. Empty: no amounts that both have, or amounts that do not rise with the "
+        "size:\n"
+        if a.crossings or a.leads
+        else "",
+        tables.crossings(a, names) + "\n" if a.crossings or a.leads else "",
+        "Multipliers of parameters in other ways (none: not both families have that loss there):\n"
+        if a.checks
+        else "",
+        tables.checks(a, names),
+    ]
 
 
 def remarks(a: Answers, names: dict[str, str]) -> list[str]:
@@ -149,10 +161,12 @@ def fits_csv(a: Answers) -> str:
     return written(rows, ["law", "family", "sample", "E", "A", "alpha"])
 
 
-def multipliers_csv(a: Answers) -> str:
+def multipliers_csv(every: list[Answers]) -> str:
+    """A row for each baseline, family, amount and loss."""
     rows = []
-    for one in a.multipliers:
-        low, high = one.interval or (None, None)
-        row = {key: value for key, value in asdict(one).items() if key != "interval"}
-        rows.append(row | {"low": low, "high": high})
-    return written(rows, ["family", "amount", "loss", "value", "low", "high"])
+    for a in every:
+        for one in a.multipliers:
+            low, high = one.interval or (None, None)
+            row = {key: value for key, value in asdict(one).items() if key != "interval"}
+            rows.append({"baseline": a.baseline} | row | {"low": low, "high": high})
+    return written(rows, ["baseline", "family", "amount", "loss", "value", "low", "high"])

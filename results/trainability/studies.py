@@ -179,12 +179,13 @@ STUDIES = {
         [*FULL, STRICT, READINGS, *POLES],
         [*on_base("cffn_product+paper", "cattn_u+paper"), "--vary=cf_intercept=one,none", *POLES],
     ],
-    # The papers' depth 7 is cf_depth=6 as their section 4.1 counts. `paper` has F at 7.
+    # The papers' depth 7 is cf_depth=6 as their section 4.1 counts. At 7, what `paper` does not have.
     "parity": [
         [BASE],
         [*F, "--vary=cf_depth=6", STARTS, *SCHEDULES],
-        [*A, *COLLAPSED, "--vary=cf_depth=6,7", STARTS, *SCHEDULES],
-        [*FULL, *COLLAPSED, "--vary=cf_depth=6,7", STARTS, *SCHEDULES],
+        [*A, *FULL, *COLLAPSED, "--vary=cf_depth=6", STARTS, *SCHEDULES],
+        [*FULL, *COLLAPSED, "--vary=cf_depth=7", "--vary=cf_intercept=zero,normal", "--vary=dyadic=True"],
+        [*A, *FULL, *COLLAPSED, "--vary=cf_depth=7", STARTS, "--vary=dyadic=False"],
         [*F, "--vary=cf_depth=6", POSITIVE],
         [*A, *FULL, *COLLAPSED, "--vary=cf_depth=6", POSITIVE],
     ],

@@ -235,6 +235,21 @@ def test_the_page_of_known_curves(capsys, tmp_path):
     assert "Baseline: ours." in turned
     assert re.search(change.format("Transformer", "grows"), turned)
     (tmp_path / "frontier.svg").unlink()
+    assert scaled([*arguments, "--baseline=ours,Transformer"], capsys)[0] == 0
+    both = (tmp_path / "page" / "scaling.md").read_text()
+    first, second = both.split("## Multipliers over Transformer\n")
+    assert "Baseline: ours." in first
+    for half, family, way in ((first, "Transformer", "grows"), (second, "ours", "shrinks")):
+        assert re.search(change.format(family, way), half)
+    texts = re.sub(r"<[^>]*>", " ", (tmp_path / "frontier.svg").read_text()).split()
+    assert {"ours)", "Transformer)"} < set(texts)  # (above 1: better than ours)
+    found = {row["baseline"]: row["family"] for row in rows(tmp_path / "page" / "multipliers.csv")}
+    assert found == {"ours": "dense", "dense": "ours"}
+    (tmp_path / "frontier.svg").unlink()
+    assert "7x3 is too small for 3 x 3 panels" in refused(
+        [*arguments[:-1], "--plot_size=7x3", "--baseline=ours,dense"], capsys
+    )
+    assert "named twice" in refused([*arguments, "--baseline=Transformer,dense"], capsys)
     assert "baseline=theirs" in refused([*arguments, "--baseline=theirs"], capsys)
     said = refused([*arguments, "--sizes=1M", "--dry_run"], capsys)
     assert "--sizes=1M --dry_run" in said
