@@ -188,6 +188,7 @@ STUDIES = {
         [*A, *FULL, *COLLAPSED, "--vary=cf_depth=7", STARTS, "--vary=dyadic=False"],
         [*F, "--vary=cf_depth=6", POSITIVE],
         [*A, *FULL, *COLLAPSED, "--vary=cf_depth=6", POSITIVE],
+        [*F, "--vary=cf_depth=6", STARTS, "--vary=cf_init=nanogpt_xl"],
     ],
 }
 
