@@ -18,6 +18,7 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob(
 # the page that shows the table of a CSV, where it has another name
 TABLES = dict.fromkeys(("poles", "rescues", "skip"), "skip") | {
     "papers": "paper",
+    "parity": "paper",
     "depths": "depths_and_rates",
 }
 TABLES |= {
