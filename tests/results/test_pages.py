@@ -133,21 +133,39 @@ def test_the_first_page_of_a_study_says_what_the_runs_say():
     assert shown, "the page has no table of the study"
 
 
-def test_the_front_page_says_what_the_scaling_study_says():
+# the rows of the two tables of multipliers, and their families
+OURS = "study-dense+study-full_content+study-layers_6+study-depth_1"
+COLLAPSED = "study-dense+study-cattn_m_collapsed+study-strict"
+FAMILIES = {
+    "the papers' F": "study-dense+study-cffn_gated+study-recipe",
+    "the papers' A": f"{COLLAPSED}+study-recipe",
+    "the papers' full model": f"{COLLAPSED}+study-cffn_gated+study-recipe",
+    "the papers' F with RoPE": "study-dense+study-rope+study-cffn_gated+study-recipe",
+    "a Transformer with RoPE": "study-dense+study-rope",
+    "ours": OURS,
+    "ours with learned constants": f"{OURS}+study-constant",
+}
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/scaling/README.md"])
+def test_multipliers_are_those_of_the_scaling_study(page):
+    """In the columns of learned positions and of RoPE, with the intervals where a page has them."""
     with (ROOT / "results/scaling/joined/multipliers.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["amount"] == "parameters"]
-    text = " ".join((ROOT / "README.md").read_text().split())
-    ours = [f"{float(row['value']):.2f}" for row in rows if row["family"].endswith("study-depth_1")]
-    told = f"pays, {float(ours[0]):.1f} times at 0.2 million; beyond that it costs, "
-    assert f"{told}{ours[2]} times at 0.8 million and {ours[3]} times at 3.3 million" in text
-    of_f = [float(row["value"]) for row in rows if "rope" in row["family"]]
-    first, middle, last = (f"{of_f[n]:.2f} times" for n in (0, 2, -1))
-    told = (
-        f"worth {first} its parameters at 0.16 million, {middle} at 0.75 million and {last} at 3.1 million"
-    )
-    assert told in text
-    full = [1 / float(row["value"]) for row in rows if "cattn" in row["family"]]
-    assert f"needs {min(full):.1f} to {max(full):.1f} times the parameters" in text
+    (table,) = (t for t in tables((ROOT / page).read_text()) if "claim" in t[0][1])
+    checked = set()
+    for label, _, *columns in table[1:]:
+        name = re.split(r":| in place| with learned constants", label)[0]
+        name = "ours with learned constants" if "constants" in label else name
+        if name not in FAMILIES:
+            continue  # a hybrid, of another study
+        for baseline, cell in zip(("study-dense", "study-dense+study-rope"), columns[:2], strict=True):
+            of = [r for r in rows if (r["baseline"], r["family"]) == (baseline, FAMILIES[name])]
+            shown = [[f"{float(r[c]):.2f}" for c in ("value", "low", "high")] for r in of]
+            for value, low, high in re.findall(r"(\d\.\d\d)(?! million)(?: \((\S+) to (\S+)\))?", cell):
+                assert [value, low, high] in shown or (not low and value in [s[0] for s in shown]), label
+                checked.add((name, baseline))
+    assert len(checked) == 2 * len(FAMILIES) - 1  # the Transformer with RoPE is a baseline itself
 
 
 def deviations(*names):
