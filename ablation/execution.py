@@ -128,6 +128,9 @@ def execute(
     def total():
         return unknown + sum(so_far(run) if run.name in lost else run.work(run.tokens) for run in runs)
 
+    def in_time(run):
+        return not deadline or deadline.fits(run.work(run.tokens) - so_far(run))
+
     looks = {"unit": "token", "unit_scale": True}
     if more:
         unit, scale = ("hours", 1) if total() >= 1 else ("minutes", 60)
@@ -144,23 +147,20 @@ def execute(
                 for one in active:
                     one.process.send_signal(signal.SIGTERM)
             if deadline and not asked:
-                late = {
-                    run.name for run in waiting if not deadline.fits(run.work(run.tokens) - so_far(run))
-                }
-                waiting = [run for run in waiting if run.name not in late]
-                deadline.left |= late
+                if deadline.over() or not (active or any(map(in_time, waiting))):
+                    deadline.left = {run.name for run in [*waiting, *(one.run for one in active)]}
+                    waiting = []
                 if deadline.over() and active:
                     asked = True
-                    deadline.left |= {one.run.name for one in active}
                     bar.write("the minutes are over: stopping, with a checkpoint each", file=sys.stderr)
                     for one in active:
                         one.process.send_signal(signal.SIGTERM)
             free = [run for run in waiting if not locked(plan.folder / run.name)] if slots else []
-            for run in free[: len(slots)]:
+            for run in list(filter(in_time, free))[: len(slots)]:
                 waiting.remove(run)
                 slot = slots.pop(0)
                 active.append(Active(run, start(run, slot), slot, time.monotonic(), so_far(run)))
-            for run in waiting if not active else []:
+            for run in filter(in_time, waiting if not active else []):
                 if run.name not in said:
                     said.add(run.name)
                     bar.write(f"waiting: another process is training {run.name}", file=sys.stdout)
@@ -172,7 +172,8 @@ def execute(
                     lost.add(one.run.name)
                 elif deadline and one.run.name in plan.done:
                     deadline.left.discard(one.run.name)
-                    deadline.ended(so_far(one.run) - one.before, time.monotonic() - one.since)
+                    if one.before == 0:
+                        deadline.ended(so_far(one.run), time.monotonic() - one.since)
                 if more and not asked:
                     found, unknown = more()
                     runs += found

@@ -175,26 +175,35 @@ class Clock:
         self.now += seconds
 
 
-def with_deadline(monkeypatch, tmp_path, hours, slower):
-    """(names of runs as they started, what ended, what was left) of runs of 1, 2, 3 and 4 hours."""
+def with_deadline(monkeypatch, tmp_path, hours, slower, start_up=0, before=()):
+    """(names of runs as they started, what ended, what was left) of runs of 1, 2, 3 and 4 hours.
+
+    before: hours that an earlier command trained of the first ones.
+    """
     clock, plan, started = Clock(monkeypatch), Plan(tmp_path), []
     runs = planned(4)
     for number, run in enumerate(runs, 1):
         run.config = {**run.config, "max_iters": number}
         monkeypatch.setattr(run, "work", lambda tokens, run=run: tokens / run.tokens_at(1), raising=False)
 
+    def log(run, step):
+        (tmp_path / run.name).mkdir(exist_ok=True)
+        (tmp_path / run.name / "log.jsonl").write_text(f'{{"step": {step}}}\n')
+
+    for run, step in zip(runs, before, strict=False):
+        log(run, step)
+
     class Working:
         returncode = None
 
         def __init__(self, run):
             self.run, self.since = run, clock.now
+            self.before = execution.steps_so_far(tmp_path / run.name)
 
         def poll(self):
-            done = (clock.now - self.since) / 3600 / slower
+            done = ((clock.now - self.since) / 3600 - start_up) / slower + self.before
             if self.returncode is None and done >= self.run.config["max_iters"]:
-                folder = tmp_path / self.run.name
-                folder.mkdir()
-                (folder / "log.jsonl").write_text(f'{{"step": {self.run.config["max_iters"]}}}\n')
+                log(self.run, self.run.config["max_iters"])
                 self.returncode = 0
             return self.returncode
 
@@ -219,6 +228,18 @@ def test_runs_that_share_the_machine_take_longer_than_expected(monkeypatch, tmp_
     """The first took twice its time, so that the third, three hours alone, would need six."""
     found = with_deadline(monkeypatch, tmp_path, 11.25, slower=2)
     assert found == (["run0", "run1"], {"run0", "run1"}, {"run2", "run3"})
+
+
+def test_time_to_start_up_is_not_taken_for_slow_steps(monkeypatch, tmp_path):
+    """Three hours for each: 4, 5, 6 and 7, and half an hour between them."""
+    *_, left = with_deadline(monkeypatch, tmp_path, 24.25, slower=1, start_up=3)
+    assert left == set()
+
+
+def test_a_run_that_goes_on_says_nothing_of_how_slow_others_are(monkeypatch, tmp_path):
+    """The rest of the first one is a tenth of an hour, and takes three more."""
+    *_, left = with_deadline(monkeypatch, tmp_path, 23.75, slower=1, start_up=3, before=[0.9])
+    assert left == set()
 
 
 def test_at_the_deadline_those_that_train_are_stopped(monkeypatch, tmp_path):
