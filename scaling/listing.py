@@ -105,7 +105,7 @@ def rate_lines(study: Study, names: dict[str, str]) -> list[str]:
             power = "" if exponent == 1 else f" to the power {exponent:g}"
             line += f"; from there it falls with the width{power}"
             if (kept := study.rates.kept_power(family)) is not None:
-                line += f" up to {known['second']}, and beyond to the power {kept:g}"
+                line += f" as far as {known['second']}, and outside these widths to the power {kept:g}"
         found.append(line)
     if study.checks():
         found.append(f"at {study.config.checked()}, half and twice the learning rate are trained too")

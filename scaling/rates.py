@@ -12,8 +12,8 @@ from scaling.command import Family, ScaleConfig
 from scaling.recipe import moved_rate
 from scaling.sizing import Size
 
-# Beyond the second sweep, the power of the width stays within these. Two sweeps at widths close together
-# give any power, because the losses of their rates differ by less than seeds do.
+# Outside the widths of the two sweeps, the power of the width stays within these. Two sweeps at widths close
+# together give any power, because the losses of their rates differ by less than seeds do.
 LEAST_POWER, MOST_POWER = -1.0, 2.0
 
 
@@ -112,7 +112,7 @@ class Rates:
         return known if known is not None or self.second(family) else 1.0
 
     def kept_power(self, family: Family) -> float | None:
-        """The power beyond the second sweep where that through both is out of bounds; None elsewhere."""
+        """The power outside both sweeps' widths where that through both is out of bounds; None elsewhere."""
         known = self.state[family.name]
         if known["second"] is None or LEAST_POWER <= known["exponent"] <= MOST_POWER:
             return None
@@ -124,9 +124,12 @@ class Rates:
         if known["rate"] is None or exponent is None:
             return None
         kept = self.kept_power(family)
-        if kept is None or width <= known["second"]:
+        if kept is None:
             return moved_rate(known["rate"], known["width"], width, exponent)
-        return moved_rate(self.at(family, known["second"]), known["second"], width, kept)
+        low, high = sorted((known["width"], known["second"]))
+        swept = min(max(width, low), high)
+        rate = moved_rate(known["rate"], known["width"], swept, exponent)
+        return moved_rate(rate, swept, width, kept)
 
     def of(self, family: Family, size: Size) -> float | None:
         return self.at(family, self.width(family, size))

@@ -106,7 +106,17 @@ def test_a_power_out_of_bounds_ends_at_the_second_sweep(study, monkeypatch, best
     for width in wider:
         assert made.rates.at(dense, width) == pytest.approx(swept * (second / width) ** kept, rel=0.01)
     (told,) = listing.rate_lines(made, {dense.name: "dense"})
-    assert f"up to {second}, and beyond to the power {kept:g}" in told
+    assert f"as far as {second}, and outside these widths to the power {kept:g}" in told
+    # narrower than both, and with the second sweep at the narrower model
+    for swap in False, True:
+        if swap:
+            known = made.state["families"][dense.name]
+            known |= {"rate": swept, "width": second, "second": first}
+        assert made.rates.at(dense, first) == pytest.approx(2e-3, rel=0.01)
+        assert made.rates.at(dense, second) == pytest.approx(swept, rel=0.01)
+        narrow, wide = first // 2, 2 * second
+        assert made.rates.at(dense, narrow) == pytest.approx(2e-3 * (first / narrow) ** kept, rel=0.02)
+        assert made.rates.at(dense, wide) == pytest.approx(swept * (second / wide) ** kept, rel=0.02)
 
 
 def test_a_second_sweep_is_where_the_model_is_wider(study, monkeypatch):
