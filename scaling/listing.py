@@ -39,12 +39,12 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
     found = [table(rows), ""]
     known, coming = study.known(), study.to_come()
     done = [run for run in known if run.name in study.plan.done]
-    all_hours, left = (hours(some) for some in ([*known, *coming], _left(study, [*known, *coming])))
-    config = study.config
+    config, every = study.config, [*known, *coming]
+    all_hours, left = (side_by_side(some, config.parallel) for some in (every, _left(study, every)))
     at_once = "one after the other" if config.parallel == 1 else f"{config.parallel} at a time"
     found.append(
         f"{counted(len(known) + len(coming), 'run')} in {study.plan.folder}, {len(done)} of them done; "
-        f"about {shown(left / config.parallel)} of {shown(all_hours / config.parallel)} hours left, "
+        f"about {shown(left)} of {shown(all_hours)} hours left, "
         f"{at_once}, without evaluations"
     )
     found += rate_lines(study, names)
@@ -62,6 +62,11 @@ def lines(study: Study, names: dict[str, str]) -> list[str]:
 def hours(runs: list) -> float:
     """Hours of training of runs, one after the other, by the measured times of their models."""
     return sum(run.work(run.tokens) for run in runs)
+
+
+def side_by_side(runs: list, parallel: int) -> float:
+    """The least hours that they take, `parallel` at a time."""
+    return max([hours(runs) / parallel, *(hours([run]) for run in runs)])
 
 
 def _left(study: Study, runs: list) -> list:

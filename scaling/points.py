@@ -117,8 +117,9 @@ def write(path: Path, points: list[Point]):
 def read(paths: list[str]) -> list[Point]:
     """The points of several files, each run once. Raises PlanError where a file holds anything else, where
     two of them do not agree about a run, or for runs of several lengths. What is the rule's learning rate
-    at a family's size is for the last file to say that has runs at one there. Families keep their order;
-    sizes ascend.
+    at a family's size is for the last file to say that has runs at one there. Hours are left out where
+    several files have them: times of other machines and moments cannot be compared. Families keep their
+    order; sizes ascend.
     """
     found: dict[tuple, tuple[Point, str]] = {}
     rates: dict[tuple, float] = {}  # the rule's
@@ -159,7 +160,9 @@ def read(paths: list[str]) -> list[Point]:
             "runs with one number of them: give files that hold the rows of one tokens_per_parameter alone"
         )
     families = list(dict.fromkeys(p.family for p, _ in found.values()))
-    ruled = [replace(p, rule=int(p.rule and p.learning_rate == rates[p.place])) for p, _ in found.values()]
+    ruled = [replace(p, rule=int(rates.get(p.place) == p.learning_rate)) for p, _ in found.values()]
+    if len({path for p, path in found.values() if p.hours is not None}) > 1:
+        ruled = [replace(p, hours=None) for p in ruled]
     if len(paths) > 1:
         ruled.sort(key=lambda p: (families.index(p.family), parse(p.size).target))
     return ruled

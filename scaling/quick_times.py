@@ -68,7 +68,7 @@ def of_runs(plan: Plan, runs: list[Planned], parallel: int) -> str | None:
     if not todo or any(map(on_gpu, configs)):
         return None
     seconds: dict[str, float | None] = {}
-    hours, unknown = 0.0, 0
+    hours, unknown = [], 0
     with threads(parallel):
         for run, config in tqdm(list(zip(todo, configs, strict=True)), "measuring", delay=2, leave=False):
             data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
@@ -82,12 +82,12 @@ def of_runs(plan: Plan, runs: list[Planned], parallel: int) -> str | None:
                 unknown += 1
                 continue
             left = run.tokens - run.tokens_at(steps_so_far(plan.folder / run.name))
-            hours += left * seconds[key] / 3600
+            hours.append(left * seconds[key] / 3600)
     left_out = f"{counted(unknown, 'run')} not measured: too large, for GPUs, of pairs, or a SAFFU"
     if unknown == len(todo):
         return f"on this machine: {left_out}"
     left_out = f"; {left_out}" if unknown else ""
-    took = duration(hours / parallel)
+    took = duration(max(sum(hours) / parallel, *hours))
     about = "" if took.startswith("less") else "about "
     return f"{about}{took} on this machine: {HOW}{left_out}"
 

@@ -12,8 +12,8 @@ from scaling.command import Family, ScaleConfig
 from scaling.recipe import moved_rate
 from scaling.sizing import Size
 
-# Outside the widths of the two sweeps, the power of the width stays within these. Two sweeps at widths close
-# together give any power, because the losses of their rates differ by less than seeds do.
+# Outside the widths of the two sweeps, the power of the width stays within these. Two sweeps at widths
+# close together give any power, because the losses of their rates differ by less than seeds do.
 LEAST_POWER, MOST_POWER = -1.0, 2.0
 
 
@@ -52,9 +52,10 @@ class Rates:
             first = known["first"]
         if not known or known["first"] != first:
             known = {"rate": first[0] if len(first) == 1 else None, "width": 0}
-            known |= {"exponent": None, "second": None}
+            known |= {"exponent": None, "second": None, "remarks": []}
             self.state[family.name] = {"model": model, "first": first, **known}
         known = self.state[family.name]
+        self.remarks += known["remarks"]
         if known["rate"] is None or not known["width"]:
             known["width"] = self.width(family, self.sizes[0])
         if config.rate_exponent is not None:
@@ -112,7 +113,7 @@ class Rates:
         return known if known is not None or self.second(family) else 1.0
 
     def kept_power(self, family: Family) -> float | None:
-        """The power outside both sweeps' widths where that through both is out of bounds; None elsewhere."""
+        """The power outside the widths of both sweeps where that through both is out of bounds, or None."""
         known = self.state[family.name]
         if known["second"] is None or LEAST_POWER <= known["exponent"] <= MOST_POWER:
             return None

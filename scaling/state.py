@@ -1,10 +1,10 @@
 """The state of a study, in scaling.json in its folder, beside the list of runs (ablation.json):
 
 recipe    {key: value} of what all runs have in common
-families  {name: {"model", "first", "rate", "width", "exponent", "second"}}: its keys, the rates that the
-          sweep began with, the one that it found (null until it is over), the width at which that was,
-          the power of the width with which the rate falls (null until the second sweep is over), and the
-          width of the second sweep (null where the power was given)
+families  {name: {"model", "first", "rate", "width", "exponent", "second", "remarks"}}: its keys, the rates
+          that the sweep began with, the one that it found (null until it is over), the width at which that
+          was, the power of the width with which the rate falls (null until the second sweep is over), the
+          width of the second sweep (null where the power was given), and what to say of the sweeps
 runs      {name: {"family", "size", "ratio", "rule"}}; rule: whether its rate is the rule's
 seconds   {family: {size: seconds of a training token}}
 memory    the most bytes of a GPU that a step of one of them takes; 0 on a CPU
@@ -34,6 +34,7 @@ FORM = {
             "width": int,
             "exponent": PERHAPS,
             "second": (int, type(None)),
+            "remarks": [str],
         }
     },
     "runs": {...: {"family": str, "size": str, "ratio": NUMBER, "rule": bool}},

@@ -59,9 +59,12 @@ class Study:
 
     def _recipe(self) -> dict:
         """What all runs of a study have in common: the keys of the first family's config, but for those of
-        its model and those that the rules set.
+        its model and those that the rules set. Rates that follow the learning rate are over it.
         """
         config = dataclasses.asdict(self.families[0].config)
+        for key in "min_lr", "muon_learning_rate":
+            rate = config.pop(key)
+            config[f"{key} / learning_rate"] = rate and float(f"{rate / config['learning_rate']:.3g}")
         others = OF_FAMILY | MAY_CHANGE | INSTEAD.keys() | {"vocab_size"}
         return {key: value for key, value in config.items() if key not in others}
 
@@ -69,13 +72,17 @@ class Study:
         """{(family, size): Shape}. Raises PlanError with all sizes that a family does not have."""
         found, wrong = {}, []
         for family in self.families:
-            base = dataclasses.replace(family.model, vocab_size=vocab_size)
+            base, sizes = dataclasses.replace(family.model, vocab_size=vocab_size), {}
             for size in self.sizes:
                 try:
                     model = sizing.shape(base, size.target)
-                    found[family.name, size.label] = Shape(model, sizing.body(model))
                 except ValueError as error:
                     wrong.append(f"{family.name} at {size.label}: {error}")
+                    continue
+                found[family.name, size.label] = Shape(model, sizing.body(model))
+                twin = sizes.setdefault(found[family.name, size.label].body, size.label)
+                if twin != size.label:
+                    wrong.append(f"{family.name} at {size.label}: it is the same model as at {twin}")
         if wrong:
             raise PlanError("\n  ".join(["some sizes cannot be had:", *wrong]))
         return found
@@ -138,8 +145,10 @@ class Study:
             lowest = text(min(found.rates))
             self.remark(f"{family.name}: training failed at all learning rates from {lowest} on")
         elif found.at_edge:
-            count = len(found.rates)
-            self.remark(f"{family.name}: the best of {count} learning rates is at the edge of the sweep")
+            best = f"the best of {len(found.rates)} learning rates at {size.label}"
+            told = f"{family.name}: {best} is at the edge of the sweep"
+            self.remark(told)
+            self.state["families"][family.name]["remarks"].append(told)
         return found.runs, found.rate
 
     def remark(self, line: str):

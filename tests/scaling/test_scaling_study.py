@@ -67,6 +67,16 @@ def test_a_sweep_goes_on_until_its_best_is_no_edge(study, monkeypatch):
     assert len(marks) == 6
 
 
+def test_a_sweep_without_an_end_is_told_by_every_command(study, monkeypatch):
+    keys = ("--sizes=20K", "--seeds=1", "--rates=1e-3,2e-3")
+    made = study(*keys, models=(DENSE,))
+    simulated(made, monkeypatch, 1e9)
+    told = [f"{made.families[0].name}: the best of 9 learning rates at 20K is at the edge of the sweep"]
+    assert made.remarks == told
+    assert study(*keys, models=(DENSE,)).remarks == told
+    assert not set(told) & set(study("--sizes=20K", "--rates=1e-3,4e-3", models=(DENSE,)).remarks)
+
+
 def test_a_second_sweep_gives_the_power_of_the_width(study, monkeypatch):
     made = study("--sizes=20K,80K,160K", "--seeds=1,2", "--rates=1e-3,2e-3,4e-3")
     ladders = made.families[1]
@@ -278,6 +288,8 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
     made.save()
     with pytest.raises(PlanError, match=r"another model \(.*bias"):
         study("--sizes=20K", "--seeds=1", "--rates=1e-3", "--bias=True", models=(DENSE,))
+    with pytest.raises(PlanError, match=r"min_lr / learning_rate was 0\.1, now 0\.05"):
+        study("--sizes=40K", "--seeds=1", "--rates=1e-3", f"--min_lr={made.families[0].config.min_lr / 2}")
     with pytest.raises(PlanError, match=r"weight_decay was 0\.1, now 0\.3"):
         study("--sizes=40K", "--seeds=1", "--rates=1e-3", "--weight_decay=0.3", models=(DENSE,))
     other = "2 tokens per parameter.*tokens_per_parameter=4"
@@ -307,4 +319,7 @@ def test_folders_that_are_refused(study, monkeypatch, command, tmp_path):
 def test_sizes_that_cannot_be_had(command, tmp_path):
     config, families, _ = parsed(command("--sizes=100,20K", models=(DENSE, LADDERS)))
     with pytest.raises(PlanError, match=r"sizes .*\s+.* at 100: "):
+        Study(config, families, Plan(tmp_path / "new"), 256)
+    config, families, _ = parsed(command("--sizes=20K,20.1K", models=(DENSE,)))
+    with pytest.raises(PlanError, match=r"at 20.1K: it is the same model as at 20K"):
         Study(config, families, Plan(tmp_path / "new"), 256)
