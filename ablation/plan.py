@@ -69,12 +69,14 @@ class Plan:
         write_whole(self.folder / "ablation.json", json.dumps(content, indent=1) + "\n")
 
     def extend(self, runs: list[Planned], study: list[str]):
-        """Add runs to the list. Raises PlanError where one of the same name has another configuration."""
-        wrong = []
+        """Add runs to the list. Raises PlanError where one of the same arm has another configuration, but
+        for its seed.
+        """
+        wrong, arms = [], {run.arm: run for run in self.runs.values()}
         for run in runs:
-            before = self.runs.get(run.name)
-            keys = before.config.keys() | run.config.keys() if before else ()
-            for key in sorted(set(keys) - MAY_CHANGE):
+            before = self.runs.get(run.name) or arms.get(run.arm)
+            keys = before.config.keys() | run.config.keys() if before else set()
+            for key in sorted(keys - MAY_CHANGE - {"seed"}):
                 if before.config.get(key) != run.config.get(key):
                     wrong.append(
                         f"{run.name}: {key} was {before.config.get(key)!r}, now {run.config.get(key)!r}"
@@ -82,8 +84,8 @@ class Plan:
         if wrong:
             more = f"\n  and {len(wrong) - 8} more" if len(wrong) > 8 else ""
             raise PlanError(
-                f"{self.folder} has runs of the same names with another configuration; leave it as it was, "
-                "or choose another folder:\n  " + "\n  ".join(wrong[:8]) + more
+                f"{self.folder} has runs of the same models with another configuration; leave it as it "
+                "was, or choose another folder:\n  " + "\n  ".join(wrong[:8]) + more
             )
         self.runs |= {run.name: run for run in runs}
         self.study += [key for key in study if key not in self.study]

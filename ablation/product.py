@@ -131,7 +131,8 @@ def product(
         name = "_".join(map(file_name, [stacks[model], *(c.files for c in choices if c.files)]))
         remark = f"has no effect in {name} and is not varied there"
         try:
-            if overrides.keys() & OF_LADDERS and without_ladders(resolved, [*files, *others]):
+            rest = options({key: value for key, value in overrides.items() if key not in OF_LADDERS})
+            if overrides.keys() & OF_LADDERS and without_ladders(resolved, [*files, *others, *rest]):
                 for key in [key for key in overrides if key in OF_LADDERS]:
                     del overrides[key]
                     remarks.append(f"{key} {remark}")

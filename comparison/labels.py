@@ -3,7 +3,7 @@
 import re
 
 from comparison.runs import INCIDENTAL, Arm
-from training.config import DEFAULTS
+from training.config import DEFAULTS, TrainConfig
 
 # keys that change together with another one, which says enough
 FOLLOWS = {"min_lr": "learning_rate", "muon_learning_rate": "learning_rate"}
@@ -16,13 +16,14 @@ def labels(arms: list[Arm], study: list[str] | None = None) -> list[str]:
     """A label for each arm.
 
     `key=value` where the arms differ in one or two keys, or where one or two keys under study tell all of
-    them apart. Otherwise their names, without what all names share.
+    them apart, and each arm reads these. Otherwise their names, without what all names share.
     """
     keys = differing(arms)
     for shown in (study or [], keys):
         texts = [", ".join(f"{key}={text(arm.given[key])}" for key in shown) for arm in arms]
         known = all(key in arm.given for key in shown for arm in arms)
-        if known and 0 < len(shown) <= MOST_KEYS and len(set(texts)) == len(arms) > 1:
+        told_apart = known and 0 < len(shown) <= MOST_KEYS and len(set(texts)) == len(arms) > 1
+        if told_apart and all(set(shown) <= TrainConfig(**arm.given).keys_read() for arm in arms):
             return texts
     return shortened([arm.name for arm in arms])
 

@@ -1,5 +1,6 @@
 """The ladders of runs in one picture: how near each layer came to its poles, evaluation by evaluation."""
 
+import itertools
 import math
 import re
 
@@ -83,8 +84,6 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
                 if points := _points(run, layer, key, against, size):
                     style = {"color": colour.to_rgba(_block(layer)), "ls": _dashes(parts, _part(layer))}
                     axes.plot(*zip(*points, strict=True), **style, marker=picture.marker(points))
-            for place in _wakes(run, against, size):
-                axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
             if alone or column is columns[0]:
                 axes.set_ylabel(label)
         for axes in column[-2:] if alone else column[-1:]:
@@ -93,6 +92,10 @@ def draw(runs: list[Run], against: str, look: picture.Look = picture.PLAIN):
             column[0].set_title(name, fontsize=7)
     for panels, key in zip(zip(*columns, strict=True), PANELS, strict=True):
         _scale(panels, key, runs)
+    for run, column in zip(runs, columns, strict=True):
+        size, _ = picture.unit(AXES[against][0], AXES[against][1](run, run.evaluations[run.last_step]))
+        for axes, place in itertools.product(column, _wakes(run, against, size)):
+            axes.axvline(place, color="0.5", lw=0.6, ls=":", zorder=0)
     handles = [Line2D([], [], color="0.3", ls=_dashes(parts, part)) for part in parts]
     if any(_wakes(run, against, 1) for run in runs):
         handles.append(Line2D([], [], color="0.5", lw=0.6, ls=":"))
@@ -124,7 +127,7 @@ def _scale(panels: tuple, key: str, runs: list[Run]):
     """The vertical axis that the panels of a statistic share: logarithmic where it spans a factor of 20.
     Values of 0, such as gradients of depths that sleep, are missing there.
     """
-    values = [y for axes in panels for line in axes.lines if line.get_ls() != ":" for y in line.get_ydata()]
+    values = [y for axes in panels for line in axes.lines for y in line.get_ydata()]
     if key == "clamped":
         panels[0].set_ylim(0, 1.05 * max(0.01, *values) if values else 1)
         panels[0].yaxis.set_major_formatter(lambda share, _: f"{share:.3%}".rstrip("0%").rstrip(".") + " %")

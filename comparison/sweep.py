@@ -34,9 +34,12 @@ class SweptModel:
     def last_step(self) -> int:
         return max((arm.steps[-1] for arm in self.arms.values() if arm.runs), default=0)
 
+    def finished(self, arm: Arm) -> bool:
+        return arm.steps[-1] >= min(self.last_step, arm.given["max_iters"])
+
     def ends(self, arm: Arm, key: str = "val_loss") -> list[float]:
         """The losses of the arm's seeds at the last step; empty where a seed failed or is not there."""
-        if not arm.runs or arm.failed or arm.steps[-1] < self.last_step:
+        if not arm.runs or arm.failed or not self.finished(arm):
             return []
         losses = [run.evaluations[arm.steps[-1]][key] for run in arm.runs]
         return losses if all(map(math.isfinite, losses)) else []
@@ -67,7 +70,11 @@ def sweep(arms: list[Arm], key: str) -> Sweep | None:
     arms = [arm for arm in arms if type(arm.given.get(key)) in (int, float)]
     following = {follower for follower, leader in FOLLOWS.items() if leader == key}
     groups = _groups(arms, key, following)
-    if any(len({arm.given[key] for arm in group}) < len(group) for group in groups):
+    own = [key, *sorted(following)]
+    if any(
+        len({arm.given[key] for arm in group}) < len({tuple(map(arm.given.get, own)) for arm in group})
+        for group in groups
+    ):
         following = set()  # they were varied on their own as well
         groups = _groups(arms, key, following)
     groups = [group for group in groups if len({arm.given[key] for arm in group}) > 1]
@@ -84,7 +91,7 @@ def sweep(arms: list[Arm], key: str) -> Sweep | None:
     ]
     lines = []
     for name, group in zip(labels(first), groups, strict=True):
-        ordered = sorted(group, key=lambda arm: arm.given[key])
+        ordered = sorted(group, key=lambda arm: (arm.given[key], len(arm.runs)))  # of equals, most seeds
         lines.append(SweptModel(name, {arm.given[key]: arm for arm in ordered}))
     return Sweep(key, lines)
 
@@ -132,7 +139,7 @@ def _cell(line: SweptModel, value: float, key: str) -> str:
         cell = f"**{cell}**"
     if arm.failed:
         cell += f" ({arm.failed} of {len(arm.runs) + arm.failed} failed)"
-    return cell if arm.steps[-1] == line.last_step else f"{cell} (step {arm.steps[-1]:,})"
+    return cell if line.finished(arm) else f"{cell} (step {arm.steps[-1]:,})"
 
 
 def remarks(found: Sweep) -> list[str]:

@@ -100,6 +100,16 @@ def test_how_ladders_train_is_not_varied_where_there_are_none(command):
     ]
 
 
+def test_ladders_that_another_key_brings(command):
+    axes = ["--vary=ffn=mlp,cffn_gated", "--vary=dyadic=True,False", "--seeds=5"]
+    _, runs, _, remarks = parsed(command(*axes, models=[DENSE]))
+    ladders = "gpt2+size-tiny_ffn=cffn_gated"
+    assert [run.arm for run in runs] == [
+        "gpt2+size-tiny_ffn=mlp", f"{ladders}_dyadic=True", f"{ladders}_dyadic=False",
+    ]  # fmt: skip
+    assert remarks == ["dyadic has no effect in gpt2+size-tiny and is not varied there"]
+
+
 def test_files_on_top(command):
     files = "--vary=none,config/ablate/iclr.py,config/ablate/ladder_form.py+config/ablate/muon.py"
     _, runs, _, _ = parsed(command(files, models=[LADDERS]))

@@ -12,10 +12,21 @@ def test_a_run_that_changed_name_for_name(tmp_path):
     plan.save()
     again = Plan(tmp_path)
     assert (again.runs, again.study) == (plan.runs, ["seed"])
-    other = planned(1)
-    other[0].config = {**again.runs["run0"].config, "seed": 2}
-    with pytest.raises(PlanError, match="run0: seed was 1, now 2"):
-        again.extend(other, [])
+    (other,) = planned(1)
+    other.config["learning_rate"] = 1e-3
+    with pytest.raises(PlanError, match=r"run0: learning_rate was 0\.0006, now 0\.001"):
+        again.extend([other], [])
+
+
+def test_more_seeds_of_an_arm_have_its_configuration(tmp_path):
+    plan = Plan(tmp_path)
+    plan.extend(planned(1), [])
+    (other,), (third,) = planned(1), planned(1)
+    other.name, other.config["seed"] = "run0 again", 2
+    plan.extend([other], [])
+    third.name, third.config["dropout"] = "run0 once more", 0.2
+    with pytest.raises(PlanError, match=r"once more: dropout was 0\.0, now 0\.2"):
+        plan.extend([third], [])
 
 
 def log_of(folder, lines):

@@ -118,6 +118,9 @@ def test_labels_are_what_differs(write):
     assert labels(found) == ["ffn=mlp, learning_rate=6e-4", "ffn=swiglu, learning_rate=1e-3"]
     assert labels(found, ["ffn"]) == ["ffn=mlp", "ffn=swiglu"]
     assert labels(found, ["dropout"]) == labels(found)  # does not tell them apart
+    ladders = {"ffn": "cffn_gated", "position": "none", "n_head": 1}
+    deep = read(other, *(write(f"f{d}", [5.0], cf_depth=d, **ladders) for d in (1, 2)))
+    assert labels(deep, ["cf_depth"]) == ["long_name_b", "f1", "f2"]  # the first has no depth
     more = write("long_name_c", [5.0], n_layer=3, n_head=1, dropout=0.1)
     assert labels(read(small, more)) == ["a", "c"]
     assert labels(read(small)) == ["long_name_a"]
@@ -300,6 +303,21 @@ def test_a_sweep_across_tokenizers_is_in_bits_per_byte(write):
     assert sweep.draw(one).axes[0].lines[0].get_ydata().tolist() == pytest.approx([0.6, 0.6])
 
 
+def test_a_sweep_of_the_length(write):
+    """Every one of them has come to its end."""
+    runs = read(write("a", [5.0, 4.0], max_iters=10), write("b", [5.0, 4.0, 3.0], max_iters=20))
+    (one,) = sweep.sweeps(runs, ["max_iters"])
+    assert "(step" not in sweep.markdown(one)
+    assert sweep.draw(one).axes[0].lines[0].get_ydata().tolist() == [4.0, 3.0]
+
+
+def test_a_rate_that_was_trained_twice(rates, write):
+    """Once more under another name: that with more seeds stands for both."""
+    again = write("again", [5.0, 1.0], learning_rate=2e-3, min_lr=2e-4, max_iters=10, seed=3)
+    (one,) = sweep.sweeps([*read(again), *read(*rates(DENSE))])
+    assert [len(arm.runs) for arm in one.lines[0].arms.values()] == [2, 2, 2]
+
+
 def test_min_lr_varied_on_its_own_too(write):
     """Then it says which model it is."""
     folders = [
@@ -329,6 +347,7 @@ def test_what_to_try_next(values, beyond):
 
 
 LADDERS = ("blocks.0.attention.ladders", "blocks.0.ffn.first", "blocks.1.attention.ladders")
+LADDERS += ("blocks.1.ffn.second",)
 OF_LADDERS = {"attention": "cattn_m", "ffn": "cffn_product", "position": "none", "cf_depth": 2}
 
 
@@ -364,16 +383,16 @@ def test_the_picture_of_ladders(with_ladders):
     assert smallest.get_ylabel() == "smallest |denominator|"
     own = [line for line in smallest.lines if len(line.get_xdata()) == 3]
     assert [line.get_ydata().tolist() for line in own] == [
-        pytest.approx([10.0 ** -(n + step) for step in range(3)]) for n in range(3)
+        pytest.approx([10.0 ** -(n + step) for step in range(3)]) for n in range(4)
     ]
     assert (smallest.get_yscale(), z.get_yscale()) == ("log", "linear")
     assert [text.get_text() for text in smallest.texts] == ["cf_eps"]
-    assert clamped.get_ylim()[0] == 0
-    assert [line.get_xdata().tolist() for line in gradients.lines[:3]] == [[10, 20]] * 3
-    assert legend(drawn)[1] == ["attention", "ffn, first", "a depth wakes"]
+    assert clamped.get_ylim() == (0, pytest.approx(1.05 * 0.03))
+    assert [line.get_xdata().tolist() for line in gradients.lines[:4]] == [[10, 20]] * 4
+    assert legend(drawn)[1] == ["attention", "ffn, first", "ffn, second", "a depth wakes"]
     assert own[0].get_color() == own[1].get_color() != own[2].get_color()  # by block
     assert own[0].get_linestyle() == own[2].get_linestyle() != own[1].get_linestyle()  # by part
-    assert [line.get_xdata()[0] for line in z.lines if line.get_linestyle() == ":"] == [10, 15]
+    assert [line.get_xdata()[0] for line in z.lines if len(line.get_xdata()) == 2] == [10, 15]
     assert bar.get_ylabel() == "block"
     both = ladder_figure.draw([run, run], "tokens", Look(labels=["one", "two"]))
     assert [axes.get_title() for axes in both.axes[:3]] == ["one", "two", ""]
@@ -384,7 +403,7 @@ def test_one_record_of_ladders_is_a_point(with_ladders):
     for step in (10, 20):
         run.evaluations[step]["ladders"] = {}
     for axes in ladder_figure.draw([run], "steps").axes[:3]:
-        assert [line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1] == ["o"] * 3
+        assert [line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1] == ["o"] * 4
 
 
 def test_ladders_need_room_for_their_panels(with_ladders):
