@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from config_keys import CountOrNone
+from kernels.autocast import without_autocast
 from kernels.shared_attention import shared_attention
 from kernels.wide_attention import wide_attention
 from layers import ladder
@@ -147,7 +148,9 @@ class CAttnM(TokenMixer):
             v = v.unsqueeze(2).expand(-1, -1, self.repeats, -1, -1).flatten(1, 2)
         if self.weight_dropout.p and self.training:
             scores = self.scores(y, y.shape[2])
-            scores = scores if columns is None else scores + y @ columns.to(y.dtype).mT
+            if columns is not None:
+                with without_autocast(y):
+                    scores = scores + y @ columns.to(y.dtype).mT
             return self.weight_dropout(self.causal_softmax(scores).to(v.dtype)) @ v
         return self.attend_undropped(y, v, columns)
 
@@ -179,11 +182,15 @@ class CAttnM(TokenMixer):
         return torch.cat([p.unflatten(-1, (self.heads, -1)) for p in parts], dim=-1).transpose(1, 2)
 
     def scores(self, y, length, pos=None):
-        """y: [B, heads, T, rank] of the tokens at pos ([T] int64, None: all) -> [B, heads, T, length]"""
+        """y: [B, heads, T, rank] of the tokens at pos ([T] int64, None: all) -> [B, heads, T, length]
+
+        In y's dtype, as the kernels have them: scores may be large, and autocast would round them.
+        """
         columns = self.columns.mT if self.by_column is None else self.by_column
         # sequences as further rows: the columns are not copied for each of them
         rows = y.transpose(0, 1).flatten(1, 2)
-        scores = products(rows, columns[:, :length].to(y.dtype))
+        with without_autocast(y):
+            scores = products(rows, columns[:, :length].to(y.dtype))
         scores = scores.unflatten(1, (len(y), -1)).transpose(0, 1)
         return scores if self.intercept is None else scores + self.intercept[:, None, :length].to(y.dtype)
 

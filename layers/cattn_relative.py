@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from kernels.autocast import without_autocast
 from kernels.shared_attention import distances, shared_attention
 from layers.attention import TokenShift
 from layers.cache import of_token_before, products
@@ -62,7 +63,8 @@ class CAttnRelative(CAttnM):
         if columns is None:
             return by_distance
         y = y.to(torch.promote_types(y.dtype, torch.float32))
-        return products(y, columns.to(y.dtype)) + by_distance
+        with without_autocast(y):
+            return products(y, columns.to(y.dtype)) + by_distance
 
     def content_columns(self, x, pos=None, cache=None):
         """[B, T, C] -> G x_j + H x_{j-1}: [B, heads, T, L], or None without cattn_content."""

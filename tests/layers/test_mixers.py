@@ -1,5 +1,7 @@
 """Every token and channel mixer against its equation, token by token, in fp32 and bf16."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -382,6 +384,32 @@ def test_the_future_has_no_influence(tiny, registry, name, dtype, keys):
         assert before.shape == x.shape
         assert torch.equal(before[:, :s], after[:, :s])
         assert not torch.equal(before[:, s:], after[:, s:])
+
+
+@pytest.mark.parametrize(
+    ("attention", "keys"),
+    [
+        ("cattn_m", {"cattn_scores": "collapsed"}),
+        ("cattn_m", {}),
+        ("cattn_relative", {"cattn_content": True}),
+    ],
+)
+def test_a_step_rounds_large_scores_no_more_than_a_whole_text(tiny, attention, keys):
+    """Under autocast, against float64: scores of tens, which bfloat16 knows to a tenth."""
+    layer = drawn(ATTENTION[attention](tiny(attention=attention, **keys)), 0.2).eval()
+    with torch.no_grad():
+        layer.columns *= 30
+    x = layer_norm(torch.randn(4, 17, 24), (24,))
+    cache = layer.new_cache(4, 17, "cpu", torch.float32)
+    with torch.no_grad():
+        exact = copy.deepcopy(layer).double()(x.double())
+        with torch.autocast("cpu", torch.bfloat16):
+            whole = layer(x)
+            steps = torch.cat(
+                [layer.decode(x[:, t : t + 1], torch.tensor([t]), cache) for t in range(17)], 1
+            )
+    error, of_steps = ((found - exact).square().mean().sqrt().item() for found in (whole, steps))
+    assert 0 < of_steps < 1.3 * error
 
 
 @pytest.mark.parametrize("keys", [{}, {"n_kv_head": 1}, {"attention": "sliding_window"}])
