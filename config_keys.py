@@ -171,7 +171,7 @@ def idle(config) -> list[str]:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     return [
         f"{key}={getattr(config, key)} acts with {mark.key}={mark.value} only, and this is "
-        f"{mark.key}={getattr(config, mark.key)}: leave it out, or take --{mark.key}={mark.value}"
+        f"{mark.key}={getattr(config, mark.key)}: take --{key}={defaults[key]} or --{mark.key}={mark.value}"
         for key, found in marks(type(config)).items()
         for mark in found
         if isinstance(mark, With)

@@ -174,6 +174,8 @@ def main(argv: list[str]):
     per_token = {"tokenizers": tokenizers} if config.task in ("perplexity", "extrapolation") else {}
     lines, failed = [getattr(report, config.task)(results, config.compare, **per_token)], None
     lines += [f"{', '.join(counted['results'])}: {counted['of']}" for counted in found.get("ngrams", [])]
+    if pairs := [name for name, source in found["texts"].items() if source.get("pairs")]:
+        lines.append(f"both sides of pairs are scored ({', '.join(pairs)}), in train.py the targets alone")
     try:  # before anything is printed, which nobody may read
         if config.json:
             write_json(config, found)

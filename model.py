@@ -4,7 +4,7 @@ A block is x + attention(norm(x)), then x + ffn(norm(x)). Where there is an enco
 x + cross(norm(x)) stands between the two: attention to the encoder's output. The encoder's blocks read a
 source and see it whole (Vaswani et al. 2017). Sources of a batch are padded on the right, to [B, S] tokens;
 lengths: [B] int64, the tokens of each source, at least 1. Padding is a key to no token, so that it changes
-no output that is read.
+no output that is read, except through the ranges of ladders in training (`cf_eval_clip`), which hold it.
 
 What stands behind `attention`, `ffn` and `position` is looked up by name in the registries of `layers`.
 `python count.py config/gpt2.py` prints the counts of any config.

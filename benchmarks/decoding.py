@@ -17,7 +17,7 @@ from kernels import backend as kernels
 from models.architecture import ModelConfig
 from models.cache import Cache
 from models.compilation import compile_parts
-from models.kinds import cache_bytes_per_token, parameter_counts
+from models.kinds import built, cache_bytes_per_token, parameter_counts
 
 SHORTEST = 4  # smallest block_size that `gate` can check
 
@@ -83,14 +83,17 @@ def one_step(step: Decoder, cache: Cache, token: torch.Tensor) -> Callable:
 
 def step_bytes(config: ModelConfig, options: DecodeOptions) -> int:
     """The least that a step reads: each weight once, but for tables of which it reads rows, and for each
-    sequence the cache of half a block of tokens.
+    sequence the cache of half a block of tokens, windows and states.
     """
     counts = parameter_counts(config)
-    if not config.tie_embeddings:
-        counts["embedding"] //= 2
-    weights = sum(counts.values()) - counts["position"]
+    weights = sum(counts.values()) - counts["position"] - counts["embedding"]
+    weights += config.padded_vocab_size * config.n_embd  # the head
     cached = options.batch_size * (config.block_size // 2) * cache_bytes_per_token(config) // 2
-    return (weights + cached) * getattr(torch, options.dtype).itemsize
+    with torch.device("meta"):
+        cache = built(config).new_cache(options.batch_size)
+    growing = {id(tensor) for tensor in cache.with_rows()}
+    held = sum(t.numel() for block in cache.blocks for t in block if id(t) not in growing)
+    return (weights + cached + held) * getattr(torch, options.dtype).itemsize
 
 
 # largest relative distance of the logits from those of a float32 forward pass without a cache

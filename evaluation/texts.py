@@ -299,6 +299,7 @@ def open_text(name: str, split: str | None = None, field: str = "text") -> Text:
             for _ in dataset.verified():
                 pass
         source = {"prepared": str(folder), "split": of, "recipe": dataset.meta.get("source")}
+        source["pairs"] = "pairs" in dataset.meta
         return Prepared(name, "end_of_text", None, source, dataset)
     if not path.exists() and not files.looks_local(name):
         raise EvaluationError(

@@ -28,13 +28,14 @@ class Inputs:
 
 
 def encode(examples: list[Example], tokenizer: Tokenizer, max_length: int, shown: str) -> Inputs:
-    """Encodes each example as end-of-text, then its text or its two texts with a line break between them.
+    """Encodes each example as end-of-text, then its text or its two texts with a line break between them,
+    or end-of-text where the tokenizer drops line breaks.
 
     End-of-text also precedes every document in training. A single text is cut at its end; of a pair the
     longer text is cut. shown: the label of the progress bar. Raises DataError if the tokenizer has no
     tokens for a text.
     """
-    parting = tokenizer.encode("\n")
+    parting = tokenizer.encode("\n") or [tokenizer.end_of_text]
     tokens, cut = [], 0
     with tqdm(total=len(examples), desc=shown, unit=" examples", leave=False) as bar:
         for start in range(0, len(examples), PORTION):

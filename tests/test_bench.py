@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import bench
-from benchmarks import command, operators, training_step
+from benchmarks import command, decoding, operators, training_step
 from benchmarks.measurements import CUDA_GRAPH
 from benchmarks.plan import Plan
+from models.kinds import parameter_counts
 from training import cuda_graph
 from training.config import TrainConfig
 
@@ -95,6 +96,23 @@ def test_decoding(capsys, tmp_path):
     assert f" {100 * step['bytes'] / step['seconds'] / copied:.1f} % |" in row
 
 
+def test_what_a_step_reads(tiny):
+    """Of value embeddings two rows, of windows all, of growing caches half a block, a state once."""
+    options, head = decoding.DecodeOptions(2, "float32", False), 128 * 24
+
+    def read(**keys):
+        config = tiny(**keys)
+        counts = parameter_counts(config)
+        body = counts["attention"] + counts["ffn"] + counts["norm"]
+        return decoding.step_bytes(config, options) // 4 - body - head
+
+    grows = 2 * 2 * 2 * 8 * 24  # layers, keys and values, sequences, half a block
+    assert read() == read(tie_embeddings=False) == grows
+    assert read(value_embeddings=True, position="rope") == grows
+    assert read(attention="sliding_window") == 2 * 2 * 2 * 5 * 24
+    assert read(attention="gated_deltanet", position="none") == 2 * 2 * 3 * (6 * 12 + 72)
+
+
 def test_what_the_file_has_is_not_measured_again(capsys, tmp_path):
     path = tmp_path / "a.jsonl"
     alone = [MODELS[0], *SMALL, "--parts=False", f"--json={path}"]
@@ -124,7 +142,7 @@ def test_a_model_that_fails_costs_its_own_results_alone(capsys):
 
 
 def test_the_time_is_kept(capsys):
-    lines = run(capsys, "--minutes=0.001", status=1)
+    lines = run(capsys, "--minutes=1e-9", status=1)
     assert "the time is over; the same command goes on" in lines
 
 

@@ -187,6 +187,7 @@ def test_ngrams_of_a_run_of_pairs(run, paired, capsys):
     pieces = [np.array([256, *a, 256, *b, 256]) for a, b in map(data.pair, places)]
     counted = sum(len(piece) - 1 for piece in pieces)
     assert f"counts of {counted:,} training tokens of translator, which read 48 pairs" in said
+    assert f"both sides of pairs are scored ({text})" in said
     stream = np.array([256, *Dataset(paired, "val", 1).tokens])
     for name, order in zip(
         ("unigram", "bigram", "trigram"), Ngrams(pieces, 257).probabilities(stream), strict=True

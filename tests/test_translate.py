@@ -129,6 +129,12 @@ def test_bleu_is_of_the_target_language(trained, capsys, perfect, tmp_path, monk
     assert "BLEU: nrefs:1|case:mixed|eff:no|tok:zh|" in out
 
 
+def test_tokens_that_lose_parts_of_a_text_are_no_references(trained, paired, capsys, monkeypatch):
+    monkeypatch.setattr("corpus.tokenizer.BytesTokenizer.exact", False)
+    said = refused(capsys, trained, f"--pairs={paired}/val.bin")
+    assert "loses parts of a text, so its tokens are no references" in said
+
+
 def test_pairs_that_do_not_fit(run, paired, capsys):
     """Left out and counted, as in training; a pair that fills the block is there."""
     folder, _ = run("short", f"--dataset={paired}", "--max_iters=2", "--block_size=18", "--eval_tokens=180")

@@ -69,7 +69,7 @@ def card(
     """The text of the card.
 
     own_code: whether the folder holds the model's code. about: of the checkpoint of a run: its path,
-    config, step, tokens, best_val_loss, commit, data and tokenizer; None where the model comes from
+    config, step, tokens, commit, data and tokenizer; None where the model comes from
     elsewhere. base_model: the hub's OWNER/NAME that the run started from, if it did.
     """
     counts = parameter_counts(config)
@@ -93,14 +93,12 @@ def card(
         keys = {key: value for key, value in given.items() if value != DEFAULTS.get(key)}
         command = [f"--{key}={_written(value)}" for key, value in keys.items() if key not in LEFT_OUT]
         training += " \\\n        ".join(["python train.py", *map(shlex.quote, command)])
-        bits = _bits_per_byte(about)
         rows |= {
             "training data": f"`{given['dataset']}`",
             **({"source of the text": sources} if (sources := _sources(about)) else {}),
             "tokenizer": f"`{about['tokenizer']['kind']}`",
             "trained for": f"{about['step']:,} steps, {about['tokens']:,} tokens",
-            "lowest validation loss": f"{about['best_val_loss']:.4f} nats per token"
-            + ("" if bits is None else f", {bits:.4f} bits per byte"),
+            **_validation(about),
         }
     return CARD.format(
         name=name,
@@ -164,10 +162,11 @@ def _source(source: dict) -> str:
     return counted(source["number_of_files"], "local file") if "number_of_files" in source else "local text"
 
 
-def _bits_per_byte(about: dict) -> float | None:
-    """At the lowest validation loss; None where the run's log does not have it."""
+def _validation(about: dict) -> dict[str, str]:
+    """A row with the loss of these weights, where the run's log has an evaluation of their step."""
     with contextlib.suppress(RunFolderError):
         for record in read_log(about["path"].parents[1]) if about["path"].parent.name == "ckpt" else []:
-            if record.get("val_loss") == about["best_val_loss"]:
-                return record.get("val_bits_per_byte")
-    return None
+            if record["step"] == about["step"] and "val_loss" in record:
+                bits = f"{record['val_bits_per_byte']:.4f} bits per byte"
+                return {"validation loss": f"{record['val_loss']:.4f} nats per token, {bits}"}
+    return {}

@@ -294,7 +294,7 @@ def _run(path: Path) -> Source:
     def read():
         return weights_of_run(path, content)
 
-    keys = ("config", "step", "tokens", "best_val_loss", "commit", "data", "tokenizer")
+    keys = ("config", "step", "tokens", "commit", "data", "tokenizer")
     about = {"path": path, **{key: content[key] for key in keys}}
     return Source(path, config, read, content["tokenizer"], content["step"], dataset, about)
 

@@ -218,8 +218,9 @@ class Report:
             tracker = tracking.start(config, self.folder, settings, before, step, again)
             progress.tracker_id = tracker.id
         write_whole(self.folder / "config.json", json.dumps(settings, indent=2) + "\n")
-        said = configurator.differing(given)
-        write_whole(self.folder / "given.json", json.dumps(said, indent=2) + "\n")
+        if progress.step == 0:  # a resumed run is given its whole config.json
+            said = configurator.differing(given)
+            write_whole(self.folder / "given.json", json.dumps(said, indent=2) + "\n")
         log = Log(self.folder, progress.step, tracker, config.init_from is not None, records)
         if changes:
             log.add({"step": progress.step, "tokens": progress.tokens, "resumed": changes})

@@ -66,7 +66,8 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> SourceTexts:
     """Pairs of a prepared .bin file, or of a folder's validation split; the first `limit` of them.
 
     Pairs that do not fit into the model's block are left out, as in training. Raises DataError,
-    TranslationError, or CheckpointError where the model has another tokenizer.
+    TranslationError, also where the tokenizer is not lossless, or CheckpointError where the model has
+    another one.
     """
     file = Path(path)
     if file.is_file() and file.suffix != ".bin":
@@ -75,6 +76,11 @@ def of_pairs(path: str, limit: int | None, opened: Opened) -> SourceTexts:
             "texts as --input=FILE"
         )
     folder, split = (file.parent, file.stem) if file.suffix == ".bin" else (file, "val")
+    if not opened.tokenizer.exact:
+        raise TranslationError(
+            f"--pairs={path}: the tokenizer of {opened.name} loses parts of a text, so its tokens are no "
+            "references: give the texts themselves, as --input=FILE --references=FILE"
+        )
     if "pairs" not in read_meta(folder, "pairs"):
         raise TranslationError(f"{path} holds documents, not pairs: prepare pairs, such as by {PREPARE}")
     dataset = PairDataset(folder, split, opened.config.block_size)

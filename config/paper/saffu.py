@@ -6,9 +6,11 @@
 # The paper trains on BabyLM, 10 million words in lines, with a vocabulary of 2,848. D_H, the batch, the
 # rate's decay and Adam's betas are not given: PyTorch's betas, a constant rate, 64 x 127 tokens. It stops
 # early, we after ten epochs or so. Blocks are read within windows of 127 tokens. The shift c of the
-# attention's targets takes log(N + 3) for its log N: the three special tokens count. Tuning reads the same
-# million tokens ten times, where the paper has ten folds of a million; targets of hidden states are
-# divided by their sums, where the paper keeps raw bits; there is no document model.
+# attention's targets takes log(N + 3) for its log N: the three special tokens count, and have counts as
+# features. A block holds up to b - 1 tokens before its target. The slots of queries and the head's K are
+# not given (docs/saffu.md). Tuning reads the same million tokens ten times, where the paper has ten folds
+# of a million; targets of hidden states are divided by their sums, where the paper keeps raw bits; there is
+# no document model.
 # What to expect: 2,029,088 parameters, of which 1,572,928 are trained: the embeddings are not. The paper's
 # perplexities are of BabyLM's lines and not to be had here: 44.9 from counts alone, and 23.7 after
 # training, which seems to be that of a model with documents (Table 5).

@@ -28,6 +28,16 @@ def inputs_of(*texts, max_length=17):
     return encode(examples, BytesTokenizer(), max_length, "test")
 
 
+def test_two_texts_stay_apart_where_the_tokenizer_drops_line_breaks():
+    class WithoutSpace(BytesTokenizer):
+        def encode(self, text):
+            return super().encode(text.strip())
+
+    examples = [Example(texts, 0) for texts in (("ab", "c"), ("a", "bc"))]
+    tokens = encode(examples, WithoutSpace(), 17, "test").tokens
+    assert [row.tolist() for row in tokens] == [[256, 97, 98, 256, 99], [256, 97, 256, 98, 99]]
+
+
 def small(inputs):
     """Bytes as tokens of the tests' vocabulary of 100."""
     for row in inputs.tokens:

@@ -35,7 +35,7 @@ def test_a_card_says_what_was_trained_and_how(run, tmp_path):
     found = rows(card)
     best = min((record for record in log if "val_loss" in record), key=lambda record: record["val_loss"])
     of_log = f"{best['val_loss']:.4f} nats per token, {best['val_bits_per_byte']:.4f} bits per byte"
-    assert found["lowest validation loss"] == of_log
+    assert found["validation loss"] == of_log
     assert found["trained for"] == f"{best['step']:,} steps, {best['tokens']:,} tokens"
     model, _ = pretrained.load(folder)
     assert found["parameters"].startswith(f"{model.parameter_count():,}, ")
@@ -126,7 +126,18 @@ def test_of_data_that_are_gone_or_others_now_a_card_tells_no_source(run, dataset
     shutil.rmtree(own)
     assert "source of the text" not in told("c")
     (folder / "log.jsonl").unlink()
-    assert "bits per byte" not in told("d")["lowest validation loss"]
+    assert "validation loss" not in told("d")
+
+
+def test_the_loss_is_that_of_the_weights(run, tmp_path):
+    """Of the last checkpoint it is not the lowest of the run."""
+    keys = ("--max_iters=4", "--eval_interval=2", "--learning_rate=3.0", "--min_lr=3.0", "--warmup_iters=1")
+    folder, log = run("run", *keys, "--grad_clip=0.0")
+    pretrained.export(pretrained.open_source(str(folder), "last"), tmp_path / "mine")
+    found = rows((tmp_path / "mine" / "README.md").read_text())
+    losses = {record["step"]: record["val_loss"] for record in log if "val_loss" in record}
+    assert losses[4] > losses[2]
+    assert found["validation loss"].startswith(f"{losses[4]:.4f} nats per token")
 
 
 @pytest.mark.parametrize(

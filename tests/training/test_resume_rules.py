@@ -37,7 +37,9 @@ def resumed(folder, *overrides):
 def test_a_finished_run_goes_on_with_more_steps(run, capsys):
     """The steps that were made stay; the new ones go on in the data, at the rate of the new schedule."""
     folder, first = run("a", "--max_iters=10")
+    given = (folder / "given.json").read_text()
     records = resumed(folder, "--max_iters=20")
+    assert (folder / "given.json").read_text() == given
     assert records[: len(first)] == first
     (change,) = [r for r in records if "resumed" in r]
     assert change["step"] == 10
