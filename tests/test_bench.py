@@ -1,5 +1,6 @@
 """bench.py: what it says, and that wrong numbers are never timed. Nothing here depends on a speed."""
 
+import itertools
 import json
 import os
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import bench
-from benchmarks import command, decoding, operators, training_step
+from benchmarks import command, decoding, operators, session, training_step
 from benchmarks.measurements import CUDA_GRAPH
 from benchmarks.plan import Plan
 from models.kinds import parameter_counts
@@ -141,9 +142,16 @@ def test_a_model_that_fails_costs_its_own_results_alone(capsys):
     assert "## Failed" in lines
 
 
-def test_the_time_is_kept(capsys):
-    lines = run(capsys, "--minutes=1e-9", status=1)
-    assert "the time is over; the same command goes on" in lines
+def test_the_time_is_kept(capsys, monkeypatch):
+    """Nothing starts once it is over; what needed all of it is not tried again."""
+    over = "the time is over; the same command goes on"
+    assert over in run(capsys, "--minutes=1e-9")
+    # time for one look at a process that starts
+    clock = itertools.chain([0.0, 1e-6, 1e-5, 1e-4], itertools.repeat(1.0))
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    lines = run(capsys, "--minutes=0.001", status=1)
+    assert over in lines
+    assert any("no result in 0.0 minutes: give more --minutes" in line for line in lines)
 
 
 def test_a_model_beside_itself():
