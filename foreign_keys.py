@@ -222,6 +222,7 @@ FINETUNING: Table = {
     "warmup_ratio": ("warmup_share", ""),
     "warmup_steps": ("warmup_share", "a share of all steps"),
     "model_name_or_path": ("models", ARGUMENT),
+    "checkpoint_dir": ("models", ARGUMENT),
     "task_name": ("tasks", ""),
 }
 
@@ -276,6 +277,7 @@ def hint(name: str, own: Iterable[str]) -> str | None:
     """
     own, last = {*own}, name.rpartition(".")[2]
     tables = (TRAINING,) if "max_iters" in own else TABLES
+    tables = [table for table in tables if table is not PREPARING or "workers" in own]
     found = [table.get(name, table.get(last)) for table in tables]
     for keys, differs in filter(None, [*found, (last, "") if last != name else None]):
         if own.issuperset(keys.split() or ["max_iters"]):

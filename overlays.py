@@ -4,6 +4,7 @@
 its first line begins with "# Overlay". Any other file may leave out keys on purpose: it is only mentioned.
 """
 
+import re
 import shlex
 from os.path import isfile
 from pathlib import Path
@@ -25,9 +26,9 @@ def check(script: str, argv: list[str]) -> list[str]:
     keys = {model: {key for file in files for key in assigned(file)} for model, files in stacks.items()}
     alone = [model for model, files in stacks.items() if all(map(is_overlay, files))]
     if alone:
-        whole = [model for model in models if model not in alone] or ["config/gpt2.py"]
         sizes = [model for model in alone if keys[model] >= SIZE.keys()]
         variants = [model for model in alone if model not in sizes]
+        whole = [model for model in models if model not in alone] or [_below(stacks[alone[0]][0])]
         meant = [
             "+".join([model, *variant, *sizes])
             for model in whole
@@ -56,6 +57,13 @@ def check(script: str, argv: list[str]) -> list[str]:
 def is_overlay(file: str) -> bool:
     """Whether a config file is made to go on top of others only."""
     return Path(file).read_text("utf-8-sig", errors="replace").startswith("# Overlay")
+
+
+def _below(overlay: str) -> str:
+    """What the command in an overlay's head puts it on top of; GPT-2 where there is none."""
+    head = Path(overlay).read_text("utf-8-sig", errors="replace")
+    found = re.search(rf"train\.py ((?:\S+\.py )+){re.escape(overlay)}", head)
+    return "+".join(found[1].split()) if found else "config/gpt2.py"
 
 
 def _files(model: str) -> list[str]:

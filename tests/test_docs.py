@@ -171,7 +171,7 @@ def resolve_command(command: str, monkeypatch):
     if program in LAUNCHERS:
         match = re.fullmatch(LAUNCHERS[program], shlex.join(arguments))
         assert match, f"not the form of a {program} command: {LAUNCHERS[program]}"
-        sizes = re.findall(r"--(?:nnodes|nproc_per_node|nodes|gpus-per-node)=(\d+)", command)
+        sizes = re.findall(r"--(?:nnodes|nproc_per_node|nodes|gpus-per-node)=(?:\d+:)?(\d+)", command)
         ranks = 1
         for size in sizes:
             ranks *= int(size)

@@ -29,7 +29,8 @@ def _at_the_root(monkeypatch):
     [
         ([A, SIZE], [f"{A}+{SIZE}"]),
         ([A, B, SIZE], [f"{A}+{SIZE}", f"{B}+{SIZE}"]),
-        ([SIZE], [f"config/gpt2.py+{SIZE}"]),
+        (["config/size/small.py"], ["config/cofrgenet_f.py+config/size/small.py"]),
+        (["config/ablate/saffu_cat.py"], ["config/saffu.py", "config/saffu.py+config/ablate/saffu_cat.py"]),
         ([A, FULL, ROPE], [A, f"{A}+{FULL}", f"{A}+{ROPE}"]),
         ([A, f"{FULL}+{ROPE}", SIZE], [f"{A}+{SIZE}", f"{A}+{FULL}+{ROPE}+{SIZE}"]),
         ([A, "config/ablate/muon.py"], [A, f"{A}+config/ablate/muon.py"]),
@@ -68,6 +69,15 @@ def test_a_stack_is_one_model_and_two_arguments_are_two(capsys):
         f"{sum(count.parameter_counts(resolve(ModelConfig, [A, SIZE, '--vocab_size=50257'])).values()):,}"
         in rows[0]
     )
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_commands_of_a_head_have_folders_of_their_own(file):
+    """In any order; a dry run has none."""
+    head = Path(file).read_text().split("\n\n")[0].replace("\\\n#", " ")
+    commands = [line for line in re.findall(r"^#.* train\.py (.+)", head, re.M) if "--dry_run" not in line]
+    without = [command for command in commands if "--out_dir=" not in command]
+    assert len(without) <= (not overlays.is_overlay(file)), without
 
 
 @pytest.mark.parametrize("file", FILES)

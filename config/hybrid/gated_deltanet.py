@@ -1,7 +1,8 @@
 # Gated DeltaNet in three layers of four, softmax attention in the fourth, at GPT2-xl's size.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/hybrid/gated_deltanet.py
-#   torchrun --nproc_per_node=8 train.py config/hybrid/gated_deltanet.py config/size/small.py
+#   torchrun --nproc_per_node=8 train.py config/hybrid/gated_deltanet.py config/size/small.py \
+#     --out_dir=out/hybrid_gated_deltanet_small
 # The layers of config/gated_deltanet.py. There is no positional encoding: the recurrent layers carry the
 # order of the tokens, and the softmax layers read it from them.
 # What to expect: 1,743,098,056 parameters, 1.05 of the dense FLOPs. Not measured at this

@@ -2,7 +2,8 @@
 # replaced by the gated Cffn of config/cofrgenet_f.py, whose head explains our readings.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py
-#   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py config/size/small.py
+#   torchrun --nproc_per_node=8 train.py config/hybrid/modern_cofrgenet_f.py config/size/small.py \
+#     --out_dir=out/modern_cofrgenet_f_small
 # What to expect: 822,307,696 parameters. Not measured at this size. At half a million parameters
 # 2.910 over three seeds, where the Transformer that it changes has 2.868 (results/hybrids).
 out_dir = "out/modern_cofrgenet_f"

@@ -2,7 +2,8 @@
 # GPT2-xl's size.
 #   python data/openwebtext/prepare.py
 #   torchrun --nproc_per_node=8 train.py config/ours/ladder_attention.py
-#   torchrun --nproc_per_node=8 train.py config/ours/ladder_attention.py config/size/small.py
+#   torchrun --nproc_per_node=8 train.py config/ours/ladder_attention.py config/size/small.py \
+#     --out_dir=out/ladder_attention_small
 # Our study's attention with four fifths of the dense parameters (results/trainability). It has scores by
 # distance and by content, an output projection, values that all heads share, and ladders of depth 1 whose
 # denominator is kept positive. There is no positional encoding. The papers' form is config/cofrgenet_a.py.

@@ -2,7 +2,8 @@
 # r = 8 and b = 128, a warm start, and Adam at the rate that its log fits (printed as "10^5/2").
 #   python data/sotu/prepare.py --tokenizer=bpe:2848
 #   python train.py config/paper/saffu.py
-#   python train.py config/paper/saffu.py --saffu_only=True --saffu_tuning=0      (a cell of Table 3)
+#   python train.py config/paper/saffu.py --saffu_only=True --saffu_tuning=0 --out_dir=out/saffu_table_3
+# The second is a cell of Table 3.
 # The paper trains on BabyLM, 10 million words in lines, with a vocabulary of 2,848. D_H, the batch, the
 # rate's decay and Adam's betas are not given: PyTorch's betas, a constant rate, 64 x 127 tokens. It stops
 # early, we after ten epochs or so. Blocks are read within windows of 127 tokens. The shift c of the
