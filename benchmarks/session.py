@@ -24,7 +24,7 @@ class Task:
     """`make(*arguments) -> {item: function}`, as of a Worker, runs in a process of its own.
 
     settings: what each line says of how the results were measured. after: the result of another task; if
-    that one failed, so does this.
+    that one failed, so does this, and of this the items that it has `refused`.
     """
 
     stage: str
@@ -38,8 +38,11 @@ class Task:
 
     def turn(self, session: "Session", item: str) -> dict | None:
         """One turn -> the result, or None if it needs more. Raises BenchError, Unanswered."""
-        if failed := session.lines.results.get(self.after, {}).get("error"):
+        before = session.lines.results.get(self.after, {})
+        if failed := before.get("error"):
             raise NothingMeasured(failed)
+        if failed := before.get("refused", {}).get(item):
+            raise BenchError(failed)
         if self.worker is None:
             self.worker = Worker(self.name, session.device, session.threads, self.make, *self.arguments)
             try:
@@ -92,17 +95,22 @@ class Session:
 
     def _in_turns(self, tasks):
         """One item after the other, each of all tasks that have it to do."""
-        began, waiting = time.monotonic(), []
         try:
             while self.goes_on() and (items := [item for task in tasks for item in self.todo(task)]):
+                began = time.monotonic()
                 waiting = [(task, items[0]) for task in tasks if items[0] in self.todo(task)]
                 while waiting:
-                    waiting = [(task, item) for task, item in waiting if not self._finished(task, item)]
+                    turns, waiting = waiting, []
+                    for asked in turns:
+                        if not self._finished(*asked):
+                            waiting.append(asked)
         except Unanswered:
-            # a result that needs all of the time would never come: the next call must not try again
-            if not self.stopped.is_set() and began - self.start < 6 * self.minutes:
+            # a result that needs all of the time would never come: the next call must not try again, but
+            # what was compiled is kept
+            all_of_it = asked[0].stage != "compile" and began - self.start < 6 * self.minutes
+            if all_of_it and not self.stopped.is_set():
                 said = f"no result in {(time.monotonic() - began) / 60:.1f} minutes: give more --minutes"
-                self.write(*waiting[0], {"error": said})
+                self.write(*asked, {"error": said})
         finally:
             for task in tasks:
                 task.end(None if self.done(tasks) else BaseException)

@@ -1,7 +1,7 @@
 """z W^T for rows z of a few numbers, as a sum that torch.compile fuses with what follows it on a GPU.
 
 The rows are narrow and the result is wide, so that a matrix product would spend its time on writing the
-result. The compiler unrolls a sum of up to 8 terms into the kernel that reads the result, and nothing is
+result. The compiler unrolls a sum of up to 7 terms into the kernel that reads the result, and nothing is
 written. The gradients are matrix products of columns that are padded to 8, as tensor cores want them.
 """
 
@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from kernels.autocast import product_dtype, without_autocast
 
-WIDEST = 8  # torch._inductor.config.unroll_reductions_threshold
+WIDEST = 7  # below torch._inductor.config.unroll_reductions_threshold
 
 
 def fuses(z: torch.Tensor) -> bool:

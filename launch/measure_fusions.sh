@@ -1,5 +1,5 @@
 #!/bin/bash
-# Training steps at GPT2-xl's size on one GPU, in eight minutes: before and after V z, clipping and the gradient of
+# Training steps at GPT2-xl's size on one GPU, in nine minutes: before and after V z, clipping and the gradient of
 # our attention's scores were fused, and with settings of the compiler that only a GPU can judge.
 #   source .venv/bin/activate
 #   git worktree add ../old 11a1bc1
@@ -8,6 +8,7 @@
 #   launch/measure_fusions.sh ../old out/trial --device=cpu --compile=False --n_layer=1 --n_embd=64 --n_head=4 \
 #       --block_size=32 --batch_size=2 --repetitions=2 --seconds=0.001
 set -uo pipefail
+trap 'exit 130' INT
 old=$(realpath "${1:?the folder of the older commit}") out=$(realpath -m "${2:?a folder for the results}")
 shift 2
 [ -f "$old/bench.py" ] || { echo "measure_fusions.sh: there is no bench.py in $old" >&2; exit 2; }

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from benchmarks import decoding, training_step
+from benchmarks import decoding, measurements, training_step
+from benchmarks.measurements import Timing
+from decoding.decoder import Decoder
 from model import GPT
 
 CPU = torch.device("cpu")
@@ -29,5 +31,20 @@ def test_wrong_models_are_not_timed(tiny, monkeypatch):
         training_step.gate(tiny(), step, CPU)
     right = GPT.decode
     monkeypatch.setattr(GPT, "decode", lambda model, new, cache: right(model, new, model.new_cache(2)))
+    (told,) = decoding.gate(tiny(), decode, CPU).values()
+    assert told.startswith("wrong logits of a step")
+    found = measurements.decode(tiny(), decode, Timing(1, 0.0), False, CPU)
     with pytest.raises(ValueError, match="wrong logits"):
-        decoding.gate(tiny(), decode, CPU)
+        next(found["step"]())
+    assert "prefill" in found
+
+
+def test_one_way_to_decode_that_breaks_costs_no_other(tiny, monkeypatch):
+    def broken(model, tokens):
+        raise NotImplementedError("no such kernel\nmore")
+
+    ways = {"step": None, "fused step": broken}
+    monkeypatch.setattr(decoding, "backends", lambda *_: ways)
+    monkeypatch.setattr(decoding, "Decoder", lambda model, backend: backend or Decoder(model))
+    found = measurements.warm_decode(tiny(), decoding.DecodeOptions(2, "float32", False), CPU)
+    assert list(found["compile"]()["refused"]) == ["fused step"]

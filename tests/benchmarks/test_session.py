@@ -40,6 +40,7 @@ def made(folder, broken=False):
         "fails": fails,
         "dies": lambda: os._exit(3),
         "wrong": lambda: result("wrong", {"distances": {"triton": 0.5}, "wrong": {"triton": "0.5 away"}}),
+        "waits": lambda: result("waits", time.sleep(0.7) or {"seconds": 0.7}),
         "slow": lambda: result("slow", time.sleep(60)),
         "last": lambda: result("last", {"seconds": 2.5}),
     }
@@ -84,6 +85,17 @@ def test_what_fails_does_not_stop_the_others(lines, tmp_path):
     assert not again.done([task(tmp_path, "slow")])
 
 
+def test_what_another_task_refused_is_not_timed(lines, tmp_path):
+    lines.add("compile", "both", "compile", {"refused": {"one": "wrong logits"}})
+    timed = task(tmp_path, "one", "last")
+    timed.after = ("compile", "both", "compile")
+    session(lines).run([timed])
+    found = {line["item"]: line for line in read(lines.path)}
+    assert found["one"]["error"] == "wrong logits"
+    assert found["last"]["seconds"] == 2.5
+    assert not (tmp_path / "one").exists()
+
+
 def test_tasks_in_turns(lines, tmp_path):
     """Also when one of them fails."""
     one = session(lines)
@@ -108,7 +120,13 @@ def test_the_time_is_kept_and_only_what_needs_all_of_it_is_given_up(lines, tmp_p
     late = session(lines, 0.02)
     late.start -= 0.01 * 60
     late.run([task(tmp_path, "slow", name="late")])
-    assert len(read(lines.path)) == 1  # the next call has more time for it
+    compiles = task(tmp_path, "slow", name="compiles")
+    compiles.stage = "compile"
+    session(lines, 0.02).run([compiles])
+    session(lines, 0.1).run([task(tmp_path, "waits", "slow", name="second")])
+    kept = read(lines.path)
+    assert len(kept) == 2  # the next call has more time for the others
+    assert kept[-1]["item"] == "waits"
     assert not (tmp_path / "slow").exists()
 
 
