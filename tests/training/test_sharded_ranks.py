@@ -18,7 +18,7 @@ def found(dataset, tmp_path_factory):
     program = ROOT / "tests" / "training" / "sharded_ranks.py"
     done = subprocess.run(
         [sys.executable, program, tmp_path_factory.mktemp("ranks"), dataset],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
