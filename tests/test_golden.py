@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))  # for the script below
 
 from layers import ATTENTION, FFN  # noqa: E402
 
+TOLERANCE = 2e-5
 GOLDEN = ROOT / "tests" / "golden" / "losses.json"
 VARIANTS = {f"{a} {f}": [f"--attention={a}", f"--ffn={f}"] for a, f in itertools.product(ATTENTION, FFN)}
 VARIANTS |= {
@@ -50,7 +51,7 @@ VARIANTS |= {
             ["expe", "expe_theta=1"],
             ["expe", "expe_theta=1", "expe_stable=True"],
             ["expe", "expe_theta=1", "expe_once=True"],
-            ["expe", "expe_theta=1", "expe_learned=standard"],
+            ["expe", "expe_theta=1", "expe_learned=standard", "learning_rate=3e-2"],
             ["expe", "expe_learned=random"],
             ["expe", "expe_theta=1", "expe_on_v=True"],
             ["exqpe", "expe_theta=1"],
@@ -91,10 +92,10 @@ def losses(records):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_twenty_steps(run, name):
-    """Relative tolerance 1e-3: another processor rounds otherwise; a wrong sign or scale shows at once."""
+    """Within 2e-5: another processor rounds otherwise (up to 3e-6 by other vector instructions)."""
     _, records = run("golden", *VARIANTS[name], *SELDOM)
     expected = json.loads(GOLDEN.read_text())[name]
-    assert losses(records) == pytest.approx(expected, rel=1e-3)
+    assert losses(records) == pytest.approx(expected, rel=TOLERANCE)
 
 
 def test_nothing_is_left_over():
@@ -102,9 +103,10 @@ def test_nothing_is_left_over():
 
 
 def test_variants_differ():
-    """Each variant's losses are its own: none of them ignores its keys."""
-    stored = [tuple(values) for values in json.loads(GOLDEN.read_text()).values()]
-    assert len(set(stored)) == len(stored)
+    """Each variant's losses are its own beyond the tolerance: none could stand for another one."""
+    stored = json.loads(GOLDEN.read_text())
+    pairs = itertools.combinations(stored, 2)
+    assert [(a, b) for a, b in pairs if stored[a] == pytest.approx(stored[b], rel=TOLERANCE)] == []
 
 
 def rewrite(run):
@@ -112,7 +114,7 @@ def rewrite(run):
     stored, found = json.loads(GOLDEN.read_text()), {}
     for name, keys in VARIANTS.items():
         new = losses(run(name, *keys, *SELDOM)[1])
-        alike = name in stored and new == pytest.approx(stored[name], rel=1e-3)
+        alike = name in stored and new == pytest.approx(stored[name], rel=TOLERANCE)
         found[name] = stored[name] if alike else new
     GOLDEN.write_text(json.dumps(found, indent=1))
 
