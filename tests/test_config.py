@@ -40,7 +40,8 @@ def _in_the_root(monkeypatch):
 def test_its_head_tells_how_to_run_it(name):
     head = (ROOT / name).read_text().split('\nout_dir = "')[0]
     script = "finetune" if name == "config/glue.py" else "train"
-    assert re.search(rf"\b{script}\.py .*{re.escape(name)}", head)
+    one_line = re.sub(r"\\\n# *", "", head)
+    assert re.search(rf"\b{script}\.py .*{re.escape(name)}", one_line)
     assert name not in [*MODELS, *FINE_TUNING] or "What to expect" in head
 
 

@@ -400,7 +400,7 @@ def test_a_step_rounds_large_scores_no_more_than_a_whole_text(tiny, attention, k
     with torch.no_grad():
         layer.columns *= 30
     x = layer_norm(torch.randn(4, 17, 24), (24,))
-    cache = layer.new_cache(4, 17, "cpu", torch.float32)
+    cache = tuple(held.zero_() for held in layer.new_cache(4, 17, "cpu", torch.float32))
     with torch.no_grad():
         exact = copy.deepcopy(layer).double()(x.double())
         with torch.autocast("cpu", torch.bfloat16):
