@@ -21,8 +21,7 @@ def labels(arms: list[Arm], study: list[str] | None = None) -> list[str]:
     keys = differing(arms)
     for shown in (study or [], keys):
         texts = [", ".join(f"{key}={text(arm.given[key])}" for key in shown) for arm in arms]
-        known = all(key in arm.given for key in shown for arm in arms)
-        told_apart = known and 0 < len(shown) <= MOST_KEYS and len(set(texts)) == len(arms) > 1
+        told_apart = 0 < len(shown) <= MOST_KEYS and len(set(texts)) == len(arms) > 1
         if told_apart and all(set(shown) <= TrainConfig(**arm.given).keys_read() for arm in arms):
             return texts
     return shortened([arm.name for arm in arms])
