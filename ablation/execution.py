@@ -261,8 +261,9 @@ def reason(output: Path, status: int) -> str:
     text = output.read_text(errors="replace") if output.is_file() else ""
     attempt = re.split(r"^\$ ", text, flags=re.MULTILINE)[-1]
     lines = [line.strip() for line in re.split(r"[\r\n]+", attempt) if line.strip()]
-    own = re.findall(r"train\.py: (.+)", attempt)  # behind a progress bar, it does not begin its line
-    return (own or lines or [f"status {status}"])[-1]
+    # behind a progress bar, it does not begin its line; mistakes in the configuration have one each
+    own = re.findall(r"train\.py: (.+(?:\n {2}.+)*)", attempt)
+    return " ".join((own or lines or [f"status {status}"])[-1].split())
 
 
 def steps_so_far(run: Path) -> int:

@@ -89,13 +89,16 @@ def remarks(a: Answers, names: dict[str, str]) -> list[str]:
     else:
         lines.append(_deviations(spread, names))
     if "hours" not in a.curves:
-        lines.append("no run has hours: step times are not known")
+        lines.append("no hours: step times are not known, or are those of several files")
+    if others := dict.fromkeys(p.place for p in a.points if p.place not in {q.place for q in main}):
+        told = ", ".join(f"{names[family]} at {size}" for family, size in others)
+        lines.append(f"in no curve, because no run has the rule's learning rate: {told}")
     if failed := [p for p in main if p.loss is None]:
         told = ", ".join(f"{names[p.family]} {p.size} seed {p.seed}" for p in failed[:6])
         lines.append(f"{counted(len(failed), 'run')} failed at the rule's learning rate: {told}")
     sizes = {p.family: {q.size for q in main if q.family == p.family} for p in main}
     if len(set(map(frozenset, sizes.values()))) > 1:
-        lines.append("the families were not all trained at the same sizes")
+        lines.append("the families were not all trained at the same sizes with the rule's learning rate")
     every = a.curves.values()
     if edges := [tables.law_name(curves.amount) for curves in every if tables.at_the_edge(curves)]:
         lines.append(

@@ -142,7 +142,7 @@ def read(paths: list[str]) -> list[Point]:
             except (ValueError, TypeError) as error:
                 raise PlanError(f"--points={path}, line {number}: {error}") from None
             before, other = found.get(key(point), (point, path))
-            if replace(before, rule=point.rule) != point:
+            if replace(before, rule=point.rule, hours=point.hours) != point:
                 raise PlanError(
                     f"--points: line {number} of {path} is about a run that {other} has with another "
                     "result: take one of the two out"

@@ -81,7 +81,7 @@ def run_of(family: Family, model: ModelConfig, size: Size, ratio: float, rate: f
         learning_rate=rate,
         min_lr=float(f"{recipe.min_lr * ratio_of:.3g}"),
         muon_learning_rate=muon,
-        warmup_iters=min(recipe.warmup_iters, length // 10),
+        warmup_iters=min(recipe.warmup_iters, max(1, length // 10)),
         eval_interval=length // FIFTHS,
         checkpoint_interval=length // FIFTHS,
     )

@@ -90,9 +90,9 @@ def test_what_a_process_gets(tmp_path, monkeypatch):
 def test_why_an_attempt_failed(tmp_path):
     output = tmp_path / "output.log"
     output.write_text(
-        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: loss nan\n  more\n\n"
+        "$ train.py\ntrain.py: the first\n$ train.py\n10%\r20%\rtrain.py: 2 mistakes:\n  a\n  b\nmore\n\n"
     )
-    assert execution.reason(output, 1) == "loss nan"
+    assert execution.reason(output, 1) == "2 mistakes: a b"
     output.write_text("$ train.py\ntrain.py: the first\n$ train.py\nTraceback\n10%\rKeyError: 'x'\n")
     assert execution.reason(output, 1) == "KeyError: 'x'"
     assert execution.reason(output, -9) == "killed by SIGKILL"

@@ -46,6 +46,9 @@ def test_the_warmup_is_at_most_a_tenth_of_the_run(study):
     made = study("--sizes=20K", "--rates=4e-3", "--warmup_iters=100")
     (run,) = made.runs_at(made.families[0], made.sizes[0])[:1]
     assert run.config["warmup_iters"] == 15
+    made = study("--sizes=20K", "--rates=4e-3", "--lr_schedule=rsqrt", "--batch_size=120")
+    (run,) = made.runs_at(made.families[0], made.sizes[0])[:1]
+    assert (run.config["max_iters"], run.config["warmup_iters"]) == (5, 1)  # rsqrt needs one
 
 
 def test_a_run_has_the_nearest_number_of_fifths():

@@ -198,7 +198,7 @@ def test_a_study_whose_hours_are_not_known(capsys, tmp_path):
     arguments = [f"--points={tmp_path / 'points.csv'}", f"--out_dir={page}", "--samples=1"]
     status, said = scaled(arguments, capsys)
     assert status == 0
-    assert "no run has hours" in said
+    assert "no hours: step times are not known" in said
     heads = [line for line in (page / "scaling.md").read_text().splitlines() if line.startswith("| family")]
     assert ["hours" in head for head in heads].count(True) == 1  # of what was trained
     assert {row["amount"] for row in rows(page / "multipliers.csv")} == set(AMOUNTS) - {"hours"}
@@ -271,7 +271,7 @@ def test_points_are_not_lost(capsys, tmp_path):
     write(tmp_path / "half.csv", some[::2])
     write(tmp_path / "shorter.csv", points(ratio=5.0))
     write(tmp_path / "other.csv", [*some[:3], replace(some[3], loss=some[3].loss + 0.1)])
-    write(tmp_path / "tried.csv", [replace(some[3], rule=0)])
+    write(tmp_path / "tried.csv", [replace(some[3], rule=0, hours=2 * some[3].hours)])
 
     def draw(*names, do=scaled):
         files = ",".join(str(tmp_path / name) for name in names)
@@ -302,6 +302,11 @@ def test_points_are_not_lost(capsys, tmp_path):
     found = rows(tmp_path / "page" / "points.csv")
     assert len(found) == len(some) + len(other_rate)
     assert sum(row["rule"] == "1" for row in found) == len(some)
+    (tmp_path / "page" / "points.csv").unlink()
+    left = [replace(p, rule=int(p.place != some[0].place)) for p in some]
+    write(tmp_path / "left.csv", left)
+    told = f"no run has the rule's learning rate: {some[0].family} at {some[0].size}\n"
+    assert told in draw("left.csv")[1]
     text = (tmp_path / "all.csv").read_text()
     (tmp_path / "cut.csv").write_text(text[:-2])
     assert "ends in the middle of a line" in draw("cut.csv", do=refused)
