@@ -288,6 +288,9 @@ def _finished(out: Path, recipe: dict) -> dict | None:
         raise DataError(f"{out} exists and is not a prepared data set: choose another --out") from None
     old, new = ({**r.pop("source"), **r} for r in (dict(there), dict(recipe)))
     if old == new:
+        for name, about in meta["files"].items():
+            if not (out / name).is_file() or (out / name).stat().st_size != about["bytes"]:
+                raise DataError(f"{out / name} is not whole any more: {elsewhere}")
         print(f"{out} is already prepared")
         return meta
     differences = [

@@ -32,11 +32,9 @@ NEAR_THE_END = 16
 
 def format_of(path: Path) -> str | None:
     """One of SUFFIXES: rows.jsonl and rows.jsonl.gz are both ".jsonl". None for any other file."""
-    suffix = path.suffix
-    if suffix in compressed.ENDINGS:
-        suffix = Path(path.stem).suffix
-        return suffix if suffix in SUFFIXES and suffix != ".parquet" else None
-    return suffix if suffix in SUFFIXES else None
+    packed = path.suffix in compressed.ENDINGS
+    suffix = Path(path.stem if packed else path).suffix.lower()
+    return suffix if suffix in SUFFIXES and not (packed and suffix == ".parquet") else None
 
 
 def looks_local(name: str) -> bool:
@@ -54,7 +52,8 @@ def looks_local(name: str) -> bool:
 def find(names: list[str]) -> list[Path]:
     """The files that the names stand for (files, folders with subfolders, globs), each once, in order.
 
-    A folder's .json files are left out, because next to texts they usually hold metadata.
+    A folder's .json files are left out, because next to texts they usually hold metadata, and so are hidden
+    files and folders.
     Raises DataError for a name without a file and for a file of an unknown format.
     """
     found = []
@@ -68,7 +67,8 @@ def find(names: list[str]) -> list[Path]:
             raise DataError(f"{name}: {error.strerror}") from None
         if path.is_dir():
             wanted = [suffix for suffix in SUFFIXES if suffix != ".json"]
-            paths = sorted(p for p in path.rglob("*") if format_of(p) in wanted and p.is_file())
+            below = glob.iglob(f"{glob.escape(str(path))}/**", recursive=True)  # goes into linked folders
+            paths = [Path(p) for p in sorted(below) if format_of(Path(p)) in wanted and os.path.isfile(p)]
             if not paths:
                 raise DataError(
                     f"{name}: the folder holds no {', '.join(wanted)} file; .json files must be named, as "
@@ -89,7 +89,7 @@ def find(names: list[str]) -> list[Path]:
                     f"last also with one of {', '.join(compressed.ENDINGS)} behind it"
                 )
         found += paths
-    return list(dict.fromkeys(found))
+    return list({os.path.realpath(path): path for path in reversed(found)}.values())[::-1]
 
 
 def rows(

@@ -13,6 +13,8 @@ from pathlib import Path
 from corpus import DataError
 
 PROGRESS = "progress.json"  # in a folder whose preparation can go on
+WRITTEN = {"train.bin", "val.bin", "test.bin", "token_bytes.npy", "tokenizer.json", "meta.json"}
+WRITTEN |= {f"{PROGRESS}.new"}
 
 
 @contextlib.contextmanager
@@ -36,6 +38,11 @@ def partial_folder(out: Path) -> Iterator[Path]:
             partial.rmdir()  # it was made just now
             raise DataError(f"another process has just finished {out}: run this again")
         if not (partial / PROGRESS).exists():
+            if foreign := sorted({path.name for path in partial.iterdir()} - WRITTEN):
+                raise DataError(
+                    f"{partial} is written in, and holds {foreign[0]}, which is of something else: move it "
+                    "away, or choose another --out"
+                )
             with blaming(partial):
                 for left_over in partial.iterdir():
                     left_over.unlink()

@@ -144,7 +144,8 @@ def local(
 
 
 def _of_split(folder: Path, paths: list[Path], split: str, key: str) -> list[Path] | None:
-    """Those of the folder's files that belong to the split; None where their names show no two splits.
+    """Those of the folder's files that belong to the split; None where their names show no other split, or
+    one for all.
 
     As on the hub, a folder of that name or a word in a file's name tells: test/0.txt, en_train-1.parquet.
     Raises DataError where there is no such split, or a file of none.
@@ -156,13 +157,13 @@ def _of_split(folder: Path, paths: list[Path], split: str, key: str) -> list[Pat
         word = next((word[0].lower() for word in words if word), None)
         found.setdefault(SPLIT_NAMES.get(word), []).append(path)
     others, named = found.pop(None, []), " and ".join(sorted(found))
-    if len(found) < 2:
+    if not found.keys() - {split} or (len(found) == 1 and not others):
         return None
     if others:
         raise DataError(
-            f"{folder} has files of the splits {named}, and others, such as "
+            f"{folder} has files of the {'splits' if len(found) > 1 else 'split'} {named}, and others, such as "
             f"{others[0].relative_to(folder)}: name those to read, with commas or as in "
-            f"'--input={folder}/**/train*'"
+            f"'--input={folder}/**/train*'; all: '--input={folder}/**/*{others[0].suffix}'"
         )
     if split not in found:
         raise DataError(f"{folder} has no split {split!r}: its files are of {named}: choose with {key}")

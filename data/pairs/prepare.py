@@ -48,6 +48,8 @@ class PrepareConfig(Keys):
 
 def main(config: PrepareConfig) -> None:
     paths = [Path(name).expanduser() for name in names(config.input)]
+    if pipes := [path for path in paths if path.is_fifo()]:
+        raise DataError(f"--input={pipes[0]} is a pipe, and is read more than once: give a file")
     check_lines(paths)
     digest = hashlib.sha256()
     for path in paths:

@@ -232,6 +232,10 @@ def test_finished_folders_are_kept(tmp_path, capsys, monkeypatch):
     before = files_of(out)
     assert prepare(out, val_fraction=0.1) == meta
     assert "already prepared" in capsys.readouterr().out
+    (out / "val.bin").rename(tmp_path / "val.bin")
+    with pytest.raises(DataError, match=r"val.bin is not whole any more: .*delete it"):
+        prepare(out, val_fraction=0.1)
+    (tmp_path / "val.bin").rename(out / "val.bin")
     with pytest.raises(DataError) as caught:
         prepare(out, val_fraction=0.2, source={"test": 2, "more": None})
     for part in ("val_fraction: 0.1 there, 0.2 asked for", "test: 1 there, 2 asked for", "another --out"):
@@ -320,7 +324,7 @@ def test_another_process_was_quicker(tmp_path):
 
 def test_a_partial_folder_of_someone_else(tmp_path):
     (tmp_path / "set.partial" / "folder").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"cannot write .*set.partial"):
+    with pytest.raises(DataError, match=r"set.partial .* holds folder, which"):
         prepare(tmp_path / "set")
 
 

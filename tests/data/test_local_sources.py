@@ -1,6 +1,7 @@
 """--input of downloaded data sets: folders of save_to_disk and `hf download`, and files."""
 
 import json
+import os
 
 import pytest
 
@@ -163,6 +164,26 @@ def test_the_split_of_a_name(tmp_path, names, train):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     assert sorted(sources.local(str(tmp_path), ["text"]).texts()()) == train.split()
+
+
+def test_a_file_of_another_split_beside_files_of_none(tmp_path):
+    """A test set would be trained on."""
+    for name in ("corpus.txt", "test/0.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    with pytest.raises(DataError, match=r"of the split test, and others, such as corpus.txt: .*all: '--in"):
+        sources.local(str(tmp_path), ["text"])
+    assert sources.local(f"{tmp_path}/**/*.txt", ["text"]).about["number_of_files"] == 2
+
+
+def test_a_folder_with_links_and_hidden_files(tmp_path):
+    for name in ("in/a.txt", "in/.ipynb_checkpoints/a.txt", "in/._a.txt", "in/b.TXT", "elsewhere/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "again.txt").symlink_to(tmp_path / "in" / "a.txt")
+    both = f"{tmp_path / 'in'},{os.path.relpath(tmp_path / 'in')}"
+    assert sorted(sources.local(both, ["text"]).texts()()) == ["elsewhere/c.txt", "in/a.txt", "in/b.TXT"]
 
 
 def test_a_name_of_the_hub_with_several_configurations(tmp_path, monkeypatch):
