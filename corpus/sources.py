@@ -161,8 +161,8 @@ def _of_split(folder: Path, paths: list[Path], split: str, key: str) -> list[Pat
         return None
     if others:
         raise DataError(
-            f"{folder} has files of the {'splits' if len(found) > 1 else 'split'} {named}, and others, such as "
-            f"{others[0].relative_to(folder)}: name those to read, with commas or as in "
+            f"{folder} has files of the {'splits' if len(found) > 1 else 'split'} {named}, and others, "
+            f"such as {others[0].relative_to(folder)}: name those to read, with commas or as in "
             f"'--input={folder}/**/train*'; all: '--input={folder}/**/*{others[0].suffix}'"
         )
     if split not in found:
