@@ -16,6 +16,7 @@ from training import saffu_passes, sharding
 from training.distributed import ranks_per_machine
 from training.endings import TrainingError
 from training.hardware import PEAK_TFLOPS, peak_flops
+from training.inputs import open_source
 from training.memory import CARDS, GIB, USABLE, activations, fewest, held
 from training.schedule import Dyadic
 
@@ -32,6 +33,8 @@ def show(config, here: Callable):
     if all((Path(folder) / "meta.json").is_file() for folder in folders):
         data = mixture.open_dataset(config.dataset, "train", config.block_size, config.vocab_size)
         vocab_size = config.vocab_size or data.meta["vocab_size"]
+        if config.init_from:
+            open_source(config, data)
         vocabulary = f"{data.meta['vocab_size']:,} (of {config.dataset})"
     elif config.vocab_size:
         vocabulary = f"{config.vocab_size:,} (vocab_size)"

@@ -64,7 +64,7 @@ def saved_config(given: dict) -> Path | dict | None:
 
 def open_source(config: TrainConfig, data: Dataset | Mixture) -> pretrained.Source:
     """The model to start from; raises CheckpointError where its tokens are not the data's."""
-    source = pretrained.open_source(config.init_from)
+    source = pretrained.open_source(config.init_from, planned=config.dry_run)
     if source.config.encoder_layers and source.tokenizer is None:
         raise CheckpointError(
             f"{source.path} is a T5, which begins to decode with padding and ends a source with </s>: the "

@@ -37,6 +37,9 @@ HUB |= {"gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 OWNER = "openai-community"  # of their repositories
 HUB_SECONDS = 5  # for its first answer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES += ("chat_template.jinja",)
+GENERATION = "generation_config.json"  # what `generate` of transformers reads beside config.json
+ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 OPTIONAL = (model_folder.INDEX, "tokenizer_config.json")  # files that a model may do without
 FORMAT = "cofrgenet model 1"
 PREFIX = "model."  # of our names in exported weights: transformers has our model in this attribute
@@ -256,8 +259,12 @@ def export(source: Source, folder: Path, load: bool = False) -> Exported:
     if source.tokenizer is not None:
         files[model_folder.TOKENIZER] = json.dumps(source.tokenizer) + "\n"
         files |= tokenizer_files(from_json(source.tokenizer), config.block_size, config.vocab_size)
-    elif (source.path / "tokenizer.json").is_file():
-        for name in TOKENIZER_FILES:
+    else:  # where texts end, only the folder says
+        if (source.path / "config.json").is_file():
+            saved = read_json(source.path / "config.json", CheckpointError)
+            content |= {key: saved[key] for key in ENDS if key in saved}
+        names = TOKENIZER_FILES if (source.path / "tokenizer.json").is_file() else ()
+        for name in (*names, GENERATION):
             if (source.path / name).is_file():
                 files[name] = (source.path / name).read_bytes()
     base_model = None if source.about is None else _base_model(source.about["config"])

@@ -88,7 +88,7 @@ def _pairs(part: str, old: ModelConfig, new: ModelConfig) -> list[tuple[str, str
 
 
 def _same_weights(part: str, before: str, name: str) -> bool:
-    if part != "attention" or before == name:
+    if part != "attention" or before == name or name not in REGISTRIES[part]:
         return before == name
     return before in REGISTRIES[part][name].same_weights or name in REGISTRIES[part][before].same_weights
 

@@ -383,8 +383,15 @@ def test_the_vocabulary_of_a_folder(tmp_path):
     pretrained.check_tokenizer(source, trained)
     with pytest.raises(CheckpointError, match="another vocabulary"):
         pretrained.check_tokenizer(source, other)
+    ends = {"bos_token_id": 256, "eos_token_id": [256, 5], "pad_token_id": 7}
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((tmp_path / name).read_text()) | ends
+        (tmp_path / name).write_text(json.dumps(content))
     pretrained.export(source, tmp_path / "out")
     assert (tmp_path / "out" / "tokenizer.json").read_text() == trained.text
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    for found in (theirs.config, theirs.generation_config):
+        assert {key: getattr(found, key) for key in ends} == ends
     (tmp_path / "tokenizer.json").write_text("{}")
     pretrained.check_tokenizer(source, other)
 

@@ -93,6 +93,7 @@ def test_starts_from_a_folder_and_goes_on(folder, arguments, tmp_path, capsys):
         ),
         (["--ffn=cffn_gated", "--n_embd=48"], "n_embd is 24 there, not 48"),
         (["--ffn=cffn_gatd"], "did you mean cffn_gated"),
+        (["--attention=softmx"], "did you mean softmax"),
     ],
 )
 def test_refuses_contradictions(folder, keys, said):

@@ -111,7 +111,8 @@ def test_what_does_not_read_rows_says_so(run, rows, dataset, paired, tmp_path, a
     of_saffu += ["--gradient_accumulation_steps=1", f"--out_dir={tmp_path / 'b'}"]
     assert "holds rows, whose targets stand behind one" in stopped(capsys, main, *of_saffu)
     assert "score_source=True, but" in trained(of_rows, "--score_source=True")
-    assert "No tokenizer of texts can" in trained(of_rows, f"--init_from={text}")
+    for planned in ([], ["--dry_run=True"]):
+        assert "No tokenizer of texts can" in trained(of_rows, f"--init_from={text}", *planned)
     sizes = [
         "config/demo_dense.py",
         "config/demo_cofrgenet.py",
