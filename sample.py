@@ -192,8 +192,8 @@ def prompts() -> Iterator[str]:
 
 
 def encode(tokenizer, start: str) -> list[int]:
-    """The tokens of a prompt: in training, every document follows an end-of-text token."""
-    return [tokenizer.end_of_text, *tokenizer.encode(start)]
+    """The tokens of a prompt: in our training, every document follows an end-of-text token."""
+    return [tokenizer.start_of_text, *tokenizer.encode(start)]
 
 
 def show(pieces: Iterator[str], written: list[str]):

@@ -39,8 +39,8 @@ class FileTokenizer(Tokenizer):
 
     library: the `tokenizers.Tokenizer`. end_token: the name of its end-of-text token. Truncation, padding
     and tokens that a post-processor would add, such as <s>, are left out: texts are encoded completely, and
-    as ordinary text. adds_tokens: whether the file has such a post-processor. Raises DataError for a file
-    that cannot be read, or serves no training.
+    as ordinary text. adds_tokens: whether the file has such a post-processor; begins_with: the token that
+    it puts before a text, or None. Raises DataError for a file that cannot be read, or serves no training.
     """
 
     def __init__(self, text: str, end_token: str = END_OF_TEXT, name: str = "tokenizer.json"):
@@ -52,6 +52,8 @@ class FileTokenizer(Tokenizer):
                 self._check(name, self._of_fields(end_token))  # first: the library panics at some
             self.library = _opened(text)
             self.adds_tokens = self.library.num_special_tokens_to_add(False) > 0
+            probe = self.library.encode("a")
+            self.begins_with = probe.ids[0] if probe.ids and probe.special_tokens_mask[0] else None
             if self.adds_tokens:
                 self._content["post_processor"] = None
                 text = json.dumps(self._content, ensure_ascii=False)

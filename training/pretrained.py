@@ -157,7 +157,9 @@ def on_hub(name: str) -> bool:
 
 
 def tokenizer_of(source: Source) -> Tokenizer:
-    """For texts: ours if it is known, otherwise the folder's tokenizer.json; raises DataError."""
+    """For texts: ours if it is known, otherwise the folder's tokenizer.json, whose texts begin as it says;
+    raises DataError.
+    """
     if source.tokenizer is not None:
         return from_json(source.tokenizer)
     path = source.path / "tokenizer.json"
@@ -167,7 +169,10 @@ def tokenizer_of(source: Source) -> Tokenizer:
             f"AutoTokenizer.from_pretrained('NAME').save_pretrained('{source.path}') of transformers, with "
             "the NAME or folder of the model that has it"
         )
-    return build_tokenizer(str(path), list)
+    tokenizer = build_tokenizer(str(path), list)
+    if tokenizer.begins_with is not None:  # such as Llama's
+        tokenizer.start_of_text = tokenizer.begins_with
+    return tokenizer
 
 
 def tokenizer_option(source: Source) -> str | None:

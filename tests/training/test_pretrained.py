@@ -15,6 +15,7 @@ from corpus.tokenizer import BytesTokenizer
 from models.kinds import parameter_counts
 from remote_code import packing
 from remote_code.modeling_cofrgenet import CoFrGeNetForCausalLM
+from tests.corpus.foreign_tokenizers import tokenizer_json
 from tests.training.transformers_models import LLAMA3, drawn, gpt2, llama
 from training import checkpoint, hugging_face, model_folder, pretrained
 from training.checkpoint import CheckpointError
@@ -394,6 +395,16 @@ def test_the_vocabulary_of_a_folder(tmp_path):
         assert {key: getattr(found, key) for key in ends} == ends
     (tmp_path / "tokenizer.json").write_text("{}")
     pretrained.check_tokenizer(source, other)
+
+
+@pytest.mark.parametrize(("kind", "first"), [("llama", "<s>"), ("unigram", None)])
+def test_texts_begin_as_the_folder_says(build, tmp_path, kind, first):
+    """Llama's with <s>, others after an end."""
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json(kind))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    tokenizer = pretrained.tokenizer_of(pretrained.Source(tmp_path, build().config, dict))
+    expected = tokenizer.end_of_text if first is None else tokenizer.library.token_to_id(first)
+    assert sample.encode(tokenizer, "ab") == [expected, *tokenizer.encode("ab")]
 
 
 # --- export.py, sample.py ---
