@@ -52,9 +52,11 @@ class FileTokenizer(Tokenizer):
                 self._check(name, self._of_fields(end_token))  # first: the library panics at some
             self.library = _opened(text)
             self.adds_tokens = self.library.num_special_tokens_to_add(False) > 0
-            probe = self.library.encode("a")
-            self.begins_with = probe.ids[0] if probe.ids and probe.special_tokens_mask[0] else None
+            self.begins_with = None
             if self.adds_tokens:
+                probe = self.library.encode("a")
+                if probe.special_tokens_mask[:1] == [1]:
+                    self.begins_with = probe.ids[0]
                 self._content["post_processor"] = None
                 text = json.dumps(self._content, ensure_ascii=False)
             # a ByteLevel takes spaces from the places of tokens

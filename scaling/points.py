@@ -116,10 +116,10 @@ def write(path: Path, points: list[Point]):
 
 def read(paths: list[str]) -> list[Point]:
     """The points of several files, each run once. Raises PlanError where a file holds anything else, where
-    two of them do not agree about a run, or for runs of several lengths. What is the rule's learning rate
-    at a family's size is for the last file to say that has runs at one there. Hours are left out where
-    several files have them: times of other machines and moments cannot be compared. Families keep their
-    order; sizes ascend.
+    two of them do not agree about a run (but for its hours), or for runs of several lengths. What is the
+    rule's learning rate at a family's size is for the last file to say that has runs at one there. Hours
+    are left out where several files have them: times of other machines and moments cannot be compared.
+    Families keep their order; sizes ascend.
     """
     found: dict[tuple, tuple[Point, str]] = {}
     rates: dict[tuple, float] = {}  # the rule's
