@@ -1,7 +1,7 @@
 """How many validation pairs have a side that stands in training word for word.
 
-    python data/libreoffice/prepare.py --language=fr --tokenizer=bpe:8192     # or another set of pairs
-    python results/translation/sides.py data/libreoffice/en_fr_bpe8192
+python data/libreoffice/prepare.py --language=fr --tokenizer=bpe:8192     # or another set of pairs
+python results/translation/sides.py data/libreoffice/en_fr_bpe8192
 """
 
 import sys
